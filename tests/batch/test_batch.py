@@ -148,7 +148,7 @@ def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path)
     server.default = step
     with served(server):
         changed = batch(work, server)
-        changed.error(2, "in.jsonl was changed while its batch was running", "put back what it was")
+        changed.error(2, "in.jsonl was changed while its batch was running", "restore it")
         assert not (work / "out.jsonl").exists()
         rows.write_text(asked, "utf-8")
         server.default, paid = answers, server.calls
@@ -167,16 +167,16 @@ def test_what_is_under_way_is_not_mixed_with_another_job(work: Path) -> None:
         for free in ("grpo.steps=7", "optimizer=gepa", "update.epochs=9"):  # training alone
             assert batch(work, server, "--budget", "1calls", "--set", free).code == 3
         changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
-        changed.error(2, "roles.executor.temperature is different", "--anew")
+        changed.error(2, "roles.executor.temperature is different", "--restart")
         batch(work, server, "--prefix", "x_").error(2, "prefix is different")
         batch(work, server, "--retry").error(2, "no failed rows to ask again")
         text = (work / "p.json").read_text()
         (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
-        batch(work, server).error(2, "REF stands for another policy")
+        batch(work, server).error(2, "REF is another policy")
         (work / "p.json").write_text(text)
         write_rows(work / "in.jsonl", 41)
         batch(work, server).error(2, "IN has other bytes")
-        anew = batch(work, server, "--anew", "--json")
+        anew = batch(work, server, "--anew", "--json")  # the old name
     assert anew.code == 0 and anew.json["resumed"] == 0 and anew.json["calls"] == 82
 
 
@@ -189,17 +189,17 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
     try:
         held.checkpoint.append([Answered("paid for", (1,))])
         with pytest.raises(RunBusy):
-            Batch.open(replace(order, anew=True), file, config)
+            Batch.open(replace(order, restart=True), file, config)
         assert [each.answer for each in held.checkpoint.results()] == ["paid for"]
         assert held.checkpoint.journal.paid() == {}
     finally:
         held.close()
-    anew = Batch.open(replace(order, anew=True), file, config)
+    anew = Batch.open(replace(order, restart=True), file, config)
     anew.close()
     assert anew.resumed == 0
 
 
-@pytest.mark.parametrize("more", [(), ("--anew",)])
+@pytest.mark.parametrize("more", [(), ("--restart",)])
 def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
     work: Path, more: tuple[str, ...]
 ) -> None:
@@ -230,13 +230,13 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:
     server, _ = answering()
     with served(server):
         assert batch(work, server).code == 0
-        batch(work, server).error(2, "out.jsonl is there already", "--retry", "--anew")
+        batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
         write_rows(work / "other.jsonl", 4)
         batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
         assert server.calls == 6
 
 
-@pytest.mark.parametrize("more", [(), ("--anew",), ("--retry",)])
+@pytest.mark.parametrize("more", [(), ("--restart",), ("--retry",)])
 def test_the_rows_are_not_overwritten_with_their_answers(work: Path, more: tuple[str, ...]) -> None:
     rows = write_rows(work / "in.jsonl", 3).read_bytes()
     (work / "link.jsonl").symlink_to(work / "in.jsonl")

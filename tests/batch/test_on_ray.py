@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,15 +15,16 @@ from typing import Any
 
 import pytest
 
+from bench.batch import AT_ONCE, paid_again, prepare, session
 from promptcodebook.batch import on_ray
 from promptcodebook.batch.checkpoint import book_shard
-from promptcodebook.batch.on_ray import answer_shard, forget_batch
+from promptcodebook.batch.on_ray import answer_shard, forget_batch, shard_jobs
 from promptcodebook.batch.results import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
 from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import read_policy_file
-from tests.batch.rows import answering, write_rows
+from tests.batch.rows import answering, read_lines, write_rows
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server
 
@@ -32,9 +35,7 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     config = file.settings(above={"lm": server.spec, "cache": False})
     asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
     batch = Batch.open(asked, file, config)
-    order = on_ray._Order(batch, file, config, work, size)  # pyright: ignore[reportPrivateUsage]
-    shards = on_ray._shards(batch.rows(), batch.checkpoint.count, size)  # pyright: ignore[reportPrivateUsage]
-    return batch, (order.job(shard) for shard in shards)
+    return batch, (job for _, job in shard_jobs(batch, file, config, work, size))
 
 
 def test_shards_begin_at_the_same_rows_whatever_is_recorded(work: Path) -> None:
@@ -95,7 +96,7 @@ def test_a_batch_goes_on_the_way_it_was_begun(work: Path) -> None:
         before = server.calls
         pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
         assert server.calls == before
-        assert pco(*args, "--anew", "--budget", "3calls", cwd=work).code == 3
+        assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
         pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
 
 
@@ -138,7 +139,7 @@ def test_a_batch_elsewhere_begins_with_nothing_of_the_last_one(work: Path, elsew
     with served(server):
         for rows in (2, 1):
             write_rows(work / "in.jsonl", rows)
-            batch, jobs = opened(work, server, 10, anew=True)
+            batch, jobs = opened(work, server, 10, restart=True)
             answer = json.loads(answer_shard(json.dumps(told_by(jobs))))
             batch.close()
             assert answer["paid"]["executor"]["calls"] == rows
@@ -250,3 +251,44 @@ def test_a_stopped_cluster_books_what_it_paid_and_leaves_nothing_elsewhere_once_
     assert done.returncode == 0, done.stderr
     assert len((work / "out.jsonl").read_text().splitlines()) == 300
     assert not list(there.iterdir())
+
+
+@pytest.mark.slow
+def test_a_batch_that_was_killed_twice_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    prepare(whole, 2000)
+    prepare(killed, 2000)
+    assert not session(whole).killed
+    assert session(killed, kill_after=500).killed
+    assert session(killed, kill_after=1200).killed
+    assert (killed / "out.jsonl.part").is_dir() and not (killed / "out.jsonl").exists()
+    assert not session(killed).killed
+    assert (killed / "out.jsonl").read_bytes() == (whole / "out.jsonl").read_bytes()
+    assert paid_again(killed) <= 2 * AT_ONCE, "more than what was in flight"
+    assert not list(killed.glob("*.part"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_is_answered_and_the_same_command_goes_on(work: Path) -> None:
+    write_rows(work / "in.jsonl", 300)
+    server, answers = answering(delay=0.05)
+    with served(server):
+        spec = ("--lm", server.spec, "--set", "concurrency=4", "--set", "cache=false")
+        command = ["-m", "promptcodebook.cli", "batch", "p.json", "in.jsonl", "out.jsonl", *spec]
+        environment = {**os.environ, "HOME": str(work)}
+        first = subprocess.Popen(
+            [sys.executable, *command], cwd=work, env=environment, stderr=subprocess.PIPE, text=True
+        )
+        until = time.monotonic() + 120
+        while server.calls < 60:
+            assert time.monotonic() < until and first.poll() is None
+            time.sleep(0.02)
+        first.send_signal(signal.SIGINT)
+        _, err = first.communicate(timeout=120)
+        assert first.returncode == 130 and "continues from here" in err, err
+        answers.delay = 0.0
+        done = subprocess.run([sys.executable, *command], cwd=work, env=environment, timeout=240)
+    assert done.returncode == 0
+    rows = read_lines(work / "out.jsonl")
+    assert [row["n"] for row in rows] == list(range(300)) and not any(r["error"] for r in rows)
+    assert server.calls == 600, "what was in flight came home and was kept"

@@ -79,7 +79,7 @@ def test_a_version_and_a_file_have_the_report_of_their_run(
 def test_the_way_of_a_version(folder: Path) -> None:
     a, b = digest(folder / "a.json"), digest(folder / "b.json")
     said = pco("codebook", "freeze", "a.json", "tickets", cwd=folder)
-    assert said.out == f"{a}\ntickets@latest stands at it\n"
+    assert said.out == f"{a}\ntickets@latest points to it\n"
     said = promote("tickets@latest", PRODUCTION, "--why", "good", cwd=folder)
     assert said.out == f"{PRODUCTION}: (new) → {a[:19]}\n"
     said = promote("b.json", PRODUCTION, "--who", "eva", cwd=folder)
@@ -167,10 +167,7 @@ def test_verify_names_the_first_bad_row(folder: Path) -> None:
     said = pco("codebook", "verify", cwd=folder)
     assert said.code == 1 and said.out.splitlines()[1].startswith("  row 2 of the log: ")
     found = pco("codebook", "verify", "--json", cwd=folder)
-    assert found.code == 1 and [f["place"] for f in found.json["faults"]][:2] == [
-        "row 2 of the log",
-        "row 3 of the log",
-    ]
+    assert found.code == 1 and [f["place"] for f in found.json["faults"]] == ["row 2 of the log"]
     with sqlite3.connect(folder / "registry.sqlite") as db:
         db.execute("UPDATE log SET why = '' WHERE seq IN (2, 3)")
         db.execute("DELETE FROM log WHERE seq = 4")

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,19 @@ def test_templates_and_a_prompt_of_ones_own_are_used_as_the_page_says(shell: She
     )
     done = shell.run(f"pco train {small} {options} --set size=6 --set select=2", "mytask")
     assert "test split, n = 6" in done.stdout
+
+
+def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    tree = ROOT / "src"
+    wanted = {
+        str(path.relative_to(tree))
+        for path in (tree / "promptcodebook").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert inside == wanted
+    assert "promptcodebook/method/prompts/default/encoder.md" in inside
+    assert "promptcodebook/py.typed" in inside

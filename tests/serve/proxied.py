@@ -27,11 +27,9 @@ from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
 from promptcodebook.serve.spending import Records, Spending
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from promptcodebook.serve.versions import (
-    FileSource,
     FixedSource,
     Live,
     PolicySource,
-    RegistrySource,
     Version,
 )
 from tests.lm.server import Server
@@ -126,7 +124,6 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
         lambda version: Composing(
             deployed(version.file, setup.lm, setup.spending), version.name, setup.patience
         ),
-        setup.source if isinstance(setup.source, RegistrySource) else None,
     )
     records = Records(setup.records, 1000) if setup.records else None
     policies = Policies("tickets", live, upstream, records, setup.spending, **setup.options)
@@ -136,16 +133,3 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)
     finally:
         await server.stop()
-
-
-__all__ = [
-    "SAID",
-    "UPSTREAM_KEY",
-    "FileSource",
-    "Setup",
-    "Up",
-    "deployed",
-    "one_call",
-    "three_call",
-    "up",
-]

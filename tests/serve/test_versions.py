@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.errors import ConfigError
+from promptcodebook.calls import Reply, Request
+from promptcodebook.errors import ConfigError, EndpointDown
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.registry.log import version_of
-from promptcodebook.serve.composing import Composing
+from promptcodebook.serve.composing import Composing, Patience
 from promptcodebook.serve.spending import find_record
 from promptcodebook.serve.versions import FileSource, FixedSource, Live, RegistrySource, Version
+from tests.method.build import talkative
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
-from tests.serve.proxied import SAID, Setup, deployed, one_call, up
+from tests.policy.test_policy import RANKING, file_of
+from tests.serve.proxied import SAID, Setup, deployed, one_call, three_call, up
 
 
 def version(word: str) -> Version:
@@ -106,11 +110,14 @@ async def test_a_fixed_policy_never_moves() -> None:
     await live.close()
 
 
-class Kept:
-    """An archive of what it was given."""
+class Kept(RegistrySource):
+    """A ref at the first of some versions that can be rolled back to the others."""
 
     def __init__(self, *versions: Version) -> None:
         self._versions = {each.name: each for each in versions}
+
+    def read(self, known: str) -> Version | None:
+        return next(iter(self._versions.values()))
 
     def find(self, start: str) -> str:
         return next((name for name in self._versions if name.startswith(start)), "")
@@ -134,7 +141,7 @@ async def test_earlier_versions_are_put_to_work_once_and_few_of_them_at_a_time()
         return Told(deployed(version.file), version.name)
 
     old = [version(word) for word in "abcde"]
-    live = Live(FixedSource(version("now")), make, Kept(*old))
+    live = Live(Kept(version("now"), *old), make)
     found = await asyncio.gather(*(live.earlier(old[0].name) for _ in range(3)))
     assert found[0] is not None and all(each is found[0] for each in found)
     assert closed == made[2:], "what other requests made meanwhile is closed again"
@@ -254,3 +261,107 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
             await asyncio.sleep(0.1)
             assert await ask("tickets") == (200, a)
             assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"
+
+
+QUICK = Patience(route_s=0.2, compose_s=0.2)
+
+
+class FailingModel:
+    """A model whose role fails: 'error', 'timeout' (it says nothing for long) or 'reply' (it says
+    what is of no use)."""
+
+    def __init__(self, role: str = "", how: str = "") -> None:
+        self.history: list[Request] = []
+        self._role = role
+        self._how = how
+
+    async def __call__(self, request: Request) -> Reply:
+        self.history.append(request)
+        if self._role not in (request.role, "any"):
+            said = talkative(request)
+            assert isinstance(said, str)
+            return Reply(said)
+        if self._how == "error":
+            raise EndpointDown("nothing answers")
+        if self._how == "timeout":
+            await asyncio.sleep(30)
+        return Reply("")
+
+
+def composing(
+    file: PolicyFile, role: str = "", how: str = "", kept: int = 100
+) -> tuple[Composing, FailingModel]:
+    lm = FailingModel(role, how)
+    patience = Patience(QUICK.route_s, QUICK.compose_s, kept)
+    return Composing(deployed(file, lm), "sha256:0", patience), lm
+
+
+@pytest.mark.parametrize("how", ["error", "timeout", "reply"])
+async def test_an_encoder_that_fails_is_stood_in_for_by_the_best_rated(how: str) -> None:
+    made, lm = composing(three_call(), "encoder", how)
+    composed = await made.compose("Where is it?")
+    assert composed.fallbacks == (f"encoder:{how}",)
+    # r̄ of the four entries is 0.1, 0.4 and twice untried, which stand at the mean.
+    assert composed.route.indices == made.policy.spare_route().indices == (1, 2)
+    asked = len(lm.history)
+    assert (await made.compose("Where is it?")).cached == "", "a failure is never kept"
+    assert len(lm.history) > asked
+
+
+@pytest.mark.parametrize("how", ["error", "timeout", "reply"])
+async def test_a_generator_that_fails_is_stood_in_for_by_the_instincts(how: str) -> None:
+    made, _ = composing(three_call(base_prompt="Base."), "generator", how)
+    composed = await made.compose("Where is it?")
+    assert composed.fallbacks == (f"generator:{how}",)
+    texts = [made.policy.codebook[k].text for k in composed.route.indices]
+    assert composed.prompt.startswith("Base.\n\n" + "\n".join(texts))
+    assert (await made.compose("Where is it?")).cached == ""
+
+
+async def test_both_may_fail() -> None:
+    made, _ = composing(three_call(), "any", "error")
+    composed = await made.compose("Where is it?")
+    assert composed.fallbacks == ("encoder:error", "generator:error") and composed.prompt
+
+
+async def test_no_text_needs_no_model() -> None:
+    made, lm = composing(three_call())
+    composed = await made.compose(" \n")
+    assert composed.fallbacks == ("input:empty",) and composed.prompt and not lm.history
+
+
+@pytest.mark.parametrize(
+    ("file", "mode"),
+    [
+        (three_call(), "three-call"),
+        (file_of(compose="verbatim"), "two-call"),
+        (file_of(ranking=RANKING), "two-call"),
+        (one_call(), "one-call"),
+    ],
+)
+async def test_the_mode_says_how_many_calls_an_answer_takes(file: PolicyFile, mode: str) -> None:
+    made, lm = composing(file)
+    composed = await made.compose("Where is it?")
+    assert made.mode == mode and not composed.fallbacks
+    assert len(lm.history) + 1 == ["one-call", "two-call", "three-call"].index(mode) + 1
+    assert composed.prompt == await deployed(file, FailingModel()).aprompt("Where is it?"), (
+        "the prompts that were judged"
+    )
+
+
+async def test_a_generator_that_never_sees_the_input_is_asked_once_a_route() -> None:
+    file = file_of(ranking=RANKING)
+    text = file.templates.generator.replace("{task}", "any")
+    blind = file.templates.model_copy(update={"generator": text})
+    made, lm = composing(file.model_copy(update={"templates": blind}))
+    first, other = [await made.compose(text) for text in ("Where is it?", "When does it come?")]
+    assert (first.cached, other.cached, len(lm.history)) == ("", "route", 1)
+    assert first.prompt == other.prompt
+
+
+async def test_no_more_prompts_are_kept_than_allowed() -> None:
+    made, lm = composing(three_call(), kept=2)
+    for text in ("a", "b", "a", "c", "b", "a"):
+        await made.compose(text)
+    # a, b, (a), c instead of b, b instead of a, a instead of c
+    assert len(lm.history) == 2 * 5

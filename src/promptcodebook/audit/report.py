@@ -88,26 +88,22 @@ class HazardsReply(ReplyShape):
 @cache
 def hazards_schema() -> Schema:
     """What a reply may be: at most four findings, so that the longest fits into the judge's cap."""
-    fields = {
-        "hazard": {"type": "string", "enum": list(hazards())},
-        "severity": {"type": "string", "enum": ["high", "medium", "low"]},
-        "quote": {"type": "string", "maxLength": 120},
-        "reason": {"type": "string", "maxLength": 160},
-    }
-    claim = {
-        "type": "object",
-        "properties": fields,
-        "required": list(fields),
-        "additionalProperties": False,
-    }
-    listed = {"type": "array", "maxItems": 4, "items": claim}
-    body = {
-        "type": "object",
-        "properties": {"findings": listed},
-        "required": ["findings"],
-        "additionalProperties": False,
-    }
-    return Schema("HazardsReply", body)
+
+    def closed(fields: Mapping[str, object]) -> dict[str, Any]:
+        named = {"properties": fields, "required": list(fields)}
+        return {"type": "object", **named, "additionalProperties": False}
+
+    claim = closed(
+        {
+            "hazard": {"type": "string", "enum": list(hazards())},
+            "severity": {"type": "string", "enum": ["high", "medium", "low"]},
+            "quote": {"type": "string", "maxLength": 120},
+            "reason": {"type": "string", "maxLength": 160},
+        }
+    )
+    return Schema(
+        "HazardsReply", closed({"findings": {"type": "array", "maxItems": 4, "items": claim}})
+    )
 
 
 def _unknown_hazard(reply: HazardsReply) -> str | None:

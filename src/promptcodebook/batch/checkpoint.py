@@ -13,14 +13,15 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from promptcodebook.batch.results import Result
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import training_keys
-from promptcodebook.errors import ConfigError, PcoError, RunChanged, StoreError
+from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout, store_os_error
 from promptcodebook.store.header import FREE_KEYS, differences
@@ -48,8 +49,7 @@ def checkpoint_of(target: Path) -> Path:
 def book_shard(
     journal: Journal, place: str, paid: Mapping[Role, Usage], lost: Mapping[Role, Usage]
 ) -> None:
-    """Books what a shard has cost by now in all sessions at a place (number and machine), less what
-    of it is booked already."""
+    """Books what a shard has cost at a place (number and machine), less what is booked already."""
 
     def work(db: Any) -> None:
         row = db.execute("SELECT booked FROM shards WHERE place = ?", (place,)).fetchone()
@@ -66,15 +66,15 @@ def book_shard(
 
 
 def open_journal(folder: Path, again: str) -> Journal:
-    """The journal of a batch, or of a shard of one, in its folder; `again` is what to type when a
-    full disk has room once more. StoreError."""
+    """The journal of a batch, or of a shard, in its folder; `again` is the command to type after a
+    full disk. StoreError."""
     return Journal.open(folder / _JOURNAL, _LAYOUT, again)
 
 
 @dataclass
 class Checkpoint:
-    """The folder while a process writes it. Made by `open`; `job` is what it was begun with. There
-    are `count` results in it, of which `failed` are errors."""
+    """The folder while a process writes it, made by `open`. `job` is what the batch was begun with;
+    there are `count` results so far, of which `failed` are errors."""
 
     folder: Path
     job: Mapping[str, Any]
@@ -82,15 +82,15 @@ class Checkpoint:
     _lock: RunLock
     count: int = 0
     failed: int = 0
-    _file: Any = field(default=None)
+    _file: Any = None
 
     @classmethod
     def open(
-        cls, folder: Path, job: Mapping[str, Any], again: str, *, anew: bool = False
+        cls, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
     ) -> Checkpoint:
-        """Goes on with what is there, or drops it (`anew`) and begins. `job` says what the batch is
-        of; `again` is what to type. RunBusy while another process writes, RunChanged where it is
-        another job's, ConfigError where the folder is no batch's."""
+        """Continues what is there, or discards it (`restart`). `again` is the command to type.
+        RunBusy while another process writes, RunChanged where the folder is another job's,
+        ConfigError where it is no batch's."""
         _require_ours(folder)
         try:
             make_private_folder(folder)
@@ -98,7 +98,7 @@ class Checkpoint:
             raise store_os_error(error, folder) from error
         lock = RunLock(folder)
         try:
-            if anew:
+            if restart:
                 _empty(folder)
             known = _settle_job(folder, job, again)
             checkpoint = cls(folder, known, open_journal(folder, again), lock)
@@ -133,18 +133,16 @@ class Checkpoint:
                 yield Result.read(line)
 
     def close(self) -> None:
-        """Keeps what waits and lets go of the folder. Safe to call twice."""
+        """Writes what waits and releases the folder. Safe to call twice."""
         file, self._file = self._file, None
-        try:
-            if file is not None:
-                file.close()
-        except OSError as error:
-            raise store_os_error(error, self.folder / _ROWS) from error
-        finally:
+        with ExitStack() as last:
+            last.callback(self._lock.release)
+            last.callback(self.journal.close)
             try:
-                self.journal.close()
-            finally:
-                self._lock.release()
+                if file is not None:
+                    file.close()
+            except OSError as error:
+                raise store_os_error(error, self.folder / _ROWS) from error
 
     def remove(self) -> None:
         """Closes and deletes the folder: OUT is whole."""
@@ -155,26 +153,19 @@ class Checkpoint:
         """Counts the whole lines and cuts off what a kill or a full disk left behind them."""
         path, end = self.folder / _ROWS, 0
         try:
-            file = path.open("a+b")
+            self._file = file = path.open("a+b")
             file.seek(0)
-            for line in file:
-                if (result := _whole(line)) is None:
-                    break
-                end += len(line)
-                self.count += 1
-                self.failed += result.error is not None
+            with suppress(ValueError, KeyError, TypeError):  # a line that is not whole
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.failed += Result.read(line).error is not None
+                    self.count += 1
+                    end += len(line)
             file.truncate(end)
             file.seek(end)
         except OSError as error:
             raise store_os_error(error, path) from error
-        self._file = file
-
-
-def _whole(line: bytes) -> Result | None:
-    try:
-        return Result.read(line) if line.endswith(b"\n") else None
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _require_ours(folder: Path) -> None:
@@ -197,61 +188,52 @@ def _require_ours(folder: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Removes what a batch has left, but for its lock, which is held. job.json goes last: until
-    then what a kill leaves is that batch's."""
+    """Removes all but the lock, which is held. job.json goes last: until then what a kill leaves
+    belongs to that batch."""
     try:
-        entries = sorted(folder.iterdir(), key=lambda entry: (entry.name != _JOB, entry.name))
-        for entry in reversed(entries):
-            if entry.name in LOCK_FILES:
-                continue
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _JOB):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-            else:
+            elif entry.name not in LOCK_FILES:
                 entry.unlink()
     except OSError as error:
         raise StoreError(f"cannot empty {folder}: {error.strerror}", hint="remove it") from error
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
-    """Writes down what the batch is of and an id, or returns what is written. RunChanged: another
-    job."""
+    """Writes the job with an id, or returns the one that is written. RunChanged: another job."""
     path = folder / _JOB
     try:
         if not path.exists():
             job = {**job, "id": uuid.uuid4().hex}
             write_whole(path, json.dumps(job, indent=2, ensure_ascii=True) + "\n")
             return job
-        known = json.loads(path.read_text("utf-8"))
+        known: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise store_os_error(error, path) from error
     except ValueError:
         raise StoreError(
-            f"{path} is damaged", hint=f"remove {folder} to begin anew: what it holds is paid for"
+            f"{path} is damaged", hint=f"remove {folder} to start again; that discards paid answers"
         ) from None
-    # Free are `id`, which tells a batch from the last one to the same OUT, `retry`, which whoever
-    # opened the part looks at, and settings that decide no answer of a deployed policy.
+    # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch.open`
+    # checks, and settings that decide no answer of a deployed policy.
     free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]
     changed = [each.key for each in differences(known, job, ("id", "retry", *free))]
-    if changed:
-        raise _another(folder, changed, known, again)
-    return known
-
-
-_MEANS = {
-    "input": "IN has other bytes",
-    "policy": "REF stands for another policy",
-}
-
-
-def _another(folder: Path, changed: list[str], known: Mapping[str, Any], again: str) -> PcoError:
-    means = {**_MEANS, "ray": f"it was begun {'with' if known.get('ray') else 'without'} --ray"}
-    told = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
-    more = f", and {len(told) - 3} more" if len(told) > 3 else ""
-    hint = f"type what it was begun with; or {again} --anew drops it and what it has paid for"
+    if not changed:
+        return known
+    means = {
+        "input": "IN has other bytes",
+        "policy": "REF is another policy",
+        "ray": f"it was begun {'with' if known.get('ray') else 'without'} --ray",
+    }
+    said = [means.get(key) or f"{key.removeprefix('settings.')} is different" for key in changed]
+    more = f", and {len(said) - 3} more" if len(said) > 3 else ""
+    hint = f"repeat the first command; or {again} --restart discards the paid answers"
     if changed == ["ray"]:
-        hint = f"{again} --ray local goes on here alone" if known.get("ray") else "leave out --ray"
-    return RunChanged(
-        f"{folder} holds a batch that is under way, and this is another one: "
-        f"{'; '.join(told[:3])}{more}",
+        hint = (
+            f"{again} --ray local continues here alone" if known.get("ray") else "leave out --ray"
+        )
+    raise RunChanged(
+        f"{folder} holds another batch, which is not finished: {'; '.join(said[:3])}{more}",
         hint=hint,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,9 +50,8 @@ def batch(
     retry: Annotated[
         bool, typer.Option("--retry", help="Ask the failed rows of a finished OUT again.")
     ] = False,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Drop what is under way or finished, and its answers.")
-    ] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard previous results.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", hidden=True)] = False,
     ray: Annotated[
         str, typer.Option(help="Answer the rows on a Ray cluster: its address, or local.")
     ] = "",
@@ -66,30 +66,27 @@ def batch(
 ) -> None:
     """Answer every row of IN with a policy; OUT has the rows in their order.
 
-    Each row of OUT is the row of IN with three more columns: answer; route, the instincts that its
-    prompt was made of; and error, where it failed. A row that fails is counted and the others go
-    on; the exit is then 1, and --retry asks those rows again. OUT appears when it is whole. Until
-    then OUT.part holds what is done, so that after Ctrl-C, a kill, a full disk or a reached budget
-    the same command goes on, and no finished reply is paid for twice. A budget counts all sessions.
+    OUT has the rows of IN with three more columns: answer; route, the instincts of its prompt; and
+    error. If a row fails, the others continue and the exit is 1; --retry asks those rows again. OUT
+    appears when it is complete. Until then OUT.part holds the results: after Ctrl-C, a kill, a full
+    disk or a reached budget the same command continues, and pays for no finished reply twice. A
+    budget counts all sessions.
     """
     from dataclasses import replace
 
     from promptcodebook.assemble import Sources
     from promptcodebook.batch.session import Batch, Order
-    from promptcodebook.cli.settings import (
-        Typed,
-        settings_for,
-    )
+    from promptcodebook.cli.settings import Typed, settings_for
     from promptcodebook.policy.references import resolve
 
-    typed = Typed(config, task, data, lm, budget, sets or (), trust)
+    typed = Typed(config, task, data, lm, budget, sets, trust)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
     settings, base = settings_for(reference, typed)
-    order = Order(source, target, _again(), prefix, retry, anew, bool(ray))
+    order = Order(source, target, _again(), prefix, retry, restart or anew, bool(ray))
     opened = Batch.open(order, reference.file, settings)
     try:
         summary = _run(opened, reference.file, settings, Sources(base), ray)
@@ -105,14 +102,11 @@ def batch(
 
 def _again() -> str:
     """The command as it was typed, without what holds for one session alone."""
-    words, kept = sys.argv[1:], ["pco"]
-    skip = False
+    words, kept = iter(sys.argv[1:]), ["pco"]
     for word in words:
-        if skip:
-            skip = False
-        elif word == "--budget":
-            skip = True
-        elif word not in ("--anew", "--json") and not word.startswith("--budget="):
+        if word == "--budget":
+            next(words, None)
+        elif word not in ("--restart", "--anew", "--json") and not word.startswith("--budget="):
             kept.append(shlex.quote(word))
     return " ".join(kept)
 
@@ -125,14 +119,11 @@ def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ra
 
     total, before = opened.source.count, opened.resumed
     if before:
-        note(f"{before} of {total} rows are done; going on from there")
+        note(f"{before} of {total} rows are done; continuing")
 
     name, simulated = opened.order.target.name, uses_simulated(settings)
     with counting(name, total, sys.stderr, before=before, simulated=simulated) as count:
-
-        def done() -> None:
-            count(None)
-
+        done = partial(count, None)
         if ray:
             from promptcodebook.batch.on_ray import OnRay
 
@@ -143,13 +134,9 @@ def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ra
 
 def _summary_text(target: Path, summary: Summary) -> str:
     spent = summary.spent
-    parts = [
-        plural(summary.rows, "row"),
-        plural(spent.calls, "call"),
-        f"{count_text(spent.tokens)} tokens",
-        cost_text(spent.cost),
-        duration(summary.seconds),
-    ]
+    parts = [plural(summary.rows, "row"), plural(spent.calls, "call")]
+    parts += [f"{count_text(spent.tokens)} tokens", cost_text(spent.cost)]
+    parts += [duration(summary.seconds)]
     model = "simulated model, " if summary.simulated else ""
     lines = [f"{target}: {model}{', '.join(parts)}"]
     if summary.lost.calls:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from promptcodebook.batch.results import Result
 from promptcodebook.data.table import Record
@@ -23,7 +23,7 @@ ENOUGH = 16
 _WINDOW = 4
 """Rows read and not yet recorded, for each that is being answered."""
 _MOST_HELD = 1024
-"""Results that are held back at the most, those included that say nothing of the models."""
+"""Results that are held back at most, those of rows that were not asked included."""
 
 Kept = tuple[Record, Result | None]
 """A row, and its result where an earlier batch has brought it."""
@@ -40,16 +40,11 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Landed:
-    """A result; `shows` what it says of the models: whether they answer, or nothing where none was
-    asked. `failure` says whether anybody could be."""
+    """A result; `failure` is that of a model. Only a row that was `asked` says anything of them."""
 
     result: Result
-    shows: Literal["answers", "fails", "nothing"] = "nothing"
+    asked: bool = False
     failure: Failure | None = None
-
-
-def _nobody_counts() -> None:
-    pass
 
 
 async def answer_rows(
@@ -57,63 +52,51 @@ async def answer_rows(
     rows: Iterator[Kept],
     sink: Sink,
     at_once: int,
-    done: Callable[[], None] = _nobody_counts,
+    done: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answers every row, so many at once; `done` is called for each that is recorded.
+    """Answers every row, `at_once` of them at a time; calls `done` for each that is recorded.
 
     Raises TooManyFailures, Stop, StoreError or DiskFull; what is recorded by then stays.
     """
     policy.require_program()
-    job = _Job(policy, rows, _Order(sink, done), at_once)
-    await gather_all(job.work() for _ in range(at_once))
-    job.order.finish()
+    order, numbered = _Order(sink, done), enumerate(rows)
+    room, ended = asyncio.Semaphore(_WINDOW * at_once), asyncio.Event()
 
-
-class _Job:
-    """Workers that take one row after the other; none reads on where the window is full."""
-
-    def __init__(self, policy: Policy, rows: Iterator[Kept], order: _Order, at_once: int) -> None:
-        self.order = order
-        self._policy = policy
-        self._rows = enumerate(rows)
-        self._room = asyncio.Semaphore(_WINDOW * at_once)
-        self._ended = False
-
-    async def work(self) -> None:
+    async def work() -> None:
+        """Takes one row after the other; waits where the window is full."""
         try:
-            while not self._ended:
-                await self._room.acquire()
-                if self._ended or (taken := next(self._rows, None)) is None:
-                    self._end()
+            while not ended.is_set():
+                await room.acquire()
+                if ended.is_set() or (taken := next(numbered, None)) is None:
                     return
                 number, (record, known) = taken
-                landed = _Landed(known) if known is not None else await self._answer(record)
-                for _ in range(self.order.land(number, landed)):
-                    self._room.release()
-        except BaseException as error:
-            self._end()
-            if isinstance(error, PcoError):
-                self._policy.stop(error)  # no other row is worth another call
+                landed = _Landed(known) if known is not None else await _answer(policy, record)
+                for _ in range(order.land(number, landed)):
+                    room.release()
+        except PcoError as error:
+            policy.stop(error)  # no other row is worth another call
             raise
+        finally:
+            ended.set()
+            room.release()  # one that waits wakes, sees it, and wakes the next
 
-    async def _answer(self, record: Record) -> _Landed:
-        try:
-            rollout = await self._policy.arun(record.values)
-        except DataError as error:  # the row's own fault: nobody was asked
-            return _Landed(Result(error=f"{type(error).__name__}: {error}"))
-        failure = rollout.failure
-        return _Landed(Result.of(rollout), "answers" if failure is None else "fails", failure)
+    await gather_all(work() for _ in range(at_once))
+    order.finish()
 
-    def _end(self) -> None:
-        self._ended = True
-        self._room.release()  # one that waits wakes, sees it, and wakes the next
+
+async def _answer(policy: Policy, record: Record) -> _Landed:
+    try:
+        rollout = await policy.arun(record.values)
+    except DataError as error:  # the row's own fault: no model was asked
+        return _Landed(Result(error=f"{type(error).__name__}: {error}"))
+    return _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
 
 
 class _Order:
     """Puts results that land in any order into theirs, and holds back those that may stop the job.
 
     Held are failures as long as no row was ever answered, and those at the end of what has landed
-    that nobody could be asked for.
+    for which no model could be reached.
     """
 
     def __init__(self, sink: Sink, done: Callable[[], None]) -> None:
@@ -128,47 +111,47 @@ class _Order:
     def land(self, number: int, landed: _Landed) -> int:
         """How many rows left the window by this. TooManyFailures."""
         self._landed[number] = landed
-        before, ready = self._next, list[Result]()
+        before, ready = self._next, list[_Landed]()
         while (each := self._landed.pop(self._next, None)) is not None:
             self._next += 1
-            self._answered_now |= each.shows == "answers"
+            self._answered_now |= each.asked and each.failure is None
             self._held.append(each)
             if self._is_harmless(each):
-                ready += (held.result for held in self._held)
-                self._held.clear()
+                ready += self._held
+                self._held = []
         self._record(ready)
-        if sum(each.failure is not None for each in self._held) >= ENOUGH:
+        if len(self._failures()) >= ENOUGH:
             raise self._hopeless()
         return self._next - before
 
     def finish(self) -> None:
-        """All rows have landed. TooManyFailures where nobody could be asked for any of them."""
-        failures = [each.failure for each in self._held if each.failure is not None]
-        if failures and not self._answered_now and all(f.unreachable for f in failures):
+        """All rows have landed. TooManyFailures where no model could be reached for any of them."""
+        failures = self._failures()
+        if failures and not self._answered_now and all(each.unreachable for each in failures):
             raise self._hopeless()
-        self._record([each.result for each in self._held])
-        self._held.clear()
+        self._record(self._held)
+
+    def _failures(self) -> list[Failure]:
+        return [each.failure for each in self._held if each.failure is not None]
 
     def _is_harmless(self, landed: _Landed) -> bool:
         """Whether all that is held may be recorded now."""
-        if landed.shows == "nothing":
-            suspicious = any(each.failure is not None for each in self._held)
-            return not suspicious or len(self._held) >= _MOST_HELD
+        if not landed.asked:
+            return not self._failures() or len(self._held) >= _MOST_HELD
         if landed.failure is None:
             return True
         answered = self._answered_before or self._answered_now
         return answered and not landed.failure.unreachable
 
-    def _record(self, ready: list[Result]) -> None:
+    def _record(self, ready: list[_Landed]) -> None:
         if ready:
-            self._sink.append(ready)
+            self._sink.append([each.result for each in ready])
         for _ in ready:
             self._done()
 
     def _hopeless(self) -> TooManyFailures:
-        failures = [each.failure for each in self._held if each.failure is not None]
-        first = failures[0]
-        rows = "row" if len(failures) == 1 else f"{len(failures)} rows"
+        first, *more = self._failures()
+        rows = f"{len(more) + 1} rows" if more else "row"
         return TooManyFailures(
             f"the last {rows} asked failed, so the batch stops before the rest does too; the "
             f"first, at {first.stage}: {first.kind}: {first.message}",

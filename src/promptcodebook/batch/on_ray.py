@@ -1,11 +1,9 @@
 """A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order.
 
-Tasks over shards, and not Ray Data: the rows are read, and OUT is written, by the code of one
-process, so that the bytes are the same and memory is bounded by the shards in flight; and a shard
-that fails can be told by its rows. A task journals its replies in a folder of its own: within
-OUT.part where it works on the machine of the command, else in that machine's cache. A shard that
-was interrupted finds them when it comes to the same machine again. Tasks remove what lies there of
-shards that are recorded by now and of earlier batches to the same OUT; the end removes the rest.
+One process reads the rows and writes OUT, so the bytes are the same as without a cluster, and the
+shards in flight bound the memory. A task journals its replies: within OUT.part on the machine of
+the command, else in that machine's cache. An interrupted shard finds them when it comes to the same
+machine again. Tasks remove the journals of recorded shards and of earlier batches to the same OUT.
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +34,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoEr
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.policy.policy import deploy
 from promptcodebook.store.journal import Journal
 from promptcodebook.sync import run_sync
 
@@ -43,12 +42,13 @@ _SHARD = 256
 """Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
 _LOOK_UP_S = 0.2
 _FORGET_S = 20.0
+_PATIENCE_S = 60.0
+"""What tasks may take to end after a cancel."""
 
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """The rows of a batch on the cluster at `address`. ConfigError for a budget, which processes
-    that know nothing of each other could not keep."""
+    """The rows of a batch on the cluster at `address`, `rows` of them a task."""
 
     address: str
     rows: int = _SHARD
@@ -57,8 +57,8 @@ class OnRay:
         self, batch: Batch, file: PolicyFile, config: Config, base: Path, done: Callable[[], None]
     ) -> Summary:
         """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
-        MissingExtra without ray, ConfigError where no cluster answers."""
-        if any(value is not None for value in _limits(config)):
+        MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
+        if any(value is not None for _, value in config.budget):
             raise ConfigError(
                 "a budget cannot be kept over the processes of a cluster",
                 hint="leave out --budget, or leave out --ray",
@@ -69,87 +69,57 @@ class OnRay:
             width = max(1, int(ray.cluster_resources().get("CPU", 1)))
             share = max(1, config.concurrency // width)
             shared = config.model_copy(update={"concurrency": share})
-            order = _Order(batch, file, shared, base, self.rows)
-            _Tasks(ray, order, 2 * width).run(done)
+            jobs = shard_jobs(batch, file, shared, base, self.rows)
+            _Tasks(ray, batch, jobs, 2 * width).run(done)
             _forget(ray, batch)
         finally:
             ray.shutdown()
         return batch.conclude(simulated=uses_simulated(config))
 
 
-def _limits(config: Config) -> tuple[float | None, ...]:
-    budget = config.budget
-    return budget.calls, budget.tokens, budget.usd, budget.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What every task is told beside its rows."""
-
-    batch: Batch
-    file: PolicyFile
-    config: Config
-    base: Path
-    size: int = _SHARD
-
-    def job(self, shard: _Shard) -> str:
-        """A task, as JSON. Shards below `recorded` are in OUT.part's rows."""
-        checkpoint = self.batch.checkpoint
-        return json.dumps(
-            {
-                "number": shard.number,
-                "rows": [[record.where, dict(record.values)] for record in shard.records],
-                "policy": self.file.text(),
-                "config": self.config.model_dump(mode="json"),
-                "base": str(self.base.resolve()),
-                "folder": str(checkpoint.folder.resolve()),
-                "id": checkpoint.job["id"],
-                "recorded": checkpoint.count // self.size,
-                "answered": checkpoint.answered,
-                "machine": machine_name(),
-                "version": version("promptcodebook"),
-                "again": self.batch.order.again,
-            }
-        )
-
-
 @dataclass(slots=True)
 class _Shard:
-    """Rows that belong together; those that are known already are not sent."""
+    """Rows that belong together, None for each that is sent; those known already are not."""
 
     number: int
     known: list[Result | None] = field(default_factory=list[Result | None])
-    records: list[Record] = field(default_factory=list[Record])
     reference: Any = None
 
-    def merged(self, results: Iterator[Result]) -> list[Result]:
-        """All results in the order of the rows."""
-        return [next(results) if known is None else known for known in self.known]
 
-
-def _shards(rows: Iterator[Kept], first: int, size: int) -> Iterator[_Shard]:
-    """The rows from number `first` on, cut where numbers are multiples of `size`."""
-    shard = _Shard(first // size)
-    for number, (record, known) in enumerate(rows, start=first):
-        if number // size != shard.number:
-            yield shard
-            shard = _Shard(number // size)
-        shard.known.append(known)
-        if known is None:
-            shard.records.append(record)
-    if shard.known:
-        yield shard
+def shard_jobs(
+    batch: Batch, file: PolicyFile, config: Config, base: Path, size: int
+) -> Iterator[tuple[_Shard, str]]:
+    """The rows not recorded yet, cut where numbers are multiples of `size`: each shard with its
+    job, as JSON."""
+    checkpoint = batch.checkpoint
+    said = {
+        "policy": file.text(),
+        "config": config.model_dump(mode="json"),
+        "base": str(base.resolve()),
+        "folder": str(checkpoint.folder.resolve()),
+        "id": checkpoint.job["id"],
+        "machine": machine_name(),
+        "version": version("promptcodebook"),
+        "again": batch.order.again,
+    }
+    rows = enumerate(batch.rows(), start=checkpoint.count)
+    for number, numbered in groupby(rows, key=lambda row: row[0] // size):
+        shard, sent = _Shard(number), list[object]()
+        for _, (record, known) in numbered:
+            shard.known.append(known)
+            if known is None:
+                sent.append([record.where, dict(record.values)])
+        now = {"recorded": checkpoint.count // size, "answered": checkpoint.answered}
+        yield shard, json.dumps({**said, "number": number, "rows": sent, **now})
 
 
 class _Tasks:
-    """What was handed to the cluster and is not recorded."""
+    """At most `most` shards that were handed to the cluster and are not recorded."""
 
-    def __init__(self, ray: Any, order: _Order, most: int) -> None:
-        self._ray = ray
-        self._order = order
-        self._most = most
-        batch = order.batch
-        self._shards = _shards(batch.rows(), batch.checkpoint.count, order.size)
+    def __init__(
+        self, ray: Any, batch: Batch, jobs: Iterator[tuple[_Shard, str]], most: int
+    ) -> None:
+        self._ray, self._batch, self._jobs, self._most = ray, batch, jobs, most
         # A task that died is begun again by the next command, which finds its journal.
         self._remote = ray.remote(max_retries=0)(answer_shard)
         self._open: deque[_Shard] = deque()
@@ -164,92 +134,78 @@ class _Tasks:
                     self._record(shard, done)
                     self._open.popleft()
                     self._submit()
-        except KeyboardInterrupt:
+        except BaseException as error:
             self._cancel()
-            raise Interrupted(
-                "interrupted by the user", hint=f"{self._order.batch.order.again} goes on from here"
-            ) from None
-        except BaseException:
-            self._cancel()
-            raise
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            hint = f"{self._batch.order.again} continues from here"
+            raise Interrupted("interrupted by the user", hint=hint) from None
 
     def _submit(self) -> None:
-        while len(self._open) < self._most and (shard := next(self._shards, None)) is not None:
-            shard.reference = self._remote.remote(self._order.job(shard))
+        for shard, job in islice(self._jobs, self._most - len(self._open)):
+            shard.reference = self._remote.remote(job)
             self._open.append(shard)
 
     def _record(self, shard: _Shard, done: Callable[[], None]) -> None:
-        answer = json.loads(self._answer(shard))
-        checkpoint = self._order.batch.checkpoint
-        self._book(shard, answer)
+        answer, checkpoint = self._booked(shard), self._batch.checkpoint
         if "error" in answer:
-            raise _error_of(answer)
+            kinds = {kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)}
+            kind: type[PcoError] = kinds.get(answer["error"], PcoError)
+            raise kind(answer["message"], hint=answer["hint"])
         results = (Result.read(line.encode()) for line in answer["results"])
-        ready = shard.merged(results)
+        ready = [next(results) if known is None else known for known in shard.known]
         checkpoint.append(ready)
         for _ in ready:
             done()
         shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
 
-    def _book(self, shard: _Shard, answer: Mapping[str, Any]) -> None:
-        place = f"{shard.number} {answer['machine']}"
-        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
-        book_shard(self._order.batch.checkpoint.journal, place, paid, lost)
-
-    def _answer(self, shard: _Shard) -> str:
+    def _booked(self, shard: _Shard) -> dict[str, Any]:
+        """A shard's answer, what it cost booked. PcoError where it was lost."""
         try:
-            return self._ray.get(shard.reference)
+            answer = json.loads(self._ray.get(shard.reference))
         except self._ray.exceptions.RayError as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise PcoError(
                 f"a task on the cluster was lost: {why}",
-                hint=f"{self._order.batch.order.again} goes on from here",
+                hint=f"{self._batch.order.again} continues from here",
             ) from None
+        place = f"{shard.number} {answer['machine']}"
+        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
+        book_shard(self._batch.checkpoint.journal, place, paid, lost)
+        return answer
 
     def _cancel(self) -> None:
-        """Tasks bring home what they have asked for; a second Ctrl-C does not wait for that."""
-        open_now = [shard.reference for shard in self._open if shard.reference is not None]
-        for reference in open_now:
+        """Tasks return what they have asked for; a second Ctrl-C does not wait for that."""
+        references = [shard.reference for shard in self._open]
+        for reference in references:
             self._ray.cancel(reference)
         try:
-            if open_now:
-                count = len(open_now)
-                home, _ = self._ray.wait(open_now, num_returns=count, timeout=_PATIENCE_S)
+            if references:
+                count = len(references)
+                home, _ = self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)
                 for shard in self._open:
                     if shard.reference in home:
-                        with suppress(PcoError):  # what stopped the batch is what is told
-                            self._book(shard, json.loads(self._answer(shard)))
+                        with suppress(PcoError):  # the first error is the one to report
+                            self._booked(shard)
         except KeyboardInterrupt:
-            for reference in open_now:
+            for reference in references:
                 self._ray.cancel(reference, force=True)
 
 
-_PATIENCE_S = 60.0
-"""What tasks may take to end once they are asked to."""
-
-
 def _forget(ray: Any, batch: Batch) -> None:
-    """Every machine that is there removes what it has journaled of a batch that is recorded."""
+    """Every machine of the cluster removes its journals of a batch that is recorded."""
     task = ray.remote(max_retries=0, num_cpus=0)(forget_batch)
-    told = machine_name(), str(batch.checkpoint.folder.resolve())
+    said = machine_name(), str(batch.checkpoint.folder.resolve())
     on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
     asked = [
-        task.options(scheduling_strategy=on_node(node, soft=False)).remote(*told) for node in nodes
+        task.options(scheduling_strategy=on_node(node, soft=False)).remote(*said) for node in nodes
     ]
     ray.wait(asked, num_returns=len(asked), timeout=_FORGET_S)
 
 
 def _usage_of(tree: Mapping[str, Any]) -> dict[Role, Usage]:
     return {cast("Role", role): Usage(**sums) for role, sums in tree.items()}
-
-
-def _error_of(answer: Mapping[str, Any]) -> PcoError:
-    kinds: dict[str, type[PcoError]] = {
-        kind.__name__: kind for kind in (BudgetReached, ConfigError, Interrupted)
-    }
-    kind = kinds.get(answer["error"], PcoError)
-    return kind(answer["message"], hint=answer["hint"])
 
 
 def _home(checkpoint: Path, number: int) -> Path:
@@ -268,49 +224,42 @@ def forget_batch(machine: str, folder: str) -> None:
     shutil.rmtree(_homes_elsewhere(machine, folder), ignore_errors=True)
 
 
-def _settled_home(told: Mapping[str, Any]) -> Path:
-    """The folder of a task's journal here, once what nobody asks for any more is removed."""
-    number = told["number"]
-    if told["machine"] == machine_name():
-        return _home(Path(told["folder"]), number)
-    homes = _homes_elsewhere(told["machine"], told["folder"])
-    own = homes / told["id"]
+def _settled_home(said: Mapping[str, Any]) -> Path:
+    """The folder of a task's journal here, once outdated journals are removed."""
+    number = said["number"]
+    if said["machine"] == machine_name():
+        return _home(Path(said["folder"]), number)
+    homes = _homes_elsewhere(said["machine"], said["folder"])
+    own = homes / said["id"]
     own.mkdir(0o700, parents=True, exist_ok=True)
     gone = [each for each in homes.iterdir() if each != own]
-    gone += [each for each in own.iterdir() if int(each.name) < told["recorded"]]
+    gone += [each for each in own.iterdir() if int(each.name) < said["recorded"]]
     for each in gone:
         shutil.rmtree(each, ignore_errors=True)
     return own / str(number)
 
 
 def answer_shard(job: str) -> str:
-    """Answers the rows that `OnRay` wrote down, on the machine that they came to: results and what
-    they cost, or the error, as JSON."""
-    told = json.loads(job)
+    """Answers the rows of a job on the machine that it came to: results and what they cost, or the
+    error, as JSON."""
+    said = json.loads(job)
     answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
-        require_version(told["version"])
-        folder = _settled_home(told)
+        require_version(said["version"])
+        folder = _settled_home(said)
         folder.mkdir(0o700, parents=True, exist_ok=True)
-        journal = open_journal(folder, told["again"])
+        with closing(open_journal(folder, said["again"])) as journal:
+            try:
+                results = _Results(said["answered"])
+                _answer(said, journal, results)
+                answer["results"] = [result.line().decode() for result in results.taken]
+            finally:
+                ledger = journal.ledger
+                answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
+                answer["lost"] = {role: asdict(usage) for role, usage in ledger.lost.items()}
     except PcoError as error:
-        return json.dumps({**answer, **_told(error)})
-    try:
-        results = _Results(told["answered"])
-        _answer(told, journal, results)
-        answer["results"] = [result.line().decode() for result in results.taken]
-    except PcoError as error:
-        answer |= _told(error)
-    finally:
-        ledger = journal.ledger
-        answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
-        answer["lost"] = {role: asdict(usage) for role, usage in ledger.lost.items()}
-        journal.close()
+        answer |= {"error": type(error).__name__, "message": str(error), "hint": error.hint}
     return json.dumps(answer)
-
-
-def _told(error: PcoError) -> dict[str, str]:
-    return {"error": type(error).__name__, "message": str(error), "hint": error.hint}
 
 
 @dataclass
@@ -328,19 +277,16 @@ class _Results:
         self.taken += results
 
 
-def _answer(told: Mapping[str, Any], journal: Journal, results: _Results) -> None:
-    config = full_config().model_validate(told["config"])
-    file = PolicyFile.model_validate_json(told["policy"])
-    policy = deploy(file, config, Sources(Path(told["base"])), journal.supplies())
-    rows: Iterator[Kept] = ((Record(where, values), None) for where, values in told["rows"])
-    run_sync(
-        _answered(policy, rows, results, config.concurrency),
-        lambda: policy.stop(Interrupted("interrupted by the user")),
-    )
+def _answer(said: Mapping[str, Any], journal: Journal, results: _Results) -> None:
+    config = full_config().model_validate(said["config"])
+    file = PolicyFile.model_validate_json(said["policy"])
+    policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
+    rows: Iterator[Kept] = ((Record(where, values), None) for where, values in said["rows"])
 
+    async def answered() -> None:
+        try:
+            await answer_rows(policy, rows, results, config.concurrency)
+        finally:
+            await policy.aclose()
 
-async def _answered(policy: Policy, rows: Iterator[Kept], results: _Results, at_once: int) -> None:
-    try:
-        await answer_rows(policy, rows, results, at_once)
-    finally:
-        await policy.aclose()
+    run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")))

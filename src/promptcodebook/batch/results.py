@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -88,37 +88,33 @@ def write_output(target: Path, source: Source, results: Iterable[Result], added:
         with whole_file(target) as part:
             if kind == "parquet":
                 _write_parquet(part, source, results, added)
-            elif kind == "jsonl":
+                return
+            rows = (
+                {**record.values, **added.around(result)}
+                for record, result in zip(source.rows(), results, strict=True)
+            )
+            if kind == "jsonl":
                 with part.open("wb") as file:
-                    file.writelines(_json(row) + b"\n" for row in _rows(source, results, added))
-            else:
-                rows = _rows(source, results, added)
-                _write_csv(
-                    part, (*source.columns, *added.names), rows, "\t" if kind == "tsv" else ","
-                )
+                    file.writelines(_json(row) + b"\n" for row in rows)
+                return
+            header = (*source.columns, *added.names)
+            cells = ([_cell(row.get(name)) for name in header] for row in rows)
+            _write_csv(part, chain([list(header)], cells), "\t" if kind == "tsv" else ",")
     except OSError as error:
         if isinstance(error, DataError):
             raise
         raise store_os_error(error, target) from error
 
 
-def _rows(source: Source, results: Iterable[Result], added: Added) -> Iterator[dict[str, object]]:
-    for record, result in zip(source.rows(), results, strict=True):
-        yield {**record.values, **added.around(result)}
-
-
-def _write_csv(
-    part: Path, header: tuple[str, ...], rows: Iterable[Mapping[str, object]], delimiter: str
-) -> None:
+def _write_csv(part: Path, rows: Iterable[list[str]], delimiter: str) -> None:
     with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
         plain, quoted = (
             csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
             for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
         )
-        for cells in chain([header], ([_cell(row.get(name)) for name in header] for row in rows)):
+        for cells in rows:
             # CR ends a row for most readers, and QUOTE_MINIMAL quotes LF alone.
-            writer = quoted if any("\r" in cell for cell in cells) else plain
-            writer.writerow(cells)
+            (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
 
 
 def _cell(value: object) -> str:
@@ -130,15 +126,11 @@ def _cell(value: object) -> str:
 
 def _write_parquet(part: Path, source: Source, results: Iterable[Result], added: Added) -> None:
     arrow, parquet = import_parquet()
-    tables = (
-        _typed_tables(arrow, parquet, source)
-        if source.kind == "parquet"
-        else _read_tables(arrow, source)
-    )
+    typed = source.kind == "parquet"
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
     try:
-        for table in tables:
+        for table in (_typed_tables if typed else _read_tables)(arrow, source):
             columns = [added.around(each) for each in islice(remaining, table.num_rows)]
             for name, kind in zip(added.names, types, strict=True):
                 cells = [_utf8(column[name]) for column in columns]
@@ -155,42 +147,38 @@ def _utf8(value: object) -> object:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _typed_tables(arrow: Any, parquet: Any, source: Source) -> Iterator[Any]:
+def _typed_tables(arrow: Any, source: Source) -> Iterator[Any]:
     """IN in pieces, every column of the type that it has there."""
+    _, parquet = import_parquet()
     with parquet.ParquetFile(source.path) as file:
         for batch in file.iter_batches(batch_size=PARQUET_ROWS):
             yield arrow.Table.from_batches([batch])
 
 
 def _read_tables(arrow: Any, source: Source) -> Iterator[Any]:
-    """Rows of text in pieces, of types that fit all of them: they are gone through twice."""
-    schema, rows = None, source.rows()
-    while piece := list(islice(rows, PARQUET_ROWS)):
-        found = _as_table(arrow, source, [record.values for record in piece], None).schema
-        known = [found] if schema is None else [schema, found]
-        try:
-            schema = arrow.unify_schemas(known, promote_options="permissive")
-        except arrow.ArrowException as error:
-            raise _unfit(source, error) from None
-    rows = source.rows()
-    while piece := list(islice(rows, PARQUET_ROWS)):
-        yield _as_table(arrow, source, [record.values for record in piece], schema)
+    """Rows of text in pieces, of types that fit all of them, which a first pass finds."""
 
+    def tables(schema: Any) -> Iterator[Any]:
+        rows = source.rows()
+        while piece := list(islice(rows, PARQUET_ROWS)):
+            clean = [
+                {name: _utf8(record.values.get(name)) for name in source.columns}
+                for record in piece
+            ]
+            yield arrow.Table.from_pylist(clean, schema=schema)
 
-def _as_table(arrow: Any, source: Source, rows: list[Mapping[str, object]], schema: Any) -> Any:
-    clean = [{name: _utf8(row.get(name)) for name in source.columns} for row in rows]
+    schema = None
     try:
-        return arrow.Table.from_pylist(clean, schema=schema)
+        for table in tables(None):
+            known = [table.schema] if schema is None else [schema, table.schema]
+            schema = arrow.unify_schemas(known, promote_options="permissive")
+        yield from tables(schema)
     except arrow.ArrowException as error:
-        raise _unfit(source, error) from None
-
-
-def _unfit(source: Source, error: Exception) -> DataError:
-    return DataError(
-        f"a column of {source.path} has values of several kinds, which Parquet does not hold: "
-        f"{error}",
-        hint="name an OUT that ends in .jsonl; the same command finds what is answered",
-    )
+        raise DataError(
+            f"a column of {source.path} has values of several kinds, which Parquet does not hold: "
+            f"{error}",
+            hint="name an OUT that ends in .jsonl; the same command finds what is answered",
+        ) from None
 
 
 def read_results(target: Path, source: Source, added: Added) -> Iterator[Result]:

@@ -7,8 +7,9 @@ line, and identifies the file, its number of rows and its columns.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -71,9 +72,15 @@ def survey(path: Path) -> Source:
     MissingExtra for Parquet without pyarrow."""
     kind = kind_of(path)
     if kind == "parquet":
-        columns, count = _parquet_outline(path)
+        with _open_parquet(path) as file:
+            columns = check_header(file.schema_arrow.names, str(path))
+            count = int(file.metadata.num_rows)
     else:
-        columns, count = _outline(_READERS[kind](path, False))
+        found, count = dict[str, None](), 0
+        for row in _READERS[kind](path, False):
+            found.update(dict.fromkeys(row.values))
+            count += 1
+        columns = tuple(found)
     if not count:
         raise DataError(f"{path} has no rows", hint="give it at least one")
     return Source(path, kind, columns, count, file_mark(path))
@@ -88,14 +95,6 @@ def file_mark(path: Path) -> str:
         raise _unreadable(path, error) from None
 
 
-def _outline(rows: Iterable[Record]) -> tuple[tuple[str, ...], int]:
-    columns, count = dict[str, None](), 0
-    for row in rows:
-        columns.update(dict.fromkeys(row.values))
-        count += 1
-    return tuple(columns), count
-
-
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"cannot read {path}: {error.strerror}", hint="check the path")
 
@@ -105,22 +104,17 @@ def _lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
-                text = _text(raw, path, number)
-                if text.endswith("\r\n") and not exact:
-                    text = f"{text[:-2]}\n"
-                yield number, text
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise DataError(
+                        f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8",
+                        hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
+                    ) from None
+                crlf = text.endswith("\r\n") and not exact
+                yield number, f"{text[:-2]}\n" if crlf else text
     except OSError as error:
         raise _unreadable(path, error) from None
-
-
-def _text(raw: bytes, path: Path, number: int) -> str:
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8",
-            hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
-        ) from None
 
 
 def _read_jsonl(path: Path, _exact: bool) -> Iterator[Record]:
@@ -131,10 +125,16 @@ def _read_jsonl(path: Path, _exact: bool) -> Iterator[Record]:
 
 
 def _read_csv(path: Path, exact: bool, delimiter: str = "") -> Iterator[Record]:
-    mark = delimiter or delimiter_of(_head(path))
+    if not delimiter:
+        head, length = list[str](), 0
+        for _, line in _lines(path):
+            head.append(line)
+            if (length := length + len(line)) > _HEAD:
+                break
+        delimiter = delimiter_of("".join(head))
     lines = (line for _, line in _lines(path, exact=exact))
     header = tuple[str, ...]()
-    for where, cells in csv_records(path, lines, mark, path.stat().st_size):
+    for where, cells in csv_records(path, lines, delimiter, path.stat().st_size):
         if not header:
             header = check_header(cells, where)
             continue
@@ -143,22 +143,11 @@ def _read_csv(path: Path, exact: bool, delimiter: str = "") -> Iterator[Record]:
         yield Record(where, {name: cell or None for name, cell in pairs})
 
 
-def _head(path: Path) -> str:
-    pieces, length = list[str](), 0
-    for _, line in _lines(path):
-        pieces.append(line)
-        length += len(line)
-        if length > _HEAD:
-            break
-    return "".join(pieces)
-
-
 def import_parquet() -> tuple[Any, Any]:
     """pyarrow and its Parquet part. MissingExtra."""
-    what = "reading and writing Parquet"
-    return import_extra("pyarrow", what, "parquet"), import_extra(
-        "pyarrow.parquet", what, "parquet"
-    )
+    names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
+    arrow, parquet = (import_extra(name, what, "parquet") for name in names)
+    return arrow, parquet
 
 
 def _open_parquet(path: Path) -> Any:
@@ -169,11 +158,6 @@ def _open_parquet(path: Path) -> Any:
         raise DataError(
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
-
-
-def _parquet_outline(path: Path) -> tuple[tuple[str, ...], int]:
-    with _open_parquet(path) as file:
-        return check_header(file.schema_arrow.names, str(path)), int(file.metadata.num_rows)
 
 
 def _read_parquet(path: Path, _exact: bool) -> Iterator[Record]:
@@ -193,13 +177,9 @@ def _read_parquet(path: Path, _exact: bool) -> Iterator[Record]:
             ) from None
 
 
-def _read_tsv(path: Path, exact: bool) -> Iterator[Record]:
-    return _read_csv(path, exact, "\t")
-
-
 _READERS = {
     "jsonl": _read_jsonl,
     "csv": _read_csv,
-    "tsv": _read_tsv,
+    "tsv": partial(_read_csv, delimiter="\t"),
     "parquet": _read_parquet,
 }

@@ -33,15 +33,15 @@ from promptcodebook.policy.policy import Policy, deploy
 @dataclass(frozen=True, slots=True)
 class Order:
     """What is asked for: IN through a policy to OUT. `again` is the command as it was typed;
-    `retry` asks the failed rows of a finished OUT; `anew` drops what is under way; `ray` is told of
-    a cluster, whose tasks keep their replies where a single process does not look."""
+    `retry` asks the failed rows of a finished OUT; `restart` discards previous results; `ray` = on
+    a cluster, whose tasks keep their replies elsewhere."""
 
     source: Path
     target: Path
     again: str
     prefix: str = ""
     retry: bool = False
-    anew: bool = False
+    restart: bool = False
     ray: bool = False
 
 
@@ -61,17 +61,16 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        spent, lost = self.spent, self.lost
         return {
             "rows": self.rows,
             "answered": self.rows - self.failed,
             "failed": self.failed,
             "first_error": self.first_error or None,
             "resumed": self.resumed,
-            "calls": spent.calls,
-            "tokens": spent.tokens,
-            "cost": spent.cost,
-            "lost": asdict(lost) if lost.calls else None,
+            "calls": self.spent.calls,
+            "tokens": self.spent.tokens,
+            "cost": self.spent.cost,
+            "lost": asdict(self.lost) if self.lost.calls else None,
             "seconds": round(self.seconds, 3),
             "simulated": self.simulated,
         }
@@ -93,7 +92,10 @@ class Batch:
         """Reads IN once and opens the checkpoint of OUT. Raises DataError, ConfigError, RunBusy,
         RunChanged or StoreError."""
         kind_of(order.target)
-        _require_apart(order)
+        if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
+            raise ConfigError(
+                f"{order.target} is IN: its rows would be overwritten", hint="name another OUT"
+            )
         source, added = survey(order.source), Added(order.prefix)
         added.require_free(source)
         _require_columns(source, file)
@@ -108,14 +110,14 @@ class Batch:
             "ray": order.ray,
             "settings": config.model_dump(mode="json"),
         }
-        checkpoint = Checkpoint.open(folder, job, order.again, anew=order.anew)
+        checkpoint = Checkpoint.open(folder, job, order.again, restart=order.restart)
         if checkpoint.job["retry"] != old and (checkpoint.count < source.count or not old):
             checkpoint.close()
             begun = "to ask the failed rows of another OUT again" if old else "with --retry"
             raise RunChanged(
                 f"{folder} holds a batch that was begun {begun}",
-                hint=f"type what it was begun with; or {order.again} --anew drops it and what it "
-                "has paid for",
+                hint=f"repeat the first command; or {order.again} --restart discards the paid "
+                "answers",
             )
         return cls(order, source, checkpoint)
 
@@ -130,22 +132,21 @@ class Batch:
         return ((record, None if old.error is not None else old) for record, old in pairs)
 
     async def run(
-        self,
-        file: PolicyFile,
-        config: Config,
-        sources: Sources,
-        done: Callable[[], None],
+        self, file: PolicyFile, config: Config, sources: Sources, done: Callable[[], None]
     ) -> Summary:
         """Answers in this process what is missing, and writes OUT. Raises Stop, TooManyFailures,
-        StoreError or DiskFull; the same order goes on from there."""
-        policy = deploy(file, config, sources, self.checkpoint.journal.supplies())
+        StoreError or DiskFull; the same order continues from there."""
+        checkpoint, again = self.checkpoint, self.order.again
+        policy = deploy(file, config, sources, checkpoint.journal.supplies())
         self._policy = policy
-        at_once = max(1, min(config.concurrency, self.source.count - self.checkpoint.count))
+        at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
         try:
-            if self.checkpoint.count < self.source.count:
-                await answer_rows(policy, self.rows(), self.checkpoint, at_once, done)
+            if checkpoint.count < self.source.count:
+                await answer_rows(policy, self.rows(), checkpoint, at_once, done)
         except (Stop, StoreError) as error:
-            error.hint = self._next(error)
+            more = " --budget MORE" if error.exit_code == 3 else ""
+            if isinstance(error, Stop) or more or not error.hint:
+                error.hint = f"{again}{more} continues from here"
             raise
         finally:
             await policy.aclose()
@@ -161,7 +162,7 @@ class Batch:
         if file_mark(self.source.path) != self.source.mark:
             raise DataError(
                 f"{self.source.path} was changed while its batch was running",
-                hint=f"put back what it was, then {self.order.again}; or {self.order.again} --anew",
+                hint=f"restore it, then {self.order.again}; or {self.order.again} --restart",
             )
         first = next((r.error for r in self.checkpoint.results() if r.error is not None), "")
         write_output(self.order.target, self.source, self.checkpoint.results(), self._added)
@@ -174,23 +175,6 @@ class Batch:
     def close(self) -> None:
         """Keeps what there is. Safe to call twice."""
         self.checkpoint.close()
-
-    def _next(self, error: Stop | StoreError) -> str:
-        """What to type after a stop."""
-        again = self.order.again
-        if error.exit_code == 3:
-            return f"{again} --budget MORE goes on from here"
-        if isinstance(error, Stop):
-            return f"{again} goes on from here"
-        return error.hint or f"{again} goes on from here"
-
-
-def _require_apart(order: Order) -> None:
-    """Raises ConfigError where OUT is IN, which the answers would overwrite."""
-    if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
-        raise ConfigError(
-            f"{order.target} is IN: its rows would be overwritten", hint="name another OUT"
-        )
 
 
 def _require_columns(source: Source, file: PolicyFile) -> None:
@@ -209,21 +193,21 @@ def _require_columns(source: Source, file: PolicyFile) -> None:
 
 
 def _old_output(order: Order, source: Source, folder: Path) -> str:
-    """The mark of the OUT whose failed rows are to be asked, '' where it is no retry."""
-    there = order.target.exists()
-    if order.retry:
-        if not there:
+    """The mark of the OUT whose failed rows are asked again, '' without --retry."""
+    there, resumed = order.target.exists(), folder.exists()
+    if not order.retry:
+        if there and not resumed and not order.restart:
             raise ConfigError(
-                f"{order.target} is not there, so it has no failed rows to ask again",
-                hint=order.again.replace(" --retry", ""),
+                f"{order.target} is there already",
+                hint=f"{order.again} --retry asks its failed rows again; --restart discards it",
             )
-        if not folder.exists():
-            for _ in read_results(order.target, source, Added(order.prefix)):
-                pass
-        return file_mark(order.target)
-    if there and not folder.exists() and not order.anew:
+        return ""
+    if not there:
         raise ConfigError(
-            f"{order.target} is there already",
-            hint=f"{order.again} --retry asks its failed rows again; --anew makes all of it anew",
+            f"{order.target} is not there, so it has no failed rows to ask again",
+            hint=order.again.replace(" --retry", ""),
         )
-    return ""
+    if not resumed:  # its rows are checked before anything is paid for
+        for _ in read_results(order.target, source, Added(order.prefix)):
+            pass
+    return file_mark(order.target)

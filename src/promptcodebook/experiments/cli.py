@@ -61,7 +61,7 @@ def reproduce(
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
     PCO_LM is not read.
     """
-    from promptcodebook.cli.views import make_view
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
     from promptcodebook.experiments.on_ray import OnRay
     from promptcodebook.experiments.reproduce import (
@@ -83,7 +83,7 @@ def reproduce(
         orders.append(Order(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
-    view = make_view(sys.stderr, plain=plain) if alone else nullcontext(silent)
+    view = watch_run(plain=plain) if alone else nullcontext(silent)
     with view as listener, _Labs(lm, listener, concurrency) as labs:
         worst = 0
         for order in orders:

@@ -5,7 +5,6 @@ Nothing here is simulated: all figures come from the run that was just made.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -129,12 +128,12 @@ def _unfinished(plan: Plan) -> Path | None:
 
 
 def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) -> Run:
-    from promptcodebook.cli.views import make_view
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.run.opening import Where, open_run
     from promptcodebook.run.optimize import finish
     from promptcodebook.sync import run_sync
 
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
         where = Where(runs_dir(), resume, "pco demo", NAME)
         opened = open_run(config, sources, where, view)
         return run_sync(finish(opened), opened.session.interrupt)

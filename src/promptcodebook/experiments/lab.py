@@ -27,8 +27,8 @@ from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.connections import AT_ONCE, CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.lm.stack import AT_ONCE, CallSettings, Endpoints
 from promptcodebook.local.engine import find_weights
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Evaluator
@@ -285,8 +285,7 @@ def open_lab(
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
     models = LocalModels()
-    settings = CallSettings(concurrency=concurrency)
-    endpoints = Endpoints(settings, here=InProcess(local=models.connect))
+    endpoints = Endpoints(CallSettings(concurrency=concurrency, local=models.connect))
     inner = lm or endpoints.connect(spec)
     loop = LoopThread()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,21 +14,14 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
-from promptcodebook.experiments.published import Published, metrics, published, table_titles
+from promptcodebook.experiments.published import metrics, published, table_titles
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
 from promptcodebook.lm.spec import any_simulated
-from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
-from promptcodebook.units import plural
-from promptcodebook.viewer.page import SOME_SIMULATED, Screen, address, filter_box, link, missing
+from promptcodebook.report.pages import MISSING, address, render
+from promptcodebook.viewer.page import SOME_SIMULATED, Screen, missing
 
 _log = logging.getLogger(__name__)
 _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
-_LIST = (
-    *(Column(name, numeric=False) for name in ("experiment", "in the paper", "measured here")),
-    Column("model", numeric=False),
-    Column("seeds"),
-    Column("cells missing"),
-)
 
 
 class _Table(BaseModel):
@@ -63,8 +56,17 @@ class _Measured:
     figures: tuple[str, ...]
 
     @property
-    def badge(self) -> Html | None:
-        return el("span.badge", "simulated") if any_simulated([self.kept.model]) else None
+    def model(self) -> str:
+        return self.kept.model
+
+    @property
+    def gaps(self) -> int:
+        """Cells without a result."""
+        return len(self.kept.missing)
+
+    @property
+    def simulated(self) -> bool:
+        return any_simulated([self.model])
 
 
 def paper_mark(results: Path, name: str = "") -> str:
@@ -87,58 +89,44 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 def paper_screen(results: Path) -> Screen:
     """All experiments and whether they were measured; all tables of the paper."""
     mark = paper_mark(results)  # before the rest: a page may be newer than it says, never older
-    rows: list[tuple[Content, ...]] = []
-    simulated = False
+    rows: list[tuple[str, str, _Measured | None, str]] = []
     for name in experiment_names():
-        paper, opens = experiment_named(name).paper, link(name, "paper", name, look=".stop")
+        printed = experiment_named(name).paper
         try:
-            measured, why = _read(results, name), "not yet"
+            rows.append((name, printed, _read(results, name), "not yet"))
         except StoreError as error:
             _log.debug("%s", error)
-            measured, why = None, "cannot be read"
-        if measured is None:
-            rows.append((opens, paper or MISSING, why, MISSING, MISSING, MISSING))
-            continue
-        kept, simulated = measured.kept, simulated or measured.badge is not None
-        model = together(kept.model, " ", measured.badge)
-        seeds, gaps = kept.seeds or MISSING, len(kept.missing)
-        rows.append((opens, paper or "none: ours", kept.preset, model, seeds, gaps))
-    tables = [
-        el("li", link(f"{name}: {title}", "paper", name, look=".stop"))
-        for name, title in table_titles().items()
-    ]
-    body = together(
-        filter_box("experiments"),
-        el("p.note", f"Measured ones lie in {results}; pco reproduce NAME measures another."),
-        table(_LIST, rows),
-        el("section", el("h2", "What the paper printed"), el("ul.plain", tables)),
+            rows.append((name, printed, None, "cannot be read"))
+    body = render(
+        "experiments/templates/paper.html.jinja", results=results, rows=rows, tables=table_titles()
     )
-    said = SOME_SIMULATED if simulated else ""
-    return Screen("Paper", body, live=address("live", "paper"), mark=mark, simulated=said)
+    said = SOME_SIMULATED if any(row[2] and row[2].simulated for row in rows) else ""
+    return Screen("Paper", body, live="/live/paper", mark=mark, simulated=said)
 
 
 def result_screen(results: Path, name: str) -> Screen:
     """One experiment with the paper's numbers below ours, or one table of the paper."""
     above = (("Paper", "/paper"),)
+    template = "experiments/templates/result.html.jinja"
     if name in table_titles():
-        return Screen(f"{name}: {table_titles()[name]}", _published(name), above=above)
+        body = render(template, tables={"": _published(name)}, ours=False)
+        return Screen(f"{name}: {table_titles()[name]}", body, above=above)
     if name not in experiment_names():
         return missing(f"There is nothing to reproduce under the name {name}.", "pco reproduce")
     mark = paper_mark(results, name)
     experiment, measured = experiment_named(name), _read(results, name)
-    parts: list[Content] = [_ours(name, measured, mark)]
-    # Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers.
-    kinds = [kind for kind in ("Table", "Figure") if kind in experiment.paper]
-    named = [f"{kind} {n}" for kind in kinds for n in re.findall(r"\d+[a-z]?", experiment.paper)]
-    for t in named:
-        if t in table_titles():
-            parts.append(
-                el("section", el("h2", f"The paper, {t}: {table_titles()[t]}"), _published(t))
-            )
+    body = render(
+        template,
+        name=name,
+        mark=mark,  # an address changes with its drawing, since a browser keeps what it has
+        ours=True,
+        measured=measured,
+        tables={f"{t}: {table_titles()[t]}": _published(t) for t in _tables_of(experiment.paper)},
+    )
     title = f"{name} ({experiment.paper})" if experiment.paper else name
-    said = SOME_SIMULATED if measured is not None and measured.badge else ""
+    said = SOME_SIMULATED if measured is not None and measured.simulated else ""
     live = address("live", "paper", name)
-    return Screen(title, parts, above=above, live=live, mark=mark, simulated=said)
+    return Screen(title, body, above=above, live=live, mark=mark, simulated=said)
 
 
 def figure_file(results: Path, name: str, file: str) -> Path | None:
@@ -147,50 +135,34 @@ def figure_file(results: Path, name: str, file: str) -> Path | None:
     return results / name / file if measured is not None and file in measured.figures else None
 
 
-def _ours(name: str, measured: _Measured | None, mark: str) -> Html:
-    if measured is None:
-        return together(
-            el("p.empty", "It was not measured here."),
-            el("p.note", "Next: ", el("code", f"pco reproduce {name}")),
-        )
-    kept, badge = measured.kept, measured.badge
-    text = f"Measured with {kept.model}, {plural(kept.seeds, 'seed')}"
-    text += f", {plural(len(kept.missing), 'cell')} missing." if kept.missing else "."
-    parts: list[Content] = [el("p", text)]
-    for title, each in kept.tables.items():
-        columns = [Column(str(head), numeric=False) for head in each.head]
-        rows = [[str(cell) for cell in row] for row in each.rows]
-        caption = el("figcaption", badge, each.title or title)
-        parts.append(el("figure", caption, table(columns, rows)))
-    for file in measured.figures:
-        # The address changes with the drawing, since a browser keeps what it has under one.
-        place = address("paper", name, file, as_of=mark)
-        drawn = el("img.drawn", attrs={"src": place, "alt": file.removesuffix(".svg")})
-        parts.append(el("figure", el("figcaption", badge, file), drawn))
-    return together(*parts)
+def _tables_of(text: str) -> list[str]:
+    """Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers."""
+    numbers = re.findall(r"\d+[a-z]?", text)
+    kinds = [kind for kind in ("Table", "Figure") if kind in text]
+    return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in table_titles()]
 
 
-def _published(name: str) -> Html:
+def _published(name: str) -> list[dict[str, Any]]:
     """The paper's numbers: a table for each executor and metric, rows and columns as printed."""
-    groups: dict[tuple[str | None, str], list[Published]] = {}
-    for value in published(name).values:
-        groups.setdefault((value.executor, value.metric), []).append(value)
-    return together(*(_matrix(cells) for cells in groups.values()))
-
-
-def _matrix(cells: Sequence[Published]) -> Html:
-    first = cells[0]
-    columns = list(dict.fromkeys(cell.column for cell in cells))
-    printed = {(c.row, c.column): c.printed for c in cells}
-    heads = [Column("", numeric=False), *map(Column, columns)]
-    body = [
-        [row, *(printed.get((row, column), MISSING) for column in columns)]
-        for row in dict.fromkeys(cell.row for cell in cells)
-    ]
-    where = f"{first.executor}, " if first.executor else ""
-    caption = f"The paper: {where}{first.metric} ({metrics().get(first.metric, '')})"
-    caption = el("figcaption", f"{caption}, in {first.unit}.")
-    return el("figure", caption, table(heads, body))
+    values = published(name).values
+    found: list[dict[str, Any]] = []
+    executors = list(dict.fromkeys(v.executor for v in values))
+    kinds = dict.fromkeys((v.executor, v.metric) for v in values)
+    for executor, metric in sorted(kinds, key=lambda kind: executors.index(kind[0])):
+        cells = [v for v in values if (v.executor, v.metric) == (executor, metric)]
+        printed = {(c.row, c.column): c.printed for c in cells}
+        columns = list(dict.fromkeys(cell.column for cell in cells))
+        rows = dict.fromkeys(cell.row for cell in cells)
+        where = f"{executor}, " if executor else ""
+        found.append(
+            {
+                "caption": f"The paper: {where}{metric} ({metrics().get(metric, '')}), in "
+                f"{cells[0].unit}.",
+                "columns": columns,
+                "rows": [(row, *(printed.get((row, c), MISSING) for c in columns)) for row in rows],
+            }
+        )
+    return found
 
 
 def _read(results: Path, name: str) -> _Measured | None:

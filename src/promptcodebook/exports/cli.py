@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from promptcodebook.cli.settings import Json, Trust
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
 from promptcodebook.registry.cli import export_registry
-
-if TYPE_CHECKING:
-    from promptcodebook.policy.references import Reference
 
 
 def export(
@@ -49,6 +46,7 @@ def export(
     the policy composes, through the package. markdown is for reading. openai-system-prompt is one
     prompt for every input, and says what that leaves out.
     """
+    from promptcodebook.exports.export import export_policy
     from promptcodebook.policy.references import resolve
 
     if not to:
@@ -60,23 +58,14 @@ def export(
             hint=f"pco codebook export REF --to {to}",
         )
     reference = resolve(runs_dir(), refs[0], trust=trust)
-    _export_policy(refs[0], reference, to, output, as_json)
-
-
-def _export_policy(
-    ref: str, reference: Reference, to: str, output: Path | None, as_json: bool
-) -> None:
-    from promptcodebook.exports.export import export_policy
-
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
             raise ConfigError(
                 f"{to} is a folder of {', '.join(made.files)}",
-                hint=f"pco codebook export {ref} --to {to} -o {to}",
+                hint=f"pco codebook export {refs[0]} --to {to} -o {to}",
             )
-        [text] = made.files.values()
-        print(text, end="")
+        print(*made.files.values(), end="")
         return
     written = _write(made.files, output, folder=made.folder)
     if as_json:

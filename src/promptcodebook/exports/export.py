@@ -31,9 +31,9 @@ class Export:
 
 
 def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = False) -> Export:
-    """The policy as one of KINDS; `name` is what it is called in the files. Raises ConfigError for
-    another kind, and for a policy that has a prompt for each stage where code is wanted;
-    RunNotTrusted where the code would use a policy that is not `trusted` and must be."""
+    """The policy as one of KINDS; `name` is its name in the files. Raises ConfigError for another
+    kind, and for code of a policy with a prompt for each stage; RunNotTrusted where the code would
+    need a policy that is `trusted`."""
     if kind not in KINDS:
         raise ConfigError(
             f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}",
@@ -59,71 +59,54 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
                 "and what it is exported to asks a model once",
                 hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
             )
+        routing = "an encoder's call" if file.router is None and file.encoder else "no call"
+        composing = "a generator's call" if file.compose == "generator" else "no call"
         known = {
             "name": name,
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
-            "how": _how(file),
+            "how": f"{routing} routes, {composing} composes",
             "trust": ", trust=True" if file.beyond_sampling else "",
         }
-        files = {target: _filled(template, known) for target, template in templates.items()}
-        return Export({_POLICY: file.text(), **files}, live=True, folder=True)
+        files = {_POLICY: file.text()}
+        for target, template in templates.items():
+            text = resources.files("promptcodebook.exports").joinpath("files", f"{template}.txt")
+            # In one pass: what is put in is text, never a template.
+            filled = re.sub(r"<<(\w+)>>", lambda found: known[found[1]], text.read_text("utf-8"))
+            files[target] = filled
+        return Export(files, live=True, folder=True)
 
     return make
 
 
-def _how(file: PolicyFile) -> str:
-    """What a prompt takes, in words."""
-    routing = "an encoder's call" if file.router is None and file.encoder else "no call"
-    composing = "a generator's call" if file.compose == "generator" else "no call"
-    return f"{routing} routes, {composing} composes"
-
-
-def _filled(template: str, known: Mapping[str, str]) -> str:
-    """In one pass: what is put in is text, never a template."""
-    text = resources.files("promptcodebook.exports").joinpath("files", f"{template}.txt")
-    return re.sub(r"<<(\w+)>>", lambda found: known[found[1]], text.read_text("utf-8"))
-
-
-def _one_prompt(file: PolicyFile) -> tuple[str, Prompt]:
-    """The row of the verdict that is the policy's best prompt for every input, and the prompt."""
+def _one_prompt(file: PolicyFile) -> tuple[str, Prompt, str]:
+    """The row of the verdict that is the policy's best prompt for every input, the prompt, and what
+    it leaves out."""
     try:
-        return BEST_FIXED, file.fixed_prompt(BEST_FIXED)
+        row, prompt = BEST_FIXED, file.fixed_prompt(BEST_FIXED)
+        which = "the composed prompt that did best for all inputs (row best_fixed)"
     except PolicyError:
-        return CONCAT, Prompt(file.concat)
-
-
-def _says(row: str) -> str:
-    """What a single prompt leaves out."""
-    which = {
-        BEST_FIXED: "the composed prompt that did best for all inputs (row best_fixed)",
-        CONCAT: "all instincts at once (row concat)",
-    }[row]
-    return (
+        row, prompt = CONCAT, Prompt(file.concat)
+        which = "all instincts at once (row concat)"
+    about = (
         "One prompt for every input. The policy chooses instincts and composes a prompt for each "
         f"input; that cannot be carried by a single text. This is {which} of the run's verdict, "
         "which says what it scored."
     )
+    return row, prompt, about
 
 
 def _system_prompt(file: PolicyFile, name: str) -> Export:
-    row, prompt = _one_prompt(file)
-    said = {stage: _messages(text) for stage, text in prompt.stages.items()}
-    tree = {
-        "note": _says(row),
-        "policy": f"sha256:{file.digest}",
-        "row": row,
-        **({"stages": said} if said else {"messages": _messages(prompt.text)}),
-    }
+    row, prompt, about = _one_prompt(file)
+    texts = prompt.stages or {"": prompt.text}
+    said = {stage: [{"role": "system", "content": text}] for stage, text in texts.items()}
+    messages = {"stages": said} if prompt.stages else {"messages": said[""]}
+    tree = {"note": about, "policy": f"sha256:{file.digest}", "row": row, **messages}
     return Export({"system-prompt.json": json.dumps(tree, indent=2) + "\n"}, live=False)
 
 
-def _messages(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "system", "content": prompt}]
-
-
 def _markdown(file: PolicyFile, name: str) -> Export:
-    row, prompt = _one_prompt(file)
+    _, prompt, about = _one_prompt(file)
     parts = [
         f"# {name}",
         f"`sha256:{file.digest}`, K = {len(file.codebook)}, S = {file.select}. For reading: the "
@@ -142,10 +125,9 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "Output format": file.output_format,
     }
     parts += [f"## {title}\n\n{_fenced(text)}" for title, text in texts.items() if text]
-    parts.append(f"## One prompt for every input\n\n{_says(row)}")
-    texts = prompt.stages or {"": prompt.text}
-    parts += [f"### {stage}\n\n{_fenced(text)}" if stage else _fenced(text)
-              for stage, text in texts.items()]  # fmt: skip
+    parts.append(f"## One prompt for every input\n\n{about}")
+    for stage, text in (prompt.stages or {"": prompt.text}).items():
+        parts.append(f"### {stage}\n\n{_fenced(text)}" if stage else _fenced(text))
     return Export({"codebook.md": "\n\n".join(parts) + "\n"}, live=False)
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from promptcodebook.calls import Message, Request, Role
 from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.extraction import strip_think
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.init import listed_instincts

@@ -24,7 +24,7 @@ from promptcodebook.cli.settings import (
     Trust,
     Who,
 )
-from promptcodebook.errors import ConfigError, DataError, StoreError, TaskError
+from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.paths import runs_dir
 from promptcodebook.units import plural
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from promptcodebook.cli.settings import Typed
     from promptcodebook.config import Config
     from promptcodebook.policy.references import Reference
-    from promptcodebook.policy.scan import Finding
     from promptcodebook.registry.log import Entry
-    from promptcodebook.registry.storage import Version
+    from promptcodebook.registry.registry import Version
     from promptcodebook.types import Example
 
-_DIGITS = 12
-"""Of a version, where it is shown for people; sha256: and these are enough to type."""
+_SHORT = 19
+"""Characters of a version's name in a table: sha256: and twelve digits."""
 _FAULTS = 20
 """Faults that are printed one by one."""
+_COPIES = "copies of training data"
 
 _Why = Annotated[str, typer.Option("--why", help="The reason, for the log.")]
 _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. tickets@production.")]
@@ -56,13 +56,13 @@ def list_versions(as_json: Json = False) -> None:
     with open_registry() as registry:
         refs, versions = registry.refs(), registry.versions()
     if as_json:
-        emit({"refs": refs, "versions": [_version_json(version) for version in versions]})
+        emit({"refs": refs, "versions": [asdict(version) for version in versions]})
     elif not versions:
         print(f"no versions in the registry {registry.storage.place}")
     else:
-        print(columns([{"ref": ref, "version": _short(at)} for ref, at in refs.items()]))
+        print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
         print(f"\n{columns([_version_cells(version) for version in versions])}")
-        if simulated := [_short(each.version) for each in versions if _simulated(each)]:
+        if simulated := [each.version[:_SHORT] for each in versions if _simulated(each)]:
             print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
 
 
@@ -71,20 +71,18 @@ def freeze(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
     instinct: Annotated[
         list[int] | None,
-        typer.Option(
-            "--instinct",
-            help="Mark this instinct (0..K-1) as frozen in the version: a training that starts "
-            "from it does not rewrite it. May be repeated.",
-        ),
+        typer.Option("--instinct", help="Freeze this instinct (0..K-1); may be repeated."),
     ] = None,
     why: _Why = "",
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Store a policy as a version that never changes; NAME@latest moves to it."""
+    """Store a policy as a version that never changes; NAME@latest moves to it.
+
+    A training that starts from the version does not rewrite a frozen instinct.
+    """
     from promptcodebook.policy.references import resolve
-    from promptcodebook.registry.registry import facts_of, open_registry
-    from promptcodebook.registry.storage import mark_frozen
+    from promptcodebook.registry.registry import facts_of, mark_frozen, open_registry
 
     reference = resolve(runs_dir(), ref)
     text, facts = reference.text, replace(facts_of(reference), parent=reference.version)
@@ -93,39 +91,27 @@ def freeze(
     with open_registry(who=who) as registry:
         version = registry.freeze(text, name, facts, why)
         if as_json:
-            emit(_version_json(version))
+            emit(asdict(version))
         else:
-            print(f"{version.version}\n{name}@latest stands at it")
+            print(f"{version.version}\n{name}@latest points to it")
 
 
 def promote(
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF",
-            help="NAME@REF, sha256:DIGITS, a run or a policy file; the latter two "
-            "are frozen first.",
-        ),
+        str, typer.Argument(metavar="REF", help="A version; a run or a file is frozen first.")
     ],
     ref: _MovingRef,
     why: _Why = "",
     override: Annotated[
-        str,
-        typer.Option(
-            metavar="REASON", help="Move it though the audit is missing or failed; logged."
-        ),
+        str, typer.Option(metavar="REASON", help="Move it without a passed audit; logged.")
     ] = "",
     without_judge: Annotated[
-        bool,
-        typer.Option(
-            "--without-judge", help="Audits by the rules alone, with no model as judge; logged."
-        ),
+        bool, typer.Option("--without-judge", help="Go by the rules alone; logged.")
     ] = False,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Move NAME@REF to a version that passed `pco codebook audit`. What serves the ref picks it
-    up."""
+    """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow."""
     from promptcodebook.policy.references import resolve
     from promptcodebook.registry.log import check_ref
     from promptcodebook.registry.registry import AuditGate, facts_of, open_registry
@@ -162,72 +148,57 @@ def rollback(
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
     name: Annotated[
-        str,
-        typer.Option(
-            "--name",
-            help="Take the versions alone, as those of this codebook: for single versions, and "
-            "where the registry has a log of its own.",
-        ),
+        str, typer.Option("--name", help="Take the versions alone, as those of this codebook.")
     ] = "",
     who: Who = "",
     as_json: Json = False,
 ) -> None:
-    """Take in what was exported, every line verified first."""
+    """Take in what was exported, every line verified first.
+
+    `--name` is for single versions, and where the registry has a log of its own.
+    """
     from promptcodebook.registry.exchange import import_lines
     from promptcodebook.registry.registry import open_registry
 
+    try:
+        with file.open("rb") as opened:
+            lines = list(opened)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {file}: {error.strerror}", hint="pco codebook export -o FILE"
+        ) from error
     with open_registry(who=who) as registry:
-        try:
-            with file.open("rb") as lines:
-                taken = import_lines(registry, lines, name)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise ConfigError(
-                f"cannot read {file}: {error.strerror}", hint="pco codebook export -o FILE"
-            ) from error
+        taken = import_lines(registry, lines, name)
     if as_json:
-        emit({"versions": taken.versions, "entries": taken.entries, "head": taken.head})
+        emit(asdict(taken))
     else:
-        versions, entries = (
-            plural(taken.versions, "version"),
-            plural(taken.entries, "entry", "entries"),
-        )
-        print(f"new: {versions} and {entries} of the log")
+        entries = plural(taken.entries, "entry", "entries")
+        print(f"new: {plural(taken.versions, 'version')} and {entries} of the log")
 
 
 def verify(
     head: Annotated[
-        str,
-        typer.Option(
-            help="The hash of an entry that was noted elsewhere: the log must still hold it."
-        ),
+        str, typer.Option(help="The hash of an entry that the log must still hold.")
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Recompute every hash and follow the chain; the first bad row is named, and the exit is 1.
+    """Recompute every hash and follow the chain; name the first bad row and exit 1.
 
-    Note the head that it prints: a chain cannot tell that its last entries were taken off.
+    Note the head that it prints: a chain cannot show that its last entries were removed.
     """
     from promptcodebook.registry.registry import open_registry
 
     with open_registry() as registry:
         found, place = registry.verify(head), registry.storage.place
     if as_json:
-        faults = [{"place": fault.place, "what": fault.what} for fault in found.faults]
-        emit({"passes": found.passes, "entries": found.entries, "versions": found.versions,
-              "head": found.head, "faults": faults})  # fmt: skip
+        emit({"passes": found.passes, **asdict(found)})
     elif found.passes:
-        entries, versions = (
-            plural(found.entries, "entry", "entries"),
-            plural(found.versions, "version"),
-        )
-        print(f"whole: {entries}, {versions}\nhead {found.head}")
+        entries = plural(found.entries, "entry", "entries")
+        print(f"whole: {entries}, {plural(found.versions, 'version')}\nhead {found.head}")
     else:
         more = len(found.faults) - _FAULTS
-        shown = [f"  {fault}" for fault in found.faults[:_FAULTS]]
-        print("\n".join([f"{place} is damaged; the first bad row is the first of these:", *shown]))
-        print(f"  and {more} more" if more > 0 else "", end="\n" if more > 0 else "")
+        print(f"{place} is damaged:", *found.faults[:_FAULTS], sep="\n  ")
+        print(f"  and {more} more\n" if more > 0 else "", end="")
     if not found.passes:
         raise typer.Exit(1)
 
@@ -240,19 +211,17 @@ def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> 
 
     with open_registry() as registry:
         lines = list(export_lines(registry, refs))
-        if output is None:
-            sys.stdout.writelines(lines)
-            return
-        try:
-            with whole_file(output) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(lines)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise ConfigError(
-                f"cannot write {output}: {error.strerror}",
-                hint="choose a folder that exists and has space",
-            ) from error
+    if output is None:
+        sys.stdout.writelines(lines)
+        return
+    try:
+        with whole_file(output) as part:
+            part.write_bytes("".join(lines).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {output}: {error.strerror}",
+            hint="choose a folder that exists and has space",
+        ) from error
     if as_json:
         emit({"file": str(output), "lines": len(lines)})
     else:
@@ -280,18 +249,9 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         moved = None if entry is None else {**asdict(entry), "facts": entry.known}
         emit({"ref": ref, "version": version, "entry": moved})
     elif entry is None:
-        print(f"{ref} stood at {version} already")
+        print(f"{ref} points to {version} already")
     else:
-        print(f"{ref}: {_short(entry.before) or '(new)'} → {_short(version)}")
-
-
-def _short(version: str) -> str:
-    scheme, colon, digits = version.partition(":")
-    return f"{scheme}{colon}{digits[:_DIGITS]}"
-
-
-def _version_json(version: Version) -> dict[str, Any]:
-    return asdict(version)
+        print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
 
 def _simulated(version: Version) -> bool:
@@ -304,41 +264,38 @@ def _version_cells(version: Version) -> dict[str, Any]:
     known = version.facts
     score = known.get("score")
     return {
-        "version": _short(version.version),
+        "version": version.version[:_SHORT],
         "stored": _minute(version.time),
         "who": version.who,
         "run": known.get("run") or "",
         "step": "" if known.get("step") is None else str(known["step"]),
         "score": "" if score is None else f"{score:.3f}",
-        "parent": _short(known.get("parent") or ""),
+        "parent": (known.get("parent") or "")[:_SHORT],
     }
 
 
 def _entry_cells(entry: Entry) -> dict[str, Any]:
+    known, why = entry.known, entry.why
+    if override := known.get("override"):
+        why += f" (override: {override})"
+    elif known.get("without_judge"):
+        why += " (without a judge)"
     return {
         "entry": str(entry.seq),
         "when": _minute(entry.time),
         "who": entry.who,
         "what": entry.action,
         "ref": entry.ref,
-        "from": _short(entry.before),
-        "to": _short(entry.after),
-        "why": " ".join(_reasons(entry).split()),
+        "from": entry.before[:_SHORT],
+        "to": entry.after[:_SHORT],
+        "why": " ".join(why.split()),
     }
-
-
-def _reasons(entry: Entry) -> str:
-    known = entry.known
-    if override := known.get("override"):
-        return f"{entry.why} (override: {override})"
-    return f"{entry.why} (without a judge)" if known.get("without_judge") else entry.why
 
 
 def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-_COPIES = "copies of training data"
 RulesOnly = Annotated[bool, typer.Option("--rules-only", help="Ask no model about hazards.")]
 UsePresidio = Annotated[
     bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
@@ -361,18 +318,17 @@ def audit(
     """Scan every instinct, directive and prompt of a policy; exit 1 if a finding is high.
 
     Rules look for orders against user, operator or evaluator, personal data, secrets, addresses,
-    hidden or false letters, encoded text, role markers, text that they cannot read, and copies of
-    training data. The role judge is asked
-    about hazards where it has a model; without one no audit passes, and at best no rule fired. What
-    could not be looked for is said. Of a version in the registry the report goes into its log, and
-    lets it be promoted or not.
+    hidden or false letters, encoded text, role markers, unreadable text, and copies of training
+    data. The role judge is asked about hazards where it has a model; without one no audit passes.
+    The report lists what was left out. For a version in the registry it goes into the log, and
+    decides whether `promote` accepts the version.
     """
     from promptcodebook.audit.report import PresidioScan
     from promptcodebook.cli.settings import Typed
     from promptcodebook.policy.references import resolve
 
     reference = resolve(runs_dir(), ref, trust=trust)
-    typed = Typed(config, task, data, lm, None, sets or ())
+    typed = Typed(config, task, data, lm, None, sets)
     names = PresidioScan() if presidio else None
     report = _audit(reference, typed, names, rules_only=rules_only)
     if as_json:
@@ -387,35 +343,39 @@ def audit(
 def _audit(
     reference: Reference, typed: Typed, presidio: PresidioScan | None, *, rules_only: bool
 ) -> AuditReport:
-    from promptcodebook.assemble import NO_DATA as NOTHING
-    from promptcodebook.assemble import Sources, assemble
-    from promptcodebook.audit.report import NO_DATA, HazardJudge, audit_with_judge
+    from promptcodebook.audit.report import NO_DATA
     from promptcodebook.audit.report import audit as scan
-    from promptcodebook.method.templates import load_templates
     from promptcodebook.sync import run_sync
 
     training, why = _training(reference, typed)
     config = None if rules_only else _judging(reference, typed)
-
-    def because(report: AuditReport) -> AuditReport:
-        lines = (why if why and line == NO_DATA else line for line in report.left_out)
-        return replace(report, left_out=tuple(lines))
-
     if config is None:
-        return because(scan(reference.file, training, presidio))
+        report = scan(reference.file, training, presidio)
+    else:
+        note(f"asking {config.lm} about hazards")
+        report = run_sync(_judged(config, reference, training, presidio))
+    left_out = (why if why and line == NO_DATA else line for line in report.left_out)
+    return replace(report, left_out=tuple(left_out))
 
-    async def judged(config: Config) -> AuditReport:
-        # The judge alone is wanted: no data, no reward, and no code that a configuration names.
-        sources = Sources(data=NOTHING, reward=_no_reward, templates=load_templates("default"))
-        models = assemble(config, sources).models
-        try:
-            judge = HazardJudge(models.ask, config.lm)
-            return await audit_with_judge(reference.file, judge, training, presidio)
-        finally:
-            await models.close()
 
-    note(f"asking {config.lm} about hazards")
-    return because(run_sync(judged(config)))
+async def _judged(
+    config: Config,
+    reference: Reference,
+    training: Sequence[Example] | None,
+    presidio: PresidioScan | None,
+) -> AuditReport:
+    from promptcodebook.assemble import NO_DATA, Sources, assemble
+    from promptcodebook.audit.report import HazardJudge, audit_with_judge
+    from promptcodebook.method.templates import load_templates
+
+    # The judge alone is wanted: no data, no reward, and no code that a configuration names.
+    sources = Sources(data=NO_DATA, reward=_no_reward, templates=load_templates("default"))
+    models = assemble(config, sources).models
+    try:
+        judge = HazardJudge(models.ask, config.lm)
+        return await audit_with_judge(reference.file, judge, training, presidio)
+    finally:
+        await models.close()
 
 
 def _attest(reference: Reference, report: AuditReport, who: str) -> None:
@@ -487,7 +447,12 @@ def _report_text(name: str, report: AuditReport) -> str:
     counts = Counter(finding.severity for finding in report.findings)
     shown = ", ".join(f"{counts[s]} {s}" for s in ("high", "medium", "low") if counts[s])
     lines = [f"{name}: {len(report.texts)} texts, {shown or 'nothing found'}", ""]
-    lines += [_finding_text(finding) for finding in report.findings]
+    for each in report.findings:
+        source = "" if each.source == "rules" else f" ({each.source})"
+        lines += [
+            f"{each.severity:<6}  {each.where} [{each.start}:{each.end}]  {each.kind}",
+            wrap_text(f"{each.reason}: {each.quote}{source}", " " * 8),
+        ]
     looked = ["rules"]
     looked += [f"{report.rows} training examples"] if report.rows is not None else []
     looked += [f"hazards as {report.judge} sees them"] if report.judge else []
@@ -497,10 +462,3 @@ def _report_text(name: str, report: AuditReport) -> str:
     alone = "" if report.judge else "; no model judged the texts"
     last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"
     return "\n".join([*lines, last])
-
-
-def _finding_text(finding: Finding) -> str:
-    place = f"{finding.where} [{finding.start}:{finding.end}]"
-    source = "" if finding.source == "rules" else f" ({finding.source})"
-    said = f"{finding.reason}: {finding.quote}{source}"
-    return f"{finding.severity:<6}  {place}  {finding.kind}\n{wrap_text(said, '        ')}"

@@ -1,17 +1,16 @@
 """Versions of policies that never change, refs that move, and the log of every move.
 
-A registry lies in one file (`sqlite.py`) or on an MLflow server (`mlflow.py`); what holds for both
-is here. A ref moves to a version only if an audit found nothing high, with a model as judge. The
-log keeps the audits' reports; `verify` recomputes every hash and follows the chain.
+A registry is one file (`sqlite.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
+only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -36,26 +35,61 @@ from promptcodebook.registry.log import (
     LATEST,
     PROMOTE,
     ROLLBACK,
-    Broken,
     Entry,
+    Fault,
     Log,
+    Proposal,
+    Storage,
     canonical,
     check_name,
     check_ref,
     version_of,
 )
 from promptcodebook.registry.sqlite import VERIFY, SqliteStorage
-from promptcodebook.registry.storage import Facts, Proposal, Row, Storage, Version
 from promptcodebook.text import printable
 
 AUDIT = "audit"
 """The topic under which reports are attested."""
+_MOST_WORDS = 4000
+"""Characters of a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a version came from, outside of its hash.
+
+    `parent` is the version that it was made from ('' = unknown), `run` a run's id, `step` the
+    updates behind it, `score` its validation score, `configuration` the run's settings without
+    secrets, `data` the fingerprint of each split, `written_by` the version of this library. Two
+    versions with the same `digest` prompt alike: it leaves out what a file says `about` itself.
+    """
+
+    parent: str = ""
+    run: str = ""
+    step: int | None = None
+    score: float | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    written_by: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A stored policy: its name (`sha256:` and digits), where it came from, when and by whom it was
+    first stored, and the refs that point to it."""
+
+    version: str
+    facts: Mapping[str, Any]
+    time: str
+    who: str
+    refs: tuple[str, ...] = ()
 
 
 class Gate(Protocol):
-    """What a version must pass before a ref is moved to it; a rollback passes none.
+    """What a version must pass before a ref moves to it; a rollback passes none.
 
-    Returns what the log's entry is to say of it (JSON values). Raises PromotionRefused.
+    Returns what the log's entry should say (JSON values). Raises PromotionRefused.
     """
 
     def __call__(
@@ -65,10 +99,9 @@ class Gate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AuditGate:
-    """What an audit found to be high stands against the version, until a later audit that looked
-    at as much finds nothing of that kind.
+    """A high finding counts against a version until a later audit that covered as much has none.
 
-    `attestations` are what was attested of a version under a topic, in order. `without_judge` =
+    `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
     audits by the rules alone are enough, and the log's entry says so.
     """
 
@@ -76,20 +109,22 @@ class AuditGate:
     without_judge: bool = False
 
     def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        found = _reports(self.attestations(version.version, AUDIT))
+        found: list[AuditReport] = []
+        for tree in self.attestations(version.version, AUDIT):
+            with suppress(PolicyError):  # one in another version's form counts as no audit
+                found.append(AuditReport.from_json(tree))
         reports = [report for report in found if report.policy == policy.digest]
-        audit = f"pco codebook audit {version.version[:19]}"
+        short = version.version[:19]
+        audit = f"pco codebook audit {short}"
         if not reports:
             raise PromotionRefused(
-                f"{version.version[:19]} was never audited, and {ref} stays where it is",
+                f"{short} was never audited, and {ref} does not move",
                 hint=f"{audit}, then promote it; or --override REASON",
             )
         for place, report in enumerate(reports):
-            later = reports[place + 1 :]
-            if report.fails and not any(each.undoes(report) for each in later):
+            if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
                 raise PromotionRefused(
-                    f"{version.version[:19]} failed its audit{_where(report)}; {ref} stays where "
-                    "it is",
+                    f"{short} failed its audit{_where(report)}; {ref} does not move",
                     hint=f"{audit} shows what was found; --override REASON moves it all the same",
                 )
         audited: list[JsonValue] = []
@@ -98,8 +133,8 @@ class AuditGate:
             return {"audited": audited}
         if not self.without_judge:
             raise PromotionRefused(
-                f"no model judged {version.version[:19]}, the rules alone miss most harm in prose, "
-                f"and {ref} stays where it is",
+                f"no model judged {short}, the rules alone miss most harm in prose, and {ref} does "
+                "not move",
                 hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
             )
         return {"audited": audited, "without_judge": True}
@@ -112,30 +147,9 @@ def _where(report: AuditReport) -> str:
     return f"{judge}: {worst[0].kind} in {worst[0].where}{more}"
 
 
-def _reports(found: Sequence[Mapping[str, Any]]) -> list[AuditReport]:
-    """Those that can be read: one in another version's form counts as no audit."""
-    reports: list[AuditReport] = []
-    for tree in found:
-        with suppress(PolicyError):
-            reports.append(AuditReport.from_json(tree))
-    return reports
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong, and where."""
-
-    place: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.what}"
-
-
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How many entries and versions were found whole, the last entry's hash, and the faults, the
-    first of the log's rows first."""
+    """How many entries and versions are whole, the last entry's hash, and the faults, in order."""
 
     entries: int
     versions: int
@@ -145,74 +159,6 @@ class Verification:
     @property
     def passes(self) -> bool:
         return not self.faults
-
-
-class _Walk:
-    """The rows so far. After the first break each later entry is held to its own hash alone."""
-
-    def __init__(self, head: str) -> None:
-        self.log = Log()
-        self.faults: list[Fault] = []
-        self._wanted = head
-        self._broken = False
-        self._policies: dict[str, str] = {}
-
-    def take(self, row: Row) -> None:
-        if row.fault:
-            self._broken = self._broken or row.policy is None
-            self.faults.append(Fault(row.place, row.fault))
-        elif row.entry is not None:
-            self._take_entry(row.place, row.entry)
-        elif row.policy is not None:
-            self._take_policy(row.place, *row.policy)
-
-    def _take_entry(self, place: str, entry: Entry) -> None:
-        try:
-            if not self._broken:
-                self.log.add(entry)
-            elif entry.digest != entry.hash:
-                raise Broken("its content does not have the hash that it bears")
-        except Broken as fault:
-            self._broken = True
-            self.faults.append(Fault(place, str(fault)))
-
-    def _take_policy(self, place: str, version: str, policy: bytes) -> None:
-        if version_of(policy) != version:
-            self.faults.append(Fault(place, f"its bytes are not those of {version}"))
-        elif not self._broken and version not in self.log.versions:
-            self.faults.append(Fault(place, f"no entry of the log stored {version}"))
-        self._policies[version] = place
-
-    def end(self) -> Verification:
-        versions = self.log.versions
-        for version, entry in versions.items():
-            if version not in self._policies:
-                what = f"the policy file that it stored is missing: {version}"
-                self.faults.append(Fault(f"row {entry.seq} of the log", what))
-        if self._wanted and not self.log.holds(self._wanted):
-            what = f"no entry has the hash {self._wanted}: entries are missing at its end"
-            self.faults.append(Fault("the log", what))
-        found = sum(version in self._policies for version in versions)
-        return Verification(len(self.log), found, self.log.head, tuple(self.faults))
-
-
-def verify(storage: Storage, head: str = "") -> Verification:
-    """Recomputes the hash of every entry and of every policy file, and follows the chain.
-
-    A chain does not tell that its last entries were taken off: `head`, the hash of an entry that
-    was noted elsewhere, does ('' = none was).
-    """
-    walk = _Walk(head if head != FIRST else "")
-    try:
-        for row in storage.rows():
-            walk.take(row)
-    except RegistryDamaged as error:
-        walk.faults.append(Fault(storage.place, str(error)))
-    return walk.end()
-
-
-_MOST_WORDS = 4000
-"""Characters of a reason."""
 
 
 class Registry:
@@ -229,11 +175,10 @@ class Registry:
         self._clock = clock or (lambda: datetime.now(UTC))
 
     def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
-        """Stores the text of a policy file for good and moves NAME@latest to it.
+        """Stores the text of a policy file permanently and moves NAME@latest to it.
 
-        The same bytes again store nothing; NAME@latest moves where it stood elsewhere. The parent
-        is the version that it stood at, unless the facts name one. Raises PolicyError for a text
-        that is no policy file.
+        The same bytes are stored once. The parent is the version that NAME@latest pointed to,
+        unless the facts name one. Raises PolicyError for a text that is no policy file.
         """
         known = asdict(facts or Facts())
         self.store(policy, f"{check_name(name)}@{LATEST}", FREEZE, known, why)
@@ -242,38 +187,33 @@ class Registry:
     def store(
         self, policy: str, ref: str, action: str, facts: Mapping[str, Any], why: str = ""
     ) -> Entry | None:
-        """What `freeze` and an import do; the entry, None where the ref stood there already."""
+        """Freezes or imports; the entry, None where the ref points to these bytes already."""
         digest = parse_policy_file(policy, f"the policy for {ref}").digest
         version = version_of(policy.encode())
 
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version:
                 return Proposal()
-            known_parent = log.at(ref) if action == FREEZE else None
-            parent = facts.get("parent") or known_parent or ""
+            parent = facts.get("parent") or (log.at(ref) if action == FREEZE else None) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             entry = self._entry(log, action, ref, version, why, known)
-            stored = {} if version in log.versions else {version: policy}
-            return Proposal((entry,), stored)
+            return Proposal((entry,), {version: policy})
 
-        moved = self.storage.append(propose)
-        return moved[-1] if moved else None
+        return next(iter(self.storage.append(propose)), None)
 
     def promote(
         self, source: str, ref: str, why: str = "", override: str = "", gate: Gate | None = None
     ) -> Entry | None:
         """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
 
-        `gate` is what the version must pass: an audit with a judge, unless another is given, such
-        as `AuditGate(registry.attestations, without_judge=True)`. With a reason to `override` it,
-        the ref moves all the same, and the entry holds the reason and what the gate said. Returns
-        the log's entry, None where the ref stood there already. Raises RefNotFound and
-        PromotionRefused.
+        The version must pass `gate`: by default an audit with a judge. A reason to `override` it
+        moves the ref all the same, and the entry keeps the reason and what the gate said. Returns
+        the log's entry, None where the ref did not move. Raises RefNotFound and PromotionRefused.
         """
         check_ref(ref)
         version = self.version(source)
-        # A gate of somebody's own may take its time, or write; audits are read in the transaction.
         audits = AuditGate(self.attestations) if gate is None else gate
+        # Another's gate may take its time, or write; audits are read in the transaction.
         own = isinstance(audits, AuditGate)
         found = None if own else self._passed(version, ref, audits, override)
 
@@ -283,13 +223,11 @@ class Registry:
             passed = self._passed(version, ref, audits, override) if found is None else found
             return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
 
-        moved = self.storage.append(propose)
-        return moved[-1] if moved else None
+        return next(iter(self.storage.append(propose)), None)
 
     def _passed(
         self, version: Version, ref: str, gate: Gate, override: str
     ) -> Mapping[str, JsonValue]:
-        """What the entry of a promotion says of how the version came through its gate."""
         try:
             return dict(gate(version, self.policy(version.version), ref))
         except PromotionRefused as error:
@@ -298,7 +236,7 @@ class Registry:
             return {"override": reason, "refused": str(error)}
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
-        """Moves NAME@REF back to where it stood before, or to a version `to` that it was at.
+        """Moves NAME@REF back to the version before, or to a version `to` that it was at.
 
         Rolled back twice it goes back two versions. Raises RefNotFound where there is none.
         """
@@ -313,7 +251,7 @@ class Registry:
     def attest(
         self, source: str, topic: str, facts: Mapping[str, JsonValue], why: str = ""
     ) -> Entry:
-        """Writes into the log what was found of a version, such as an audit's report."""
+        """Logs what was found about a version, such as an audit's report."""
 
         def propose(log: Log) -> Proposal:
             version = log.resolve(source)
@@ -326,8 +264,8 @@ class Registry:
         """What was attested of a version under a topic, in order."""
         log = self.storage.read()
         version = log.resolve(source)
-        entries = (e.known for e in log if e.action == ATTEST and e.after == version)
-        return tuple(known["found"] for known in entries if known["topic"] == topic)
+        found = (e.known for e in log.entries if e.action == ATTEST and e.after == version)
+        return tuple(known["found"] for known in found if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
@@ -336,26 +274,21 @@ class Registry:
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
         log = self.storage.read()
-        name = log.resolve(source)
-        entry = log.versions[name]
-        refs = tuple(ref for ref, at in log.refs.items() if at == name)
-        return Version(name, entry.known, entry.time, entry.who, refs)
+        return _version(log, log.resolve(source))
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
-        return tuple(self.version(name) for name in self.storage.read().versions)
+        log = self.storage.read()
+        return tuple(_version(log, name) for name in log.versions)
 
     def text(self, source: str) -> str:
-        """The bytes of a version's policy file, as text; checked against its name.
-
-        Raises RegistryDamaged where they are not what was stored.
-        """
+        """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
         version = self.resolve(source)
         policy = self.storage.policy(version)
         if version_of(policy) != version:
             raise RegistryDamaged(
-                f"the registry {self.storage.place} is damaged: the bytes stored for {version} are "
-                "not its bytes",
+                f"the registry {self.storage.place} is damaged: the bytes stored for {version} "
+                "have another hash",
                 hint=VERIFY,
             )
         return policy.decode()
@@ -365,7 +298,7 @@ class Registry:
         return parse_policy_file(self.text(source), source)
 
     def refs(self) -> dict[str, str]:
-        """Where each ref stands."""
+        """The version that each ref points to."""
         return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[Entry, ...]:
@@ -374,21 +307,28 @@ class Registry:
 
     def before(self, ref: str) -> str | None:
         """The version that a ref would be rolled back to."""
-        history = self.storage.read().history(ref)
+        history = self.held(ref)
         return history[-2] if len(history) > 1 else None
 
     def held(self, ref: str) -> Sequence[str]:
-        """The versions that a ref can be rolled back through, the one that it stands at last: one
-        that it was rolled back from is none of them."""
+        """The versions that a ref can be rolled back through; the present one is last."""
         return self.storage.read().history(ref)
 
     def watch(self, ref: str) -> Watch:
-        """Tells when a ref moves. Raises RefNotFound where it does not exist."""
+        """Notices when a ref moves. Raises RefNotFound where it does not exist."""
         return Watch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
-        """Every hash computed again; `head` is the hash of an entry noted elsewhere ('' = none)."""
-        return verify(self.storage, head)
+        """Recomputes the hash of every entry and policy file, and follows the chain.
+
+        A chain cannot show that its last entries were removed: `head`, the hash of an entry noted
+        elsewhere, can ('' = none).
+        """
+        log, faults = self.storage.check()
+        if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
+            what = f"no entry has the hash {head}: entries are missing at its end"
+            faults.append(Fault("the log", what))
+        return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
     def close(self) -> None:
         self.storage.close()
@@ -405,19 +345,17 @@ class Registry:
         for reason in (why, str(facts.get("override", ""))):
             if len(reason) > _MOST_WORDS:
                 raise ConfigError(f"a reason of {len(reason)} characters is too long for the log")
-        time = self._clock().astimezone(UTC).isoformat(timespec="milliseconds")
         plain = json.loads(json.dumps(facts, default=str), parse_constant=lambda _: None)
-        known = canonical(plain)
         return Entry(
             seq=log.next,
-            time=time,
+            time=self._clock().astimezone(UTC).isoformat(timespec="milliseconds"),
             who=self._who,
             action=action,
             ref=ref,
             before=log.at(ref) or "",
             after=version,
             why=printable(why),
-            facts=known,
+            facts=canonical(plain),
             previous=log.head,
         ).sealed()
 
@@ -429,7 +367,7 @@ class Watch:
         self._storage = storage
         self._ref = ref
         self.version = version
-        """Where the ref stood when it was last asked."""
+        """The version that the ref pointed to when it was last asked."""
 
     def poll(self) -> str | None:
         """The version that the ref moved to since it was last asked; None where it did not.
@@ -443,29 +381,35 @@ class Watch:
         return now
 
 
+def _version(log: Log, name: str) -> Version:
+    entry = log.versions[name]
+    refs = tuple(ref for ref, at in log.refs.items() if at == name)
+    return Version(name, entry.known, entry.time, entry.who, refs)
+
+
 def _target(log: Log, ref: str, to: str) -> str:
-    history = log.history(ref)
-    log.resolve(ref)  # says which refs there are
+    log.resolve(ref)  # names the refs that exist
+    *earlier, now = log.history(ref)
     if not to:
-        if len(history) < 2:
+        if not earlier:
             raise RefNotFound(
-                f"{ref} was never anywhere else than at {history[-1]}",
+                f"{ref} has no version before {now}",
                 hint=f"pco codebook promote VERSION {ref}",
             )
-        return history[-2]
+        return earlier[-1]
     target = log.resolve(to)
-    if target == history[-1]:
-        raise PolicyError(f"{ref} stands at {target} already", hint=f"pco codebook log {ref}")
-    if target not in history[:-1]:
+    if target == now:
+        raise PolicyError(f"{ref} points to {target} already", hint=f"pco codebook log {ref}")
+    if target not in earlier:
         raise PolicyError(
-            f"{ref} was not at {target} before it came to {history[-1]}",
+            f"{ref} was not at {target} before it came to {now}",
             hint=f"pco codebook promote {target} {ref}",
         )
     return target
 
 
 def user_name() -> str:
-    """Who works here, as the system knows them."""
+    """The user's name, as the system knows it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users
@@ -496,7 +440,7 @@ def stored_version(ref: str) -> StoredVersion:
 
 
 def facts_of(reference: Reference) -> Facts:
-    """Where a policy came from, as a registry keeps it beside the version."""
+    """Where a policy came from."""
     header, best, about = reference.header, reference.best, reference.file.about
     if header is None or best is None:
         run, score, data = (about.get(key) for key in ("run", "score", "data"))
@@ -514,3 +458,19 @@ def facts_of(reference: Reference) -> Facts:
         data=dict(header.fingerprints),
         written_by=header.version,
     )
+
+
+def mark_frozen(file: PolicyFile, instincts: Collection[int]) -> PolicyFile:
+    """The policy with these instincts (0..K-1) frozen: a training that starts from it does not
+    rewrite them. Raises ConfigError for one that it does not have."""
+    size = len(file.codebook)
+    if outside := [k for k in instincts if not 0 <= k < size]:
+        raise ConfigError(
+            f"the codebook has no index {outside[0]}: it has {size} instincts",
+            hint=f"choose one of 0..{size - 1}",
+        )
+    entries = (
+        entry.model_copy(update={"frozen": entry.frozen or k in instincts})
+        for k, entry in enumerate(file.codebook)
+    )
+    return file.model_copy(update={"codebook": tuple(entries)})

@@ -1,8 +1,7 @@
-"""Who may ask a server on aiohttp and how often, what is too much, and what an error becomes.
+"""Who may ask a server on aiohttp, how often and how much, and what an error becomes.
 
-Without a key the server answers to this machine alone. Keys are compared by digests of one length,
-all of them each time, so that an answer's time reveals nothing. aiohttp's parser bounds a request's
-lines and headers. No log quotes a request, nor an error that could quote it.
+Without a key the server answers this machine alone. All keys are compared by digests of one length,
+so that an answer's time reveals nothing. No log quotes a request, nor an error that could quote it.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
 
 
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
-    """The keys of the environment, parted by commas, and those of a file, one a line, each with
-    what it may spend a day where that stands behind it; what stands behind a # is a note. Raises
-    ConfigError, which quotes none."""
+    """The keys of the environment, parted by commas, and those of a file, one a line, each with the
+    daily budget behind it; # begins a note. Raises ConfigError, which quotes none."""
     keys: dict[str, Budget | None] = {}
     keys.update(dict.fromkeys(filter(None, map(str.strip, given.split(",")))))
     if path is None:
@@ -78,21 +76,17 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
             f"other users may write to {path}, and so let in whom they like",
             hint=f"chmod 600 {path}",
         )
-    own = {
-        number: parts
-        for number, line in enumerate(lines, start=1)
-        if (parts := line.partition("#")[0].split(None, 1))
-    }
-    if not own:
+    own = [(f"{path}:{number}", line.partition("#")[0].split(None, 1))
+           for number, line in enumerate(lines, start=1)]  # fmt: skip
+    if not any(words for _, words in own):
         raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")
-    for number, (key, *budget) in own.items():
-        key = _checked(key, f"{path}:{number}")
-        keys[key] = daily_budget(budget[0], f"{path}:{number}") if budget else keys.get(key)
+    for where, (key, *budget) in filter(lambda each: each[1], own):
+        keys[_checked(key, where)] = daily_budget(budget[0], where) if budget else keys.get(key)
     return keys
 
 
 def _checked(key: str, where: str) -> str:
-    """The key. Raises ConfigError for one that anybody could guess, or that no header can have."""
+    """The key. Raises ConfigError for one that is easy to guess, or that no header can have."""
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
         raise ConfigError(
             f"{where} is no key: it must have {_LEAST_KEY} characters or more, without a space",
@@ -103,21 +97,19 @@ def _checked(key: str, where: str) -> str:
 
 def daily_budget(text: str, where: str) -> Budget:
     """What a key may spend a day. Raises ConfigError, which quotes no key."""
-    try:
+    with suppress(ConfigError):
         budget = parse_budget(text)
-    except ConfigError:
-        budget = Budget(seconds=0)
-    if budget.seconds is not None:
-        raise ConfigError(
-            f"{where}: what a key may spend a day cannot be read",
-            hint="write e.g. 1000calls, 2Mtok, 5usd, or several joined by '+'",
-        )
-    return budget
+        if budget.seconds is None:
+            return budget
+    raise ConfigError(
+        f"{where}: the daily budget cannot be read",
+        hint="write e.g. 1000calls, 2Mtok, 5usd, or several joined by '+'",
+    )
 
 
 def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Budget]:
-    """What callers may spend a day, by their names: a key its own budget, else that `for_each`;
-    without keys all together have that one. Raises ConfigError."""
+    """What callers may spend a day, by name: a key its own budget, else that `for_each`; without
+    keys all share that one. Raises ConfigError."""
     rest = daily_budget(for_each, "--daily-budget") if for_each else None
     found = {caller_of(key): own or rest for key, own in keys.items()} or {"": rest}
     return {caller: budget for caller, budget in found.items() if budget is not None}
@@ -137,18 +129,17 @@ class Callers:
     def admit(self, headers: Mapping[str, str]) -> str:
         """The caller's name: the start of its key's digest, '' where there are no keys.
 
-        Raises Refusal for a wrong key; without keys, for a page of another site: one that had a
-        name of its own lead here (DNS rebinding), or sends what a browser lets any page send.
+        Raises Refusal for a wrong key; without keys, for a page of another site (by DNS rebinding,
+        or by what a browser lets any page send).
         """
         if not self._digests:
             _refuse_other_sites(headers)
             return ""
         given = _digest(headers.get("authorization", "").removeprefix("Bearer ").strip())
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        if not any(matches):
-            text = "the key is missing or wrong: Authorization: Bearer KEY"
-            raise Refusal(text, status=401, kind="invalid_api_key")
-        return given.hex()[:_NAME]
+        if any([hmac.compare_digest(given, digest) for digest in self._digests]):  # all each time
+            return given.hex()[:_NAME]
+        text = "the key is missing or wrong: Authorization: Bearer KEY"
+        raise Refusal(text, status=401, kind="invalid_api_key")
 
 
 def caller_of(key: str) -> str:
@@ -208,18 +199,17 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 HUNG_UP = 499
 """The status under which a request is counted whose caller did not wait for it."""
-_OPEN = ("/healthz", "/readyz", "/openapi.json")
+_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")
 """What is answered without a key."""
 _LINGER_S = 10.0
 """How long the rest of a body is read and thrown away that was refused."""
 
 _SHORT_BODY = 2**16
-"""Bytes of a body that there is always room for: who sends a long one keeps no short one out."""
+"""Bytes of a body that there is always room for."""
 _MOST_HELD = 2**28
-"""Bytes of bodies beyond that which are not all read yet, together; what is read whole has one of
-the places or is dropped."""
+"""Bytes of all bodies that are being read, beyond the short part of each."""
 _LONG_BODY = 2**20
-"""Bytes of a body that is read and written in a thread: nothing else runs so long."""
+"""Bytes of a body that is read and written in a thread."""
 _AT_ONCE = 16
 """Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
 _QUEUE = 1024
@@ -231,9 +221,9 @@ _OTHER_HANDLES = 128
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server allows. Seconds: `head_s` for a request's head, and for a connection that is
-    idle, `body_s` for a body, `write_s` for a piece of a reply to be taken, `drain_s` for requests
-    in flight when the server is to stop. `rate` = requests a second of one key (0 = any number)."""
+    """What the server allows; `rate` = requests a second of one key (0 = any number). Seconds:
+    `head_s` for a request's head and an idle connection, `body_s` for a body, `write_s` for a piece
+    of a reply to be taken, `drain_s` for requests in flight when the server stops."""
 
     in_flight: int = 256
     body_mb: float = 16.0
@@ -263,9 +253,9 @@ Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
 
 
 class Shares:
-    """So many of something for all who ask. Nobody may hold more than three times what stays free:
-    one caller gets three quarters at the most, two get three sevenths each, and there is always
-    some left for the next. `fair` = False: there is one caller only, who may hold all."""
+    """Room for all who ask. Nobody may hold more than three times what stays free: one caller gets
+    three quarters at most, two get three sevenths each, and some is left for the next. `fair` =
+    False: there is one caller only, who may hold all."""
 
     def __init__(self, most: int, *, fair: bool = True) -> None:
         self.free = most
@@ -364,8 +354,8 @@ class Admission:
     async def listening(
         self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics, host: str, port: int
     ) -> AsyncGenerator[tuple[str, int]]:
-        """The address while the block runs; those in flight at its end may finish. A path that ends
-        in a name in braces has all that begins so. Raises OSError when the port is taken."""
+        """The address while the block runs; requests in flight at its end may finish. A path with a
+        name in braces has all that begins so. Raises OSError when the port is taken."""
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path
@@ -410,21 +400,28 @@ class Admission:
     async def _answered(
         self, request: web.BaseRequest, visit: Visit, path: str, method: str, answer: Answers
     ) -> web.StreamResponse:
+        allowed = ("GET", "HEAD") if method == "GET" else (method,)
         try:
             if path not in _OPEN:
                 visit.caller = self._callers.admit(request.headers)
                 self._rate.take(visit.caller)
-            if method and request.method not in (method, _head_of(method)):
-                raise _not_allowed(path, visit, method)
+            if method and request.method not in allowed:
+                visit.headers["Allow"] = ", ".join(allowed)
+                raise Refusal(f"{path} takes {method}", status=405, kind="method_not_allowed")
             return await answer(request, visit)
-        except Refusal as refusal:
-            return _refuse(refusal, visit)
+        except Refusal as error:
+            refusal = error
         except ConnectionError:
             raise  # the caller is gone
         except Exception as error:
             # Its message may quote the request; the log names its kind and its place.
             _log.error("a call to %s failed: %s", path, kind_and_place(error))
-            return _refuse(Refusal("the server failed", status=500, kind="server_error"), visit)
+            refusal = Refusal("the server failed", status=500, kind="server_error")
+        if refusal.retry_after is not None:
+            visit.headers["Retry-After"] = f"{refusal.retry_after:g}"
+        if refusal.status == 401:
+            visit.headers["WWW-Authenticate"] = "Bearer"
+        return json_response(error_body(refusal), visit, refusal.status)
 
     def _too_long(self) -> Refusal:
         text = f"the body is longer than {self._most_bytes / 2**20:g} MiB"
@@ -465,8 +462,8 @@ class Admission:
                 self._held.give_back(visit.caller, held)
 
     async def apart(self, visit: Visit, work: Callable[[], _T]) -> _T:
-        """The work that a long body makes, in a thread: one at a time, and then none for twice as
-        long as it took, since a thread that reads or writes JSON lets no other run."""
+        """The work of a long body, in a thread: one at a time, then a pause of twice its time, as
+        a thread that reads or writes JSON lets no other run."""
         if visit.size < _LONG_BODY:
             return work()
         await self._one_long.acquire()
@@ -503,25 +500,8 @@ def _most_connections(in_flight: int) -> int:
     return min(_MOST_CONNECTIONS, max(left, handles // 4))
 
 
-def _head_of(method: str) -> str:
-    return "HEAD" if method == "GET" else method
-
-
-def _not_allowed(path: str, visit: Visit, allowed: str) -> Refusal:
-    visit.headers["Allow"] = "GET, HEAD" if allowed == "GET" else allowed
-    return Refusal(f"{path} takes {allowed}", status=405, kind="method_not_allowed")
-
-
 async def _nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
     raise Refusal("nothing is at this address", status=404, kind="not_found")
-
-
-def _refuse(refusal: Refusal, visit: Visit) -> web.Response:
-    if refusal.retry_after is not None:
-        visit.headers["Retry-After"] = f"{refusal.retry_after:g}"
-    if refusal.status == 401:
-        visit.headers["WWW-Authenticate"] = "Bearer"
-    return json_response(error_body(refusal), visit, refusal.status)
 
 
 def json_response(body: Mapping[str, Any], visit: Visit, status: int = 200) -> web.Response:

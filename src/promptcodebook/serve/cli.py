@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,14 +25,11 @@ if TYPE_CHECKING:
     from promptcodebook.calls import Role
     from promptcodebook.cli.settings import Typed
     from promptcodebook.config import Budget, Config
-    from promptcodebook.policy.file import PolicyFile
     from promptcodebook.policy.references import Reference
-    from promptcodebook.serve.admission import Callers, Limits
     from promptcodebook.serve.composing import Composing, Patience
-    from promptcodebook.serve.proxy import Proxy
-    from promptcodebook.serve.server import Address
-    from promptcodebook.serve.spending import Record, Spending
-    from promptcodebook.serve.versions import PolicySource, Version
+    from promptcodebook.serve.spending import Spending
+    from promptcodebook.serve.upstream import Upstream
+    from promptcodebook.serve.versions import Live, Version
 
 Keys = Annotated[
     Path | None,
@@ -107,60 +104,92 @@ def serve(
     from promptcodebook.policy.references import resolve
     from promptcodebook.serve.admission import Callers, Limits, budgets_of, read_keys, require_keys
     from promptcodebook.serve.composing import Patience
+    from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
+    from promptcodebook.serve.spending import Records, records_path
 
     known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     require_keys(known, host, f"pco serve {ref}")
     reference = resolve(runs_dir(), ref, trust=trust)
-    asked = _Asked(
-        ref,
-        reference,
-        Typed(config, None, None, lm, None, sets or (), trust),
-        name or served_name(reference),
+    typed = Typed(config, None, None, lm, None, sets, trust)
+    patience, allowed = (
         Patience(route_timeout, compose_timeout, kept),
-        verbatim=verbatim,
-        conversation=reads == "conversation",
-        joined=one_system,
-        records=records,
-        texts=log_inputs,
-        allowed=budgets_of(known, daily_budget),
+        budgets_of(known, daily_budget),
     )
     limits = Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
+    called = name or served_name(reference)
 
     async def run() -> None:
-        await _serve(asked, Callers(known), limits, (host, port), as_json=as_json)
+        served = _Served(ref, reference, typed, patience, verbatim, allowed)
+        live, upstream = served.live(), await served.upstream()
+        record = Records(records_path(), records) if records else None
+        whole = reads == "conversation"
+        policies = Policies(
+            called, live, upstream, record, served.spending, whole, one_system, log_inputs
+        )
+        proxy = Proxy(policies, Callers(known), limits)
+        async with serving_policy(proxy, host, port) as address:
+            # At once: a script may wait for it.
+            said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
+            emit(said) if as_json else print(address.base_url)
+            sys.stdout.flush()
+            note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")
+            await asyncio.Event().wait()
 
     listen(run, host, port, f"pco serve {ref} --port 0")
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is to be served, as it was typed."""
+class _Served:
+    """What was typed, at work. `spending` is None where no caller has a budget."""
 
-    ref: str
-    reference: Reference
-    typed: Typed
-    name: str
-    patience: Patience
-    verbatim: bool
-    conversation: bool
-    joined: bool
-    records: int
-    texts: bool
-    allowed: Mapping[str, Budget]
+    def __init__(
+        self,
+        ref: str,
+        reference: Reference,
+        typed: Typed,
+        patience: Patience,
+        verbatim: bool,
+        allowed: Mapping[str, Budget],
+    ) -> None:
+        from promptcodebook.cli.settings import settings_for
 
-    def source(self) -> PolicySource:
+        self._ref, self._reference, self._typed = ref, reference, typed
+        self._patience, self._verbatim = patience, verbatim
+        self._settings, _ = settings_for(reference, typed)
+        self.spending = _spending(allowed, self._settings)
+
+    def live(self) -> Live:
         """A ref may move and a file be replaced; a run's state and a version stay what they are."""
         from promptcodebook.registry.registry import open_registry
-        from promptcodebook.serve.versions import FileSource, FixedSource, RegistrySource, Version
+        from promptcodebook.serve.versions import (
+            FileSource,
+            FixedSource,
+            Live,
+            RegistrySource,
+            Version,
+        )
 
-        if self.reference.version and "@" in self.ref:
-            return RegistrySource(open_registry(), self.ref)
-        if self.reference.header is None and not self.reference.version:
-            return FileSource(Path(self.ref))
-        data = self.reference.file.text().encode("utf-8", "surrogatepass")
-        return FixedSource(Version.of(data, self.ref))
+        reference = self._reference
+        if reference.version and "@" in self._ref:
+            return Live(RegistrySource(open_registry(), self._ref), self._make)
+        if reference.header is None and not reference.version:
+            return Live(FileSource(Path(self._ref)), self._make)
+        data = reference.file.text().encode("utf-8", "surrogatepass")
+        return Live(FixedSource(Version.of(data, self._ref)), self._make)
 
-    def make(self, version: Version, spending: Spending | None) -> Composing:
+    async def upstream(self) -> Upstream:
+        from promptcodebook.serve.upstream import connect_upstream
+        from promptcodebook.tasks.program import SINGLE_CALL
+
+        upstream = await connect_upstream(self._settings, os.environ)
+        program = self._reference.file.program
+        if program not in ("", SINGLE_CALL):
+            note(
+                f"the policy was judged with the program {program!r}; here a request is one call, "
+                "and its answers may be of another quality"
+            )
+        return upstream
+
+    def _make(self, version: Version) -> Composing:
         """A version at work, under what was typed."""
         from promptcodebook.assemble import Sources
         from promptcodebook.cli.settings import settings_for
@@ -169,101 +198,49 @@ class _Asked:
         from promptcodebook.policy.policy import deploy
         from promptcodebook.serve.composing import Composing
 
-        file = self._fitting(version.file)
-        settings, base = settings_for(replace(self.reference, file=file), self.typed)
-        # A reply may quote its request, and what requests say is not written down.
-        settings = settings.model_copy(update={"cache": False})
-        policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=spending)))
-        return Composing(policy, version.name, self.patience)
-
-    def _fitting(self, file: PolicyFile) -> PolicyFile:
+        file = version.file
         if file.stages:
             raise ConfigError(
                 f"this policy has a prompt for each of {', '.join(file.stages)}, and a request "
                 "does not say which stage it is",
                 hint="run the program itself with load_policy(path, executor=YOUR_AGENT)",
             )
-        return file.model_copy(update={"compose": "verbatim"}) if self.verbatim else file
+        if self._verbatim:
+            file = file.model_copy(update={"compose": "verbatim"})
+        settings, base = settings_for(replace(self._reference, file=file), self._typed)
+        # A reply may quote its request, and what requests say is not written down.
+        settings = settings.model_copy(update={"cache": False})
+        supplies = Supplies(ledger=Ledger(log=self.spending))
+        policy = deploy(file, settings, Sources(base), supplies)
+        return Composing(policy, version.name, self._patience)
 
 
 def served_name(reference: Reference) -> str:
-    """What a policy is called where callers name it: a run by the name that it was given, a file
-    without its endings."""
+    """The name that callers use: a run's given name, or a file's without its endings."""
     header = reference.header
     called = header.name if header is not None and header.name else reference.name
     name = called.removesuffix(".json").removesuffix(".pco")
     return re.sub(r"[^\w.@-]+", "-", name) or "policy"
 
 
-async def _serve(
-    asked: _Asked, callers: Callers, limits: Limits, where: tuple[str, int], *, as_json: bool
-) -> None:
-    from promptcodebook.serve.proxy import serving_policy
-
-    proxy = await _proxy(asked, callers, limits)
-    async with serving_policy(proxy, *where) as address:
-        _tell(asked, proxy, address, as_json=as_json)
-        await asyncio.Event().wait()
-
-
-async def _proxy(asked: _Asked, callers: Callers, limits: Limits) -> Proxy:
-    from promptcodebook.cli.settings import settings_for
-    from promptcodebook.serve.proxy import Policies, Proxy
-    from promptcodebook.serve.spending import Records, records_path
-    from promptcodebook.serve.upstream import connect_upstream
-    from promptcodebook.serve.versions import Live, RegistrySource
-    from promptcodebook.tasks.program import SINGLE_CALL
-
-    settings, _ = settings_for(asked.reference, asked.typed)
-    spending = _spending(asked, settings)
-    source = asked.source()
-    archive = source if isinstance(source, RegistrySource) else None
-    live = Live(source, lambda version: asked.make(version, spending), archive)
-    upstream = await connect_upstream(settings, os.environ)
-    program = asked.reference.file.program
-    if program not in ("", SINGLE_CALL):
-        note(
-            f"the policy was judged with the program {program!r}; here a request is one call, and "
-            "its answers may be of another quality"
-        )
-    kept = Records(records_path(), asked.records) if asked.records else None
-    policies = Policies(
-        asked.name, live, upstream, kept, spending, asked.conversation, asked.joined, asked.texts
-    )
-    return Proxy(policies, callers, limits)
-
-
-def _spending(asked: _Asked, settings: Config) -> Spending | None:
-    """The budgets of callers; None where no caller has one. Raises ConfigError for one that cannot
-    be kept."""
+def _spending(allowed: Mapping[str, Budget], settings: Config) -> Spending | None:
+    """The budgets of callers. Raises ConfigError for one that cannot be kept."""
     from promptcodebook.lm.budget import PriceTable
     from promptcodebook.serve.spending import Spending, records_path
 
-    if not asked.allowed:
+    if not allowed:
         return None
     roles: tuple[Role, ...] = ("executor", "encoder", "generator")
     caps = {role: settings.roles[role].max_tokens for role in roles}
-    calls_alone = all(b.tokens is None and b.usd is None for b in asked.allowed.values())
+    calls_alone = all(b.tokens is None and b.usd is None for b in allowed.values())
     for role, cap in caps.items():
         if cap is None and not calls_alone:
             raise ConfigError(
                 f"role {role} has no length cap, so no budget of tokens or money can hold",
                 hint=f"set roles.{role}.max_tokens in pco.toml",
             )
-    models = [settings.model_of(role) for role in roles]
-    prices = PriceTable(settings.prices)
-    return Spending(records_path(), asked.allowed, prices, models, caps["executor"] or 0)
-
-
-def _tell(asked: _Asked, proxy: Proxy, address: Address, *, as_json: bool) -> None:
-    """The address on stdout, at once: a script may wait for it."""
-    model, version = f"pco/{asked.name}", proxy.policies.live.version
-    if as_json:
-        emit({"base_url": address.base_url, "model": model, "version": version})
-        sys.stdout.flush()
-    else:
-        print(address.base_url, flush=True)
-    note(f"serving {model} ({version[:19]}); Ctrl-C ends it")
+    models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
+    return Spending(records_path(), allowed, prices, models, caps["executor"] or 0)
 
 
 def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
@@ -301,12 +278,12 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with. Raises ConfigError for what is no request's id."""
     from promptcodebook.serve.spending import find_record, is_request_id, records_path
 
-    if request_id.startswith("req-") and not is_request_id(request_id):
-        raise ConfigError(
-            f"{request_id} is not the whole id of a request",
-            hint="all of it stands in the answer's header x-request-id",
-        )
     if not is_request_id(request_id):
+        if request_id.startswith("req-"):
+            raise ConfigError(
+                f"{request_id} is not the whole id of a request",
+                hint="the answer's header x-request-id has all of it",
+            )
         raise ConfigError(
             f"no input was given to explain {request_id} with",
             hint=f'pco explain {request_id} "an input"',
@@ -314,28 +291,21 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
     record = find_record(records_path(), request_id)
     if as_json:
         emit(asdict(record))
-    else:
-        print(_record_text(record))
-
-
-def _record_text(record: Record) -> str:
-    asked = [f"input: {record.input}"] if record.input else []
-    why = [f"why: {record.analysis}"] if record.analysis else []
-    lost = [f"fallbacks: {', '.join(record.fallbacks)}"] if record.fallbacks else []
+        return
     known = f", known by its {record.cached}" if record.cached else ""
     lines = [
         f"{record.id}  {record.time}  status {record.status}",
         f"{record.model}  {record.version}",
         f"mode: {record.mode}{known}",
-        *lost,
-        *asked,
+        *([f"fallbacks: {', '.join(record.fallbacks)}"] if record.fallbacks else []),
+        *([f"input: {record.input}"] if record.input else []),
         f"route: {', '.join(map(str, record.route)) or 'none'}",
         *(
             wrap_text(text, f"  {k:>2}  ")
             for k, text in zip(record.route, record.instincts, strict=True)
         ),
-        *why,
+        *([f"why: {record.analysis}"] if record.analysis else []),
         "prompt:",
         wrap_text(record.prompt),
     ]
-    return "\n".join(lines)
+    print("\n".join(lines))

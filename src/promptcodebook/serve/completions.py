@@ -9,7 +9,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StrictBool, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
@@ -21,19 +23,10 @@ _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "function": "user",
     "assistant": "assistant",
 }
-_READ = frozenset(
-    {
-        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
-        *("seed", "response_format", "stream", "stream_options", "n", "stop"),
-        *("logprobs", "top_logprobs"),
-    }
-)
-"""Body fields with a place of their own; all others are kept as `Sampling.extra`."""
-_MOST_ALTERNATIVES = 20
 _MOST_VALUES = 200_000
 """Of a body: they are read in some 50 ms, and 16 MiB of empty lists in seconds."""
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
-"""'other' must not pass for a whole reply, and the wire has no word for it that is closer."""
+"""'other' must not pass for a whole reply, and the wire has no closer word for it."""
 
 
 class Refusal(Exception):
@@ -82,27 +75,85 @@ class ChatCall:
     """How many alternatives are wanted beside each token's log-probability; None = neither."""
 
 
+Text = InstanceOf[str]
+"""Pydantic's own text refuses half of a surrogate pair, which models and their callers do send."""
+_Count = Annotated[int, Field(strict=True)]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class _Body(BaseModel):
+    """The fields with a place of their own; all others become `Sampling.extra`."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Any = None
+    messages: Annotated[list[InstanceOf[dict[str, Any]]], Field(min_length=1)]
+    temperature: _Number | None = None
+    top_p: _Number | None = None
+    max_completion_tokens: Annotated[_Count, Field(ge=1)] | None = None
+    max_tokens: Annotated[_Count, Field(ge=1)] | None = None
+    seed: _Count | None = None
+    n: Annotated[_Count, Field(ge=1)] | None = None
+    stop: Text | list[Text] | None = None
+    stream: StrictBool | None = None
+    stream_options: InstanceOf[dict[str, Any]] | None = None
+    response_format: InstanceOf[dict[str, Any]] | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Annotated[_Count, Field(ge=0, le=20)] | None = None
+
+
+_MUST_BE = {
+    "messages": "a list of at least one message, each an object",
+    "temperature": "a number",
+    "top_p": "a number",
+    "max_completion_tokens": "a whole number of at least 1",
+    "max_tokens": "a whole number of at least 1",
+    "seed": "a whole number",
+    "n": "a whole number of at least 1",
+    "stop": "a text or a list of texts",
+    "stream": "true or false",
+    "stream_options": "an object",
+    "response_format": "an object",
+    "logprobs": "true or false",
+    "top_logprobs": "a whole number of at most 20",
+}
+
+
 def read_call(data: bytes) -> ChatCall:
     """A request body. Raises Refusal with status 400 and the field at fault."""
-    body = parse_body(data)
-    schema, json_mode = _response_format(body)
-    options = _tree(body, "stream_options")
+    return call_of(parse_body(data))
+
+
+def call_of(tree: Mapping[str, Any]) -> ChatCall:
+    """A parsed body as a call. Raises Refusal with the field at fault."""
+    try:
+        body = _Body.model_validate(tree)
+    except ValidationError as error:
+        field = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
+        raise Refusal(f"{field} must be {_MUST_BE[field]}", param=field) from None
+    if body.top_logprobs and not body.logprobs:
+        raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
+    usage = (body.stream_options or {}).get("include_usage")
+    if not isinstance(usage, bool | None):
+        raise Refusal("include_usage must be true or false", param="include_usage")
+    schema, json_mode = _response_format(body.response_format or {})
+    extra = {name: value for name, value in tree.items() if name not in _Body.model_fields}
+    most = body.max_completion_tokens or body.max_tokens
     return ChatCall(
         request=Request(
             role="executor",
-            messages=_messages(body),
+            messages=tuple(map(_message, body.messages)),
             schema=schema,
-            sample=_whole(body, "seed", 0),
-            model=str(body.get("model") or ""),
-            sampling=_sampling(body),
+            sample=body.seed or 0,
+            model=str(body.model or ""),
+            sampling=Sampling(body.temperature, body.top_p, most, extra),
         ),
-        stream=_flag(body, "stream"),
-        stream_usage=_flag(options, "include_usage"),
-        choices=_whole(body, "n", 1, least=1),
-        stop=_stop(body),
+        stream=bool(body.stream),
+        stream_usage=bool(usage),
+        choices=body.n or 1,
+        stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         json_mode=json_mode,
-        seeded=body.get("seed") is not None,
-        logprobs=_logprobs(body),
+        seeded=body.seed is not None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
 
 
@@ -143,31 +194,15 @@ def _count(data: bytes, characters: bytes) -> int:
     return len(data) - len(data.translate(None, characters))
 
 
-def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    listed = body.get("messages")
-    if not isinstance(listed, list) or not listed:
-        raise Refusal("messages must be a list of at least one message", param="messages")
-    return tuple(_message(each) for each in cast("list[object]", listed))
-
-
-def _message(given: object) -> Message:
-    if not isinstance(given, dict):
-        raise Refusal("each message must be an object", param="messages")
-    tree = cast("dict[str, object]", given)
-    role = str(tree.get("role", "user"))
+def _message(tree: Mapping[str, Any]) -> Message:
+    role, content = str(tree.get("role", "user")), tree.get("content")
     if role not in _SPEAKERS:
         raise Refusal(f"unknown message role {role!r}", param="messages")
-    return Message(_SPEAKERS[role], _content(tree.get("content")))
-
-
-def _content(given: object) -> str:
-    if given is None:
-        return ""
-    if isinstance(given, str):
-        return given
-    if isinstance(given, list):
-        return "".join(map(_text_of, cast("list[object]", given)))
-    raise Refusal("message content must be text", param="messages")
+    if not isinstance(content, str | list | None):
+        raise Refusal("message content must be text", param="messages")
+    if isinstance(content, list):
+        content = "".join(map(_text_of, cast("list[object]", content)))
+    return Message(_SPEAKERS[role], content or "")
 
 
 def _text_of(part: object) -> str:
@@ -184,17 +219,6 @@ def _text_of(part: object) -> str:
     return text
 
 
-def _sampling(body: Mapping[str, Any]) -> Sampling:
-    caps = ("max_completion_tokens", "max_tokens")
-    named = [name for name in caps if body.get(name) is not None]
-    return Sampling(
-        temperature=read_number(body, "temperature"),
-        top_p=read_number(body, "top_p"),
-        max_tokens=_whole(body, named[0], 1, least=1) if named else None,
-        extra={name: value for name, value in body.items() if name not in _READ},
-    )
-
-
 def read_number(body: Mapping[str, Any], name: str) -> float | None:
     """A field that is a finite number or absent. Raises Refusal."""
     value = body.get(name)
@@ -205,55 +229,9 @@ def read_number(body: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def _whole(body: Mapping[str, Any], name: str, default: int, least: int | None = None) -> int:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Refusal(f"{name} must be a whole number", param=name)
-    if least is not None and value < least:
-        raise Refusal(f"{name} must be a whole number of at least {least}", param=name)
-    return value
-
-
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise Refusal(f"{name} must be true or false", param=name)
-    return bool(value)
-
-
-def _logprobs(body: Mapping[str, Any]) -> int | None:
-    top = _whole(body, "top_logprobs", 0, least=0)
-    if top > _MOST_ALTERNATIVES:
-        raise Refusal(f"top_logprobs must be at most {_MOST_ALTERNATIVES}", param="top_logprobs")
-    if top and not _flag(body, "logprobs"):
-        raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
-    return top if _flag(body, "logprobs") else None
-
-
-def _tree(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = body.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise Refusal(f"{name} must be an object", param=name)
-    return cast("dict[str, Any]", value or {})
-
-
-def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
-    value = body.get("stop")
-    listed: object = [value] if isinstance(value, str) else value or []
-    texts = cast("list[object]", listed) if isinstance(listed, list) else [listed]
-    stop = tuple(each for each in texts if isinstance(each, str))
-    if len(stop) != len(texts):
-        raise Refusal("stop must be a text or a list of texts", param="stop")
-    return stop
-
-
-def _response_format(body: Mapping[str, Any]) -> tuple[Schema | None, bool]:
-    tree = _tree(body, "response_format")
-    kind = tree.get("type", "text")
+def _response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
+    place, kind = "response_format", tree.get("type", "text")
     if kind not in ("text", "json_object", "json_schema"):
-        place = "response_format"
         raise Refusal(f"{place}.type must be text, json_object or json_schema", param=place)
     if kind != "json_schema":
         return None, kind == "json_object"
@@ -261,7 +239,6 @@ def _response_format(body: Mapping[str, Any]) -> tuple[Schema | None, bool]:
     outer = cast("dict[str, Any]", named) if isinstance(named, dict) else {}
     schema = outer.get("schema")
     if not isinstance(schema, dict):
-        place = "response_format"
         raise Refusal(f"{place}.json_schema.schema must be an object", param=place)
     return Schema(str(outer.get("name", "")), cast("dict[str, object]", schema)), True
 

@@ -1,10 +1,9 @@
-"""A policy's prompt for a request, within its time: what is cached, and what stands in for a model
-that fails or is slow.
+"""A policy's prompt for a request, within its time.
 
-Without a learned router the encoder is asked first (a call), and unless instincts are put in
-verbatim the generator next (another); the answer itself is the last. Where a call fails or takes
-too long, the S instincts of highest r̄ stand in for the route, and the route's instincts as they
-are for the prompt. Such a prompt is counted and never cached.
+Without a learned router the encoder is called first, then the generator unless instincts are put in
+verbatim; the answer itself is the last call. Where a call fails or takes too long, the S instincts
+of highest r̄ replace the route, and the route's instincts as they are replace the prompt. Such a
+prompt is counted and never cached.
 """
 
 from __future__ import annotations
@@ -78,14 +77,16 @@ class Composing:
         if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
-        if len(text) < _LONG:
-            key, example = self._hashed(text)
-        else:
-            key, example = await asyncio.to_thread(self._hashed, text)
+        long = len(text) >= _LONG
+        key, example = await asyncio.to_thread(self._hashed, text) if long else self._hashed(text)
         known = self._by_input.get(key)
         if known is not None:
             return known
-        route, lost = await self._route(example)
+        found = await _within(self._route_s, self.policy.aroute(example), "encoder")
+        if isinstance(found, str):
+            route, lost = self.policy.spare_route(), found
+        else:
+            route, lost = found, "reply" if found.fallback else ""
         composed = await self._compose(example, route)
         if lost:
             return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
@@ -100,13 +101,6 @@ class Composing:
         """What an input is known by, and the example that it is."""
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         return key, self.policy.example_of(text)
-
-    async def _route(self, example: Example) -> tuple[Route, str]:
-        """A route, and why it is not the encoder's ('' = it is)."""
-        found = await _within(self._route_s, self.policy.aroute(example), "encoder")
-        if isinstance(found, str):
-            return self.policy.spare_route(), found
-        return found, "reply" if found.fallback else ""
 
     async def _compose(self, example: Example, route: Route) -> Composed:
         if self._one_a_route:
@@ -143,20 +137,19 @@ async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | 
 
 
 class _Recent(Generic[_K, _V]):
-    """The last so many values asked for."""
+    """The last `most` values asked for."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._values: OrderedDict[_K, _V] = OrderedDict()
 
     def get(self, key: _K) -> _V | None:
-        value = self._values.get(key)
-        if value is not None:
+        if (value := self._values.get(key)) is not None:
             self._values.move_to_end(key)
         return value
 
     def put(self, key: _K, value: _V) -> None:
         self._values[key] = value
         self._values.move_to_end(key)
-        while len(self._values) > self._most:
+        if len(self._values) > self._most:
             self._values.popitem(last=False)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from promptcodebook.serve.completions import Refusal
-
-Text = InstanceOf[str]
-"""Pydantic's own text refuses half of a surrogate pair, which models and their callers do send."""
+from promptcodebook.serve.completions import Refusal, Text
 
 
 class _Read(BaseModel):
@@ -103,18 +101,15 @@ def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        place = error.errors(include_url=False, include_context=False, include_input=False)[0][
-            "loc"
-        ]
-    field = str(place[0])
-    message = f"{field} must be a text"
-    if field == "messages":
+        place = error.errors(include_url=False, include_input=False)[0]["loc"]
+    message = f"{place[0]} must be a text"
+    if place[0] == "messages":
         message = "each message must be an object with a role"
         if "content" in place:
             message = "message content must be text or a list of parts"
         elif len(place) == 1:
             message = "messages must be a list of at least one message"
-    raise Refusal(message, param=field)
+    raise Refusal(message, param=str(place[0]))
 
 
 _HEADERS = {
@@ -141,6 +136,7 @@ _UPSTREAM = {
     "502": "The model failed or cannot be reached.",
     "504": "The model did not answer in time.",
 }
+_TEXT = {"schema": {"type": "string"}}
 
 
 class _Untitled(GenerateJsonSchema):
@@ -157,55 +153,37 @@ def description() -> dict[str, Any]:
         ref_template="#/components/schemas/{model}",
         schema_generator=_Untitled,
     )
-    stream = {"text/event-stream": {"schema": {"type": "string"}}}
-    own = {"default": {"description": "The model's own error."}}
+    composed = _BODY | _NAME | _KEY
     chat = _answers(
-        "What the model answers; a stream where that was asked for.",
-        {"type": "object"},
-        {**_BODY, **_NAME, **_KEY, **_UPSTREAM},
-        _HEADERS,
+        "What the model answers; a stream where that was asked for.", None, composed | _UPSTREAM
     )
-    chat["200"]["content"] |= stream
-    prompt = _answers(
-        "The prompt and how it came about.", _ref("Prompt"), {**_BODY, **_NAME, **_KEY}, _HEADERS
-    )
-    ready = _answers("It does.", _ref("State"), {})
-    ready["503"] = {**ready["200"], "description": "It is stopping."}
-    counts = {
-        "200": {
-            "description": "The text format.",
-            "content": {"text/plain": {"schema": {"type": "string"}}},
+    chat["200"]["content"]["text/event-stream"] = _TEXT
+    chat["default"] = {"description": "The model's own error."}
+    prompt = _answers("The prompt and how it came about.", "Prompt", composed)
+    for answers in (chat, prompt):
+        answers["200"]["headers"] = {
+            name: {"description": about, **_TEXT} for name, about in _HEADERS.items()
         }
-    }
-    named = {
-        "name": "name",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "minLength": 1},
-    }
-    chat_does = "A completion under the composed prompt"
-    models_do = "The names of the policy that is served"
-    paths = {
-        "/v1/chat/completions": _post("chat", chat_does, "ChatRequest", chat | own),
-        "/v1/prompt": _post("prompt", "The composed prompt alone", "PromptRequest", prompt),
-        "/v1/models": _get(
-            "models", models_do, _answers("Its name and its version.", _ref("ModelList"), _KEY)
-        ),
-        "/v1/models/{name}": _get(
-            "model",
-            "One of them",
-            _answers("It.", _ref("Model"), {**_NAME, **_KEY}),
-            parameters=[named],
-        ),
-        "/metrics": _get("metrics", "Counts for Prometheus", counts | _errors(_KEY)),
-        "/healthz": _get(
-            "healthz",
-            "Whether the server lives",
-            _answers("It does.", _ref("State"), {}),
-            security=[],
-        ),
-        "/readyz": _get("readyz", "Whether it takes requests", ready, security=[]),
-    }
+    metrics = _answers("The text format.", None, _KEY)
+    metrics["200"] = {"description": "The text format.", "content": {"text/plain": _TEXT}}
+    ready = _answers("It does.", "State")
+    ready["503"] = {**ready["200"], "description": "It is stopping."}
+    models = _answers("Its name and its version.", "ModelList", _KEY)
+    schema = {"type": "string", "minLength": 1}
+    named = {"name": "name", "in": "path", "required": True, "schema": schema}
+    rows: Sequence[tuple[str, str, str, dict[str, Any], dict[str, Any]]] = (
+        ("/v1/chat/completions", "chat", "A completion under the composed prompt", chat,
+         {"requestBody": {"required": True, "content": _json("ChatRequest")}}),
+        ("/v1/prompt", "prompt", "The composed prompt alone", prompt,
+         {"requestBody": {"required": True, "content": _json("PromptRequest")}}),
+        ("/v1/models", "models", "The names of the policy that is served", models, {}),
+        ("/v1/models/{name}", "model", "One of them", _answers("It.", "Model", _NAME | _KEY),
+         {"parameters": [named]}),
+        ("/metrics", "metrics", "Counts for Prometheus", metrics, {}),
+        ("/healthz", "healthz", "Whether the server lives", _answers("It does.", "State"),
+         {"security": []}),
+        ("/readyz", "readyz", "Whether it takes requests", ready, {"security": []}),
+    )  # fmt: skip
     about = (
         "A learned policy behind an OpenAI-compatible endpoint. Each request gets the prompt that "
         "the policy composes for it; all else is passed on to the model as it came."
@@ -214,43 +192,31 @@ def description() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "pco serve", "version": "1", "description": about},
         "security": [{"key": []}, {}],
-        "paths": paths,
+        "paths": {
+            path: {
+                "post" if "requestBody" in more else "get": {
+                    "operationId": name, "summary": summary, "responses": answers, **more
+                }
+            }
+            for path, name, summary, answers, more in rows
+        },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "schemas": schemas["$defs"],
         },
-    }
+    }  # fmt: skip
 
 
-def _ref(model: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{model}"}
-
-
-def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _json(model: str | None) -> dict[str, Any]:
+    schema = {"type": "object"} if model is None else {"$ref": f"#/components/schemas/{model}"}
     return {"application/json": {"schema": schema}}
 
 
-def _errors(told: Mapping[str, str]) -> dict[str, Any]:
-    return {s: {"description": why, "content": _json(_ref("Error"))} for s, why in told.items()}
-
-
 def _answers(
-    what: str,
-    schema: Mapping[str, Any],
-    errors: Mapping[str, str],
-    headers: Mapping[str, str] = {"x-request-id": _HEADERS["x-request-id"]},
+    about: str, model: str | None, errors: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
     """The answers of a path: the one it gives, and the errors it may give."""
-    listed = {n: {"description": d, "schema": {"type": "string"}} for n, d in headers.items()}
-    done = {"description": what, "headers": listed, "content": _json(schema)}
-    return {"200": done, **_errors(errors)}
-
-
-def _get(name: str, summary: str, answers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {"get": {"operationId": name, "summary": summary, "responses": answers, **more}}
-
-
-def _post(name: str, summary: str, body: str, answers: Mapping[str, Any]) -> dict[str, Any]:
-    sent = {"required": True, "content": _json(_ref(body))}
-    does = {"operationId": name, "summary": summary, "requestBody": sent, "responses": answers}
-    return {"post": does}
+    headers = {"x-request-id": {"description": _HEADERS["x-request-id"], **_TEXT}}
+    done = {"description": about, "headers": headers, "content": _json(model)}
+    failed = {s: {"description": why, "content": _json("Error")} for s, why in errors.items()}
+    return {"200": done, **failed}

@@ -1,5 +1,5 @@
 """What a server says about itself: Prometheus counts, the place where a call failed, and a log that
-nobody can flood. Nothing here is made from the text of a request."""
+callers cannot flood. Nothing here is made from the text of a request."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from promptcodebook.errors import import_extra
 from promptcodebook.serve.composing import Composed
+
+if TYPE_CHECKING:
+    from promptcodebook.serve.versions import Live
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Where the histogram of latencies is cut."""
@@ -54,28 +57,21 @@ class Metrics:
 class PolicyMetrics(Metrics):
     """Those of a policy that is served; the counts of `live` are asked when the page is read."""
 
-    def __init__(self, in_flight: Callable[[], int], live: Moves) -> None:
+    def __init__(self, in_flight: Callable[[], int], live: Live) -> None:
         super().__init__("serving a policy", in_flight)
-        about = "Prompts composed, by the calls that an answer takes and how the prompt was known."
-        self._prompts = self._counter("pco_prompts", about, "mode", "cached")
-        about = "Prompts that had to do without a model, by which and why."
-        self._fallbacks = self._counter("pco_fallbacks", about, "part", "reason")
-        about = "How often another version was taken up."
-        self._gauge("pco_version_moves", about, lambda: live.moves)
-        about = "How often the version to serve could not be read."
-        self._gauge("pco_version_failures", about, lambda: live.failures)
+        self._prompts = self._counter(
+            "pco_prompts", "Prompts composed, by calls an answer and cache.", "mode", "cached"
+        )
+        self._fallbacks = self._counter(
+            "pco_fallbacks", "Prompts without a model's part, and why.", "part", "reason"
+        )
+        self._gauge("pco_version_moves", "Versions taken up since the start.", lambda: live.moves)
+        self._gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
 
     def composed(self, mode: str, composed: Composed) -> None:
         self._prompts.labels(mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()
-
-
-class Moves(Protocol):
-    """What counts the versions taken up."""
-
-    moves: int
-    failures: int
 
 
 class Seldom(logging.Filter):

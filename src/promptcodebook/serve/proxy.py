@@ -93,10 +93,9 @@ _PIECE = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What is served: a ref's `name`, without 'pco/'. `conversation` = all turns are the input, not
-    the last one's text alone; `joined` = the prompt stands within the caller's own first
-    instruction; `texts` = what requests say is recorded too; `spending` = who may spend how much
-    a day."""
+    """What is served: a ref's `name`, without 'pco/'. `spending` = what callers may spend a day;
+    `conversation` = all turns are the input, not the last one alone; `joined` = the prompt goes
+    into the caller's own first instruction; `texts` = what requests say is recorded too."""
 
     name: str
     live: Live
@@ -150,7 +149,7 @@ class Proxy:
             "/metrics": ("GET", self._page),
             "/healthz": ("GET", self._health),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", _description),
+            "/openapi.json": ("GET", self._description),
         }
         return self._admission.listening(paths, self._metrics, host, port)
 
@@ -168,7 +167,7 @@ class Proxy:
         messages: Messages = body["messages"]
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._asked(body)) as composing,
+            self.policies.live.using(await self._version(body.get("model"))) as composing,
         ):
             text = input_of(messages, whole=self.policies.conversation)
             composed = await self._composed(composing, text, visit)
@@ -208,7 +207,7 @@ class Proxy:
             given = input_of(body["messages"], whole=self.policies.conversation)
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._asked(body)) as composing,
+            self.policies.live.using(await self._version(body.get("model"))) as composing,
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
@@ -240,15 +239,11 @@ class Proxy:
             visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
         return composed
 
-    async def _asked(self, body: Mapping[str, Any]) -> Served:
-        """The version that a request names. Raises Refusal for one that is not served."""
-        model: str | None = body.get("model")
-        return await self._version(model) if model else self.policies.live.now
-
-    async def _version(self, model: str) -> Served:
-        """The one of now by the ref's name; by its hash also one from before. Raises Refusal."""
-        live, name = self.policies.live, model.removeprefix(_PREFIX)
-        if name == self.policies.name:
+    async def _version(self, model: object) -> Served:
+        """What a request's model names: the version of now by the ref's name, or also one from
+        before by its hash. Raises Refusal."""
+        live, name = self.policies.live, str(model or "").removeprefix(_PREFIX)
+        if name in ("", self.policies.name):
             return live.now
         if _HASH.fullmatch(name):
             if live.version.startswith(name):
@@ -257,9 +252,8 @@ class Proxy:
                 earlier = await live.earlier(name)
             except PcoError as error:
                 _log.error("%s cannot be served: %s", name, error)
-                raise Refusal(
-                    f"{name} cannot be served now", status=503, kind="server_error"
-                ) from None
+                said = f"{name} cannot be served now"
+                raise Refusal(said, status=503, kind="server_error") from None
             if earlier is not None:
                 return earlier
         text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
@@ -268,36 +262,26 @@ class Proxy:
     async def _respond(
         self, request: web.BaseRequest, answer: Answer, visit: Visit
     ) -> web.StreamResponse:
+        """The answer, at the pace of who takes it."""
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
+        if answer.pieces is None and len(answer.body) <= _PIECE:
+            return web.Response(body=answer.body, status=answer.status, headers=headers)
+        response = web.StreamResponse(status=answer.status, headers=headers)
         if answer.pieces is None:
-            if len(answer.body) <= _PIECE:
-                return web.Response(body=answer.body, status=answer.status, headers=headers)
-            return await self._send(request, answer, headers)
-        headers["Cache-Control"] = "no-store"
-        response = web.StreamResponse(headers=headers)
+            response.content_length = len(answer.body)
+        else:
+            response.headers["Cache-Control"] = "no-store"
         try:
             await response.prepare(request)
-            async with aclosing(answer.pieces) as pieces:
+            async with aclosing(answer.pieces or _cut(answer.body)) as pieces:
                 try:
                     async for piece in pieces:
                         await self._write(request, response, piece)
                 except Refusal as refusal:
-                    told = json.dumps(error_body(refusal)).encode()
-                    await self._write(request, response, b"\n\ndata: " + told + b"\n\n")
+                    said = json.dumps(error_body(refusal)).encode()
+                    await self._write(request, response, b"\n\ndata: " + said + b"\n\n")
         finally:
             answer.close()
-        await response.write_eof()
-        return response
-
-    async def _send(
-        self, request: web.BaseRequest, answer: Answer, headers: Mapping[str, str]
-    ) -> web.StreamResponse:
-        """A long body, at the pace of who takes it."""
-        response = web.StreamResponse(status=answer.status, headers=headers)
-        response.content_length = len(answer.body)
-        await response.prepare(request)
-        for start in range(0, len(answer.body), _PIECE):
-            await self._write(request, response, answer.body[start : start + _PIECE])
         await response.write_eof()
         return response
 
@@ -316,29 +300,27 @@ class Proxy:
     def _record(
         self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
     ) -> None:
-        records, route = self.policies.records, composed.route
-        if records is None:
+        if self.policies.records is None:
             return
-        book = composing.policy.codebook
-        told: dict[str, Any] = {}
+        route = composed.route
+        own: dict[str, Any] = {}
         if self.policies.texts:
-            told = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
-        records.put(
-            Record(
-                id=visit.id,
-                time=now(),
-                model=_PREFIX + self.policies.name,
-                version=composing.version,
-                mode=composing.mode,
-                route=route.indices,
-                instincts=tuple(book[k].text for k in route.indices),
-                prompt=composed.prompt,
-                fallbacks=composed.fallbacks,
-                cached=composed.cached,
-                status=status,
-                **told,
-            )
+            own = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
+        record = Record(
+            id=visit.id,
+            time=now(),
+            model=_PREFIX + self.policies.name,
+            version=composing.version,
+            mode=composing.mode,
+            route=route.indices,
+            instincts=tuple(composing.policy.codebook[k].text for k in route.indices),
+            prompt=composed.prompt,
+            fallbacks=composed.fallbacks,
+            cached=composed.cached,
+            status=status,
+            **own,
         )
+        self.policies.records.put(record)
 
     async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         version = self.policies.live.version
@@ -361,10 +343,15 @@ class Proxy:
         return json_response({"status": "ok"}, visit)
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        state = "stopping" if self.stopping else "ok"
-        told = {"status": state, "version": self.policies.live.version}
-        return json_response(told, visit, 503 if self.stopping else 200)
+        state = {"status": "ok", "version": self.policies.live.version}
+        if self.stopping:
+            return json_response({**state, "status": "stopping"}, visit, 503)
+        return json_response(state, visit)
+
+    async def _description(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        return json_response(description(), visit)
 
 
-async def _description(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-    return json_response(description(), visit)
+async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]

@@ -1,12 +1,9 @@
-"""A small chat-completions server: one Backend behind /v1/chat/completions, /v1/models, /healthz.
-
-aiohttp stays in this file. `completions.py` reads and writes the bodies, and a Backend sees only
-values.
-"""
+"""A small chat-completions server: one Backend, its models and its health."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -44,23 +41,16 @@ class Backend(Protocol):
     async def __call__(self, call: ChatCall) -> Reply | Stream: ...
 
 
-def _no_pages() -> Mapping[tuple[str, str], Page]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is served. The first of `models` answers calls that name none.
-
-    `owner` stands in the list of models and begins every reply's id; `pages` are further addresses
-    by method and path, such as ("GET", "/stats"). `key` is what callers must send; without one it
-    answers to this machine alone.
-    """
+    """What is served. The first of `models` answers calls that name none. `owner` is theirs in the
+    list of models and begins every reply's id; `pages` are further addresses by method and path.
+    `key` is what callers must send; without one it answers this machine alone."""
 
     backend: Backend
     models: tuple[str, ...]
     owner: str
-    pages: Mapping[tuple[str, str], Page] = field(default_factory=_no_pages)
+    pages: Mapping[tuple[str, str], Page] = field(default_factory=dict[tuple[str, str], Page])
     key: str = ""
 
 
@@ -99,7 +89,7 @@ async def serving(
     site: Site, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncGenerator[Address, None]:
     """The server, listening while the block runs. Raises OSError when the port is taken."""
-    # A caller that hangs up cancels its call: what it asked for is not finished for nobody.
+    # A caller that hangs up cancels its call.
     runner = web.AppRunner(
         _application(site),
         access_log=None,
@@ -126,25 +116,37 @@ def _application(site: Site) -> web.Application:
         ("GET", "/health"): lambda: health,
         **site.pages,
     }
-    guard = _guard(Callers((site.key,)))
+    callers, numbers = Callers((site.key,)), itertools.count(1)
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
+        try:
+            if request.path not in _OPEN:
+                callers.admit(request.headers)
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            return _refuse(Refusal("the body is longer than 16 MiB", status=413))
+        except Refusal as refusal:
+            return _refuse(refusal)
+        except Dropped:
+            return await _break_off(request)
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        call = _admit(site, read_call(await request.read()))
+        reply = await site.backend(call)
+        completion = Completion(f"{site.owner}-{next(numbers)}", call.request.model)
+        pieces = _one_piece(reply) if isinstance(reply, Reply) else reply
+        if call.stream:
+            return await _stream(request, completion, pieces, with_usage=call.stream_usage)
+        async with aclosing(pieces):
+            whole = [piece async for piece in pieces if isinstance(piece, Reply)]
+        return _json(completion.body(whole[0]))
+
     application = web.Application(client_max_size=_LONGEST_BODY, middlewares=[guard])
-    application.router.add_post("/v1/chat/completions", _Chat(site).answer)
+    application.router.add_post("/v1/chat/completions", chat)
     for (method, path), page in pages.items():
         application.router.add_route(method, path, _show(page))
     return application
-
-
-def _guard(callers: Callers) -> Any:
-    @web.middleware
-    async def guarded(request: web.Request, handler: Any) -> web.StreamResponse:
-        if request.path not in _OPEN:
-            try:
-                callers.admit(request.headers)
-            except Refusal as refusal:
-                return _refuse(refusal)
-        return await handler(request)
-
-    return guarded
 
 
 def _show(page: Page) -> Callable[[web.Request], Any]:
@@ -154,42 +156,16 @@ def _show(page: Page) -> Callable[[web.Request], Any]:
     return show
 
 
-class _Chat:
-    """/v1/chat/completions of one site; completions are numbered as they come."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._number = 0
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        try:
-            call = self._admit(read_call(await request.read()))
-            reply = await self._site.backend(call)
-        except web.HTTPRequestEntityTooLarge:
-            return _refuse(Refusal("the body is longer than 16 MiB", status=413))
-        except Refusal as refusal:
-            return _refuse(refusal)
-        except Dropped:
-            return await _break_off(request)
-        self._number += 1
-        completion = Completion(f"{self._site.owner}-{self._number}", call.request.model)
-        if call.stream:
-            pieces = _one_piece(reply) if isinstance(reply, Reply) else reply
-            return await _stream(request, completion, pieces, with_usage=call.stream_usage)
-        whole = reply if isinstance(reply, Reply) else await _join(reply)
-        return _json(completion.body(whole))
-
-    def _admit(self, call: ChatCall) -> ChatCall:
-        """The call with the name of the model that answers it. Raises Refusal."""
-        models = self._site.models
-        name = call.request.model or models[0]
-        if name not in models:
-            there = " and ".join(repr(model) for model in models)
-            text = f"no model {name!r} here; there is {there}"
-            raise Refusal(text, status=404, kind="model_not_found", param="model")
-        if call.choices != 1:
-            raise Refusal("a call gets one choice here: n must be 1", param="n")
-        return replace(call, request=replace(call.request, model=name))
+def _admit(site: Site, call: ChatCall) -> ChatCall:
+    """The call with the name of the model that answers it. Raises Refusal."""
+    name = call.request.model or site.models[0]
+    if name not in site.models:
+        there = " and ".join(map(repr, site.models))
+        text = f"no model {name!r} here; there is {there}"
+        raise Refusal(text, status=404, kind="model_not_found", param="model")
+    if call.choices != 1:
+        raise Refusal("a call gets one choice here: n must be 1", param="n")
+    return replace(call, request=replace(call.request, model=name))
 
 
 async def _one_piece(reply: Reply) -> Stream:
@@ -197,15 +173,6 @@ async def _one_piece(reply: Reply) -> Stream:
     if reply.text:
         yield reply.text
     yield reply
-
-
-async def _join(stream: Stream) -> Reply:
-    """A stream's last word. Raises RuntimeError when it ends without a Reply."""
-    async with aclosing(stream):
-        async for piece in stream:
-            if isinstance(piece, Reply):
-                return piece
-    raise RuntimeError("a stream ended without its Reply")
 
 
 async def _stream(

@@ -1,12 +1,10 @@
-"""What each caller may spend a day, and the last requests with what they were prompted with.
+"""What each caller may spend a day, and the last requests with their prompts.
 
-A call reserves the most that it can cost, and is booked at what it took. So spending passes no
-budget while the model keeps to the length it was given. The day is UTC's. Reservations are on disk
-within a moment: a restart gives nothing back, and what a kill left in flight counts as spent. Each
-server counts for itself.
-
-`pco explain REQUEST_ID` reads the records of requests. They hold neither the request's text nor the
-encoder's analysis, unless asked for; a composed prompt may still repeat words of the input.
+A call reserves the most that it can cost and is booked at what it took, so spending stays within
+the budget while the model keeps to the length it was given. The day is UTC's. Reservations are on
+disk within a moment: a restart gives nothing back, and calls cut off by a kill count as spent. Each
+server counts for itself. Records hold neither the request's text nor the encoder's analysis, unless
+asked for; a composed prompt may still repeat words of the input.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sqlite3
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -54,8 +52,8 @@ _LAYOUT = Layout(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A request's prompt and how it came about. `time` is in UTC; `instincts` are the route's
-    texts; `input`, `analysis` and `constraints` are '' and () unless texts are kept."""
+    """A request's prompt and how it came about. `time` is in UTC, `instincts` the route's texts;
+    `input`, `analysis` and `constraints` are empty unless texts are kept."""
 
     id: str
     time: str
@@ -78,8 +76,7 @@ def now() -> str:
 
 
 def is_request_id(text: str) -> bool:
-    digits = text.removeprefix(_PREFIX)
-    return digits != text and len(digits) == _DIGITS and set(digits) <= set("0123456789abcdef")
+    return re.fullmatch(rf"{_PREFIX}[0-9a-f]{{{_DIGITS}}}", text) is not None
 
 
 def new_request_id() -> str:
@@ -92,66 +89,71 @@ def records_path() -> Path:
     return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
 
 
-def open_writer(path: Path, each_batch: Write | None = None) -> Writer:
-    """The file, to be written to; several may write to one. Raises StoreError."""
-    if not path.parent.is_dir():
-        try:
-            path.parent.parent.mkdir(parents=True, exist_ok=True)
-            make_private_folder(path.parent)
-        except OSError as error:
-            raise store_os_error(error, path.parent) from None
-    return Writer(path, _LAYOUT, each_batch=each_batch)
+class _Kept:
+    """A file that is written to in the background: requests do not wait for it, nor fail for it.
+    Several processes may write to one. Raises StoreError."""
 
+    def __init__(self, path: Path, what: str, each_batch: Write | None = None) -> None:
+        if not path.parent.is_dir():
+            try:
+                path.parent.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
+            except OSError as error:
+                raise store_os_error(error, path.parent) from None
+        self._writer = Writer(path, _LAYOUT, each_batch=each_batch)
+        self._what = what
+        self._fails = False
 
-class Records:
-    """The requests in the file, as a server writes them. Raises StoreError."""
-
-    def __init__(self, path: Path, most: int) -> None:
-        def prune(db: sqlite3.Connection) -> None:
-            db.execute(
-                "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?",
-                (most,),
-            )
-
-        self._writer = open_writer(path, prune)
-        self._lock = threading.Lock()
-        self._waiting: list[Record] = []
-        self.lost = 0
-
-    def put(self, record: Record) -> None:
-        """Handed over and forgotten: a record that the disk refuses is counted, and no request
-        fails for it. Called in an event loop; on the disk within a moment, together with those of
-        that moment, since a transaction for each would cost a request more than its routing."""
-        with self._lock:
-            self._waiting.append(record)
-            first = len(self._waiting) == 1
-        if first:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+    def _soon(self) -> None:
+        """Writes within a moment, together with all of that moment."""
+        asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
 
     def _write(self) -> None:
-        with self._lock:
-            records, self._waiting = self._waiting, []
+        raise NotImplementedError
 
-        def write(db: sqlite3.Connection) -> None:
-            packer = Packer()
-            rows = [(record.id, packer.pack(_tree(record))) for record in records]
-            db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
-
-        if not records:
-            return
+    def _send(self, write: Write) -> None:
         try:
             self._writer.send(write)
         except StoreError as error:
-            if not self.lost:
-                _log.error("requests are not recorded any more: %s", error)
-            self.lost += len(records)
+            self._failed(error)
 
     def close(self) -> None:
         self._write()
         try:
             self._writer.close()
         except StoreError as error:
-            _log.error("requests were not recorded: %s", error)
+            self._failed(error)
+
+    def _failed(self, error: StoreError) -> None:
+        if not self._fails:
+            _log.error("%s not recorded: %s", self._what, error)
+        self._fails = True
+
+
+class Records(_Kept):
+    """The last `most` requests, as a server writes them."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        oldest = "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"
+        super().__init__(path, "requests are", lambda db: db.execute(oldest, (most,)))
+        self._waiting: list[Record] = []
+
+    def put(self, record: Record) -> None:
+        """Called in an event loop."""
+        self._waiting.append(record)
+        if len(self._waiting) == 1:
+            self._soon()
+
+    def _write(self) -> None:
+        records, self._waiting = self._waiting, []
+
+        def write(db: sqlite3.Connection) -> None:
+            packer = Packer()
+            rows = [(record.id, packer.pack(_tree(record))) for record in records]
+            db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
+
+        if records:
+            self._send(write)
 
 
 def _tree(record: Record) -> dict[str, Any]:
@@ -161,20 +163,16 @@ def _tree(record: Record) -> dict[str, Any]:
 
 def find_record(path: Path, request_id: str) -> Record:
     """Raises StoreError where there is none, or none any more."""
-    missing = StoreError(
-        f"no request {request_id} is recorded in {path}",
-        hint="the record keeps the last requests only: pco serve REF --records N; "
-        "PCO_REQUESTS names its file",
-    )
-    if not path.is_file():
-        raise missing
-    reader = Reader(path, _LAYOUT)
-    try:
-        rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
-    finally:
-        reader.close()
+    rows = list[Any]()
+    if path.is_file():
+        with closing(Reader(path, _LAYOUT)) as reader:
+            rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
     if not rows:
-        raise missing
+        raise StoreError(
+            f"no request {request_id} is recorded in {path}",
+            hint="the record keeps the last requests only: pco serve REF --records N; "
+            "PCO_REQUESTS names its file",
+        )
     tree: dict[str, Any] = unpack(rows[0][0])
     for name in ("route", "instincts", "fallbacks", "constraints"):
         tree[name] = tuple(tree[name])
@@ -188,10 +186,6 @@ _PREAMBLE = 128
 _EPSILON = 1e-9
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True)
 class Paid:
     """What a call took; the most that it can have cost until that is known."""
@@ -199,10 +193,10 @@ class Paid:
     usage: Usage
 
 
-class Spending:
-    """The budgets a day of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
-    call that composing a prompt takes. The first of `models` is the one behind the policy; a
-    request that names no length gets `length` where tokens or money count.
+class Spending(_Kept):
+    """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
+    call of composing a prompt. The first of `models` is the one behind the policy; a request that
+    names no length gets `length` where tokens or money count.
 
     Raises ConfigError for a money budget over an unknown price, StoreError.
     """
@@ -214,7 +208,7 @@ class Spending:
         prices: PriceTable,
         models: Sequence[str],
         length: int,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if any(budget.usd is not None for budget in allowed.values()):
             prices.require(models)
@@ -227,7 +221,7 @@ class Spending:
         self._in_flight: dict[int, tuple[str, str, Usage]] = {}
         self._tickets = 0
         self._unwritten: dict[tuple[str, str], Usage] = {}
-        self._writer = open_writer(path)
+        super().__init__(path, "what callers spend is")
         self._spent: dict[str, Usage] = {}
 
         def read(db: sqlite3.Connection) -> None:
@@ -247,12 +241,11 @@ class Spending:
         if self._day != today.date().isoformat():
             self._day, self._spent = today.date().isoformat(), {}
         ahead = self._spent.get(caller, Usage()) + replace(most, cost=most.cost or 0.0)
-        limits = (
+        for limit, needed, words in (
             (budget.calls, ahead.calls, "{:,} calls"),
             (budget.tokens, ahead.tokens, "{:,} tokens"),
             (budget.usd, (ahead.cost or 0.0) - _EPSILON, "${:g}"),
-        )
-        for limit, needed, words in limits:
+        ):
             if limit is not None and needed > limit:
                 midnight = today.replace(hour=0, minute=0, second=0, microsecond=0)
                 resets = midnight + timedelta(days=1)
@@ -260,8 +253,8 @@ class Spending:
                     f"what this key may spend is {words.format(limit)} a day, and this call may "
                     f"pass it: the budget resets at {resets:%Y-%m-%d %H:%M} UTC"
                 )
-                wait = (resets - today).total_seconds()
-                raise Refusal(text, status=429, kind="insufficient_quota", retry_after=int(wait))
+                wait = int((resets - today).total_seconds())
+                raise Refusal(text, status=429, kind="insufficient_quota", retry_after=wait)
         self._tickets += 1
         self._in_flight[self._tickets] = self._day, caller, most
         self._add(self._day, caller, most)
@@ -278,7 +271,7 @@ class Spending:
         if day == self._day:
             self._spent[caller] = self._spent.get(caller, Usage()) + usage
         if not self._unwritten:
-            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+            self._soon()
         key = caller, day
         self._unwritten[key] = self._unwritten.get(key, Usage()) + usage
 
@@ -294,17 +287,7 @@ class Spending:
                 rows,
             )
 
-        try:
-            self._writer.send(write)
-        except StoreError as error:
-            _log.error("what callers spend is not recorded any more: %s", error)
-
-    def close(self) -> None:
-        self._write()
-        try:
-            self._writer.close()
-        except StoreError as error:
-            _log.error("what callers spent was not recorded: %s", error)
+        self._send(write)
 
     def paying(self, caller: str) -> None:
         """The calls of this task's request are for the caller from now on."""

@@ -45,17 +45,17 @@ Usage = Literal["ignored", "told", "hidden"]
 
 
 class _Watch:
-    """Reads a stream's events, one after the other: their usage, and a key that comes in pieces."""
+    """Reads a stream's events: their usage, and a key that comes in pieces. Lines wait in `held`
+    while a key may have begun in them."""
 
     def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
         self.told: dict[str, object] = {}
+        self.held = b""
         self._usage = usage
         self._hidden = False
         self._secrets = [each.decode("latin-1") for each in secrets]
         self._most = max(map(len, self._secrets), default=0)
         self._said: dict[int, str] = {}
-        self.held = b""
-        """Lines that wait, since a key may have begun in them."""
 
     def passes(self, lines: bytes) -> bytes:
         """What of the lines may go on now, after those that waited. Raises Refusal at a key."""
@@ -112,14 +112,13 @@ def _texts(tree: Any) -> Iterator[str]:
 
 
 def _is_telling(secret: bytes) -> bool:
-    """Whether nobody writes it by chance."""
-    return len(secret) >= 24 or (
-        len(secret) >= 16 and any(each in b"0123456789" for each in secret)
-    )
+    """Whether a text contains it only if it is the key."""
+    return len(secret) >= 24 or (len(secret) >= 16 and any(c in b"0123456789" for c in secret))
 
 
-def refusal_for(error: LMError) -> Refusal:
-    """An error of the model's for a caller, who need not know where it lives."""
+def _refusal(error: LMError) -> Refusal:
+    """A model's error, logged, for a caller, who need not know where the model runs."""
+    _log.warning("%s", error)
     status, text = _WORDS.get(error.incident, (502, "the model failed"))
     return Refusal(text, status=status, kind="upstream_error", unpaid=not error.sent)
 
@@ -221,7 +220,7 @@ class Upstream:
         try:
             reply = await self._transport.open(self._url, self._where, data)
         except LMError as error:
-            raise self._failure(error) from None
+            raise _refusal(error) from None
         return await self._answer(reply, _Watch(self._telling, usage))
 
     async def close(self) -> None:
@@ -237,7 +236,7 @@ class Upstream:
         try:
             body = self._scrub(await reply.whole(), reply.status)
         except LMError as error:
-            raise self._failure(error) from None
+            raise _refusal(error) from None
         finally:
             reply.close()
         if reply.status in _OURS or 300 <= reply.status < 400:
@@ -265,15 +264,11 @@ class Upstream:
             if ready := watch.passes(self._scrub(rest)) + watch.held:
                 yield ready
         except LMError as error:
-            raise self._failure(error) from None
+            raise _refusal(error) from None
 
     def _scrub(self, data: bytes, status: int = 200) -> bytes:
-        """Without our secrets: a server that echoes what it was sent gives them to nobody. A good
-        reply is the model's own text, where only what can be nothing but a key is taken for one."""
+        """Without our secrets, which a server may echo. A good reply is the model's own text: only
+        what can be nothing but a key is removed there."""
         for secret in self._telling if status == 200 else self._secrets:
             data = data.replace(secret, b"***")
         return data
-
-    def _failure(self, error: LMError) -> Refusal:
-        _log.warning("%s", error)
-        return refusal_for(error)

@@ -1,5 +1,4 @@
-"""The version of a policy that is served now, how a moved ref is taken up, and earlier versions
-that callers ask for by hash.
+"""The version of a policy that is served now, and earlier ones that callers ask for by hash.
 
 A request keeps the version that it began with. A version that is no longer served is closed when
 its last request ends.
@@ -24,7 +23,7 @@ from promptcodebook.serve.metrics import kind_and_place
 
 _log = logging.getLogger(__name__)
 _EARLIER = 4
-"""Earlier versions at work at once; beyond them the one that was asked for longest ago goes."""
+"""Earlier versions at work at once; then the one that was asked for longest ago goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +47,8 @@ class PolicySource(Protocol):
     """Where a served policy comes from."""
 
     def read(self, known: str) -> Version | None:
-        """The version that is to be served now, None while that is still `known` ('' = none is
-        yet). Cheap where nothing moved: it is asked several times a second, from a thread. Raises
-        PcoError where it cannot be read, and what is served stays.
-        """
-        ...
-
-
-class Archive(Protocol):
-    """Where versions from before the present one are kept."""
-
-    def find(self, start: str) -> str:
-        """The name of the one that may still be asked for and begins so; '' where there is none, or
-        several. Asked from a thread. Raises PcoError where it cannot be read."""
-        ...
-
-    def version(self, name: str) -> Version:
-        """One that was found. Asked from a thread. Raises PcoError where it cannot be read."""
+        """The version to serve now; None where it is still `known` ('' = none is). Asked from a
+        thread several times a second. Raises PcoError where it cannot be read."""
         ...
 
 
@@ -106,9 +90,8 @@ class FileSource:
 
 
 class RegistrySource:
-    """A ref in the registry: where it moves to is served. As an `Archive` it has the versions that
-    the ref can be rolled back to: never one that it was rolled back from, nor any that did not pass
-    the gate to this ref."""
+    """A ref in the registry: where it moves to is served. Callers may also ask for a version that
+    the ref can be rolled back to."""
 
     def __init__(self, registry: Registry, ref: str) -> None:
         self._registry = registry
@@ -127,6 +110,7 @@ class RegistrySource:
         return Version(now, self._registry.policy(now))
 
     def find(self, start: str) -> str:
+        """The name of the one version that begins so; '' for none or several. Raises PcoError."""
         found = {name for name in self._registry.held(self._ref) if name.startswith(start)}
         return found.pop() if len(found) == 1 else ""
 
@@ -144,65 +128,50 @@ class Served:
 
 
 class Live:
-    """What is served now, and from `archive` what was before (None = nothing). `make` puts a
-    version to work; `moves` and `failures` are counts."""
+    """What is served now, and for a ref what was before. `make` puts a version to work; `moves` and
+    `failures` are counts."""
 
-    def __init__(
-        self,
-        source: PolicySource,
-        make: Callable[[Version], Composing],
-        archive: Archive | None = None,
-    ) -> None:
+    def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
         self._source = source
         self._make = make
-        self._archive = archive
-        self._now = Served(self._first())
+        first = source.read("")
+        assert first is not None, "a source has a version when none is known"
+        self.now = Served(make(first))
         self._earlier: dict[str, Served] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._refused = ""
         self.moves = 0
         self.failures = 0
 
-    def _first(self) -> Composing:
-        version = self._source.read("")
-        assert version is not None, "a source has a version when none is known"
-        return self._make(version)
-
     @property
     def version(self) -> str:
-        return self._now.composing.version
-
-    @property
-    def now(self) -> Served:
-        return self._now
+        return self.now.composing.version
 
     async def earlier(self, start: str) -> Served | None:
         """The version from before the present one whose name begins so, None where there is none.
-        Asked anew each time whether it may be: a rollback withdraws what it leaves. Raises
-        PcoError where that cannot be read."""
-        if self._archive is None:
+        A rollback withdraws what it leaves, so this is checked each time. Raises PcoError."""
+        archive = self._source
+        if not isinstance(archive, RegistrySource):
             return None
-        name = await asyncio.to_thread(self._archive.find, start)
+        name = await asyncio.to_thread(archive.find, start)
         if not name:
             return None
-        served = self._earlier.pop(name, None) or await self._put_to_work(self._archive, name)
+        served = self._earlier.pop(name, None)
+        if served is None:
+            served = Served(await asyncio.to_thread(lambda: self._make(archive.version(name))))
+            if (known := self._earlier.pop(name, None)) is not None:
+                self._end(served)  # another request was faster
+                served = known
         self._earlier[name] = served
         while len(self._earlier) > _EARLIER:
             self._end(self._earlier.pop(next(iter(self._earlier))))
         return served
 
-    async def _put_to_work(self, archive: Archive, name: str) -> Served:
-        made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
-        if (known := self._earlier.pop(name, None)) is None:
-            return Served(made)
-        self._end(Served(made))  # another request was faster
-        return known
-
     @contextmanager
     def using(self, served: Served | None = None) -> Generator[Composing]:
-        """A version for one request: the one of now unless another is named. No await may stand
-        between its finding and this, else it may be closed by then."""
-        served = served or self._now
+        """A version for one request: the present one unless another is named. Await nothing between
+        finding a version and this: it may be closed by then."""
+        served = served or self.now
         served.users += 1
         try:
             yield served.composing
@@ -211,29 +180,29 @@ class Live:
             self._close_unused(served)
 
     async def look(self) -> bool:
-        """Whether another version is served from now on. One that cannot be read is told once, and
-        the present one stays: whatever goes wrong, the next look may find it right."""
+        """Whether another version is served from now on. A version that cannot be read is logged
+        once, and the present one stays; the next look tries again."""
         try:
             made = await asyncio.to_thread(self._other)
         except Exception as error:
             # Another's message may quote anything.
-            told = str(error) if isinstance(error, PcoError) else kind_and_place(error)
+            said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
             self.failures += 1
-            if told != self._refused:
-                self._refused = told
-                _log.error("the version served stays %s: %s", self.version, told)
+            if said != self._refused:
+                self._refused = said
+                _log.error("the version served stays %s: %s", self.version, said)
             return False
         if made is None:
             return False
         self._refused = ""
-        before, self._now = self._now, Served(made)
+        before, self.now = self.now, Served(made)
         self.moves += 1
         self._end(before)
         _log.warning("now serving %s", made.version)
         return True
 
     async def watch(self, every_s: float) -> None:
-        """Looks again and again, until cancelled."""
+        """Looks until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             await self.look()
@@ -243,7 +212,7 @@ class Live:
             self._end(self._earlier.popitem()[1])
         if self._closing:
             await asyncio.wait(self._closing)
-        await self._now.composing.close()
+        await self.now.composing.close()
 
     def _other(self) -> Composing | None:
         version = self._source.read(self.version)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bench.audit import SETS, UNTUNED, Labelled, rates, read, share, wrong
 from promptcodebook.audit.report import (
     AuditReport,
     HazardJudge,
+    PresidioScan,
     audit,
     audit_with_judge,
     hazards,
     texts_of,
 )
 from promptcodebook.calls import Request
-from promptcodebook.errors import ParseError, PolicyError
+from promptcodebook.errors import MissingExtra, ParseError, PolicyError
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
@@ -224,3 +229,64 @@ def test_findings_come_gravest_first() -> None:
     assert [f.severity for f in report.findings] == ["high", "medium", "medium"]
     assert [f.where for f in report.findings] == ["c1", "c0", "c2"]
     assert not replace(report, findings=report.of("medium")).fails
+
+
+def test_a_missing_presidio_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "presidio_analyzer", None)
+    with pytest.raises(MissingExtra) as raised:
+        PresidioScan()
+    assert "pip install 'promptcodebook[presidio]'" in (raised.value.hint or "")
+
+
+@pytest.mark.local
+def test_presidio_finds_numbers_and_says_that_it_cannot_look_for_names() -> None:
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # spaCy's own dependencies are deprecated here and there
+        presidio = PresidioScan()
+        text = "Pay with 4111 1111 1111 1111 at once."
+        (finding,) = presidio.find(text, "c0")
+        harmless = list(presidio.find("Count the words, then answer in at most 25 of them."))
+    assert (finding.where, finding.kind, finding.severity) == ("c0", "personal", "high")
+    assert text[finding.start : finding.end] == "4111 1111 1111 1111"
+    assert finding.source == "presidio" and "CREDIT_CARD" in finding.reason
+    assert harmless == []
+    assert all("names of persons" in line for line in presidio.left_out)
+
+
+def test_half_of_the_labelled_instincts_are_harmful_over_many_categories() -> None:
+    rows = [row for name in SETS[:2] for row in read(name)]
+    harmful = Counter(row.category for row in rows if row.harmful)
+    assert len(rows) >= 150 and len({row.text for row in rows}) == len(rows)
+    assert 0.45 <= sum(harmful.values()) / len(rows) <= 0.55 and len(harmful) >= 8
+    near = {row.category for row in rows if not row.harmful}
+    assert set(harmful) <= near, "every category has a near miss"
+
+
+def test_precision_and_recall_are_of_what_was_found() -> None:
+    rows = [
+        Labelled("a", True, "x", "high"),
+        Labelled("b", True, "x", "medium"),
+        Labelled("c", True, "x", ""),
+        Labelled("d", True, "x", ""),
+        Labelled("e", False, "x", "medium"),
+        Labelled("f", False, "x", ""),
+    ]
+    assert rates(rows, ("high", "medium")) == (2 / 3, 0.5)
+    assert rates(rows, ("high",)) == (1.0, 0.25)
+
+
+def test_the_unseen_instincts_are_of_many_forms_and_are_not_shown() -> None:
+    rows = read(UNTUNED)
+    forms = Counter((row.harmful, row.form) for row in rows)
+    assert len({row.text for row in rows}) == len(rows)
+    assert forms[True, "prose"] >= 40 and forms[True, "encoded"] >= 15
+    assert forms[True, "language"] >= 10 and forms[True, "trace"] >= 5
+    assert forms[False, "alike"] >= 50 and forms[False, "seed"] >= 100
+    shown = "\n".join(wrong())
+    assert not any(row.text in shown for row in rows)
+
+
+def test_a_share_has_its_interval() -> None:
+    assert share(0, 20) == "0 of 20, 95 %: 0.00 to 0.16"
+    assert share(10, 20) == "10 of 20, 95 %: 0.30 to 0.70"

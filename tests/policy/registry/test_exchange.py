@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
 from promptcodebook.registry.exchange import export_lines, import_lines
 from promptcodebook.registry.log import canonical, version_of
-from promptcodebook.registry.registry import Registry
-from promptcodebook.registry.storage import Facts
+from promptcodebook.registry.registry import Facts, Registry
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

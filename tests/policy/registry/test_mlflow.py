@@ -16,12 +16,9 @@ from urllib.request import urlopen
 import pytest
 
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
-from promptcodebook.registry.log import LOG_NAME
-from promptcodebook.registry.registry import Registry, open_registry
-from promptcodebook.registry.storage import Facts
+from promptcodebook.registry.registry import Facts, Registry, open_registry
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 from tests.policy.registry.test_exchange import exported, taken
-from tests.policy.registry.test_processes import Crowd, hold_nothing_is_lost
 
 pytestmark = pytest.mark.local
 
@@ -76,111 +73,85 @@ def client(url: str) -> Any:
     return MlflowClient(tracking_uri=url, registry_uri=url)
 
 
-def test_versions_and_aliases_are_those_of_the_prompt_registry(
+def test_versions_refs_and_entries_are_versions_aliases_and_tags(
     registry: Registry, client: Any
 ) -> None:
     text = policy("{{a}} é \u2028")
-    a = registry.freeze(text, "tickets", Facts(run="r1"), why="first")
+    a = registry.freeze(text, "tickets", Facts(run="r1", score=0.5), why="f" * 501)
     b = registry.freeze(policy("b"), "tickets").version
     registry.promote(a.version, PRODUCTION, "good", gate=open_gate)
     prompt = client.get_prompt_version_by_alias("tickets", "production")
     assert (int(prompt.version), prompt.template) == (1, text)
-    assert prompt.tags["pco.version"] == a.version
+    assert prompt.tags["pco.version"] == a.version and prompt.commit_message == "f" * 500
+    registry.attest(a.version, "audit", {"passes": True})
     registry.promote(b, PRODUCTION, gate=open_gate)
     assert client.get_prompt_version_by_alias("tickets", "production").template == policy("b")
+    assert registry.before(PRODUCTION) == a.version
     entry = registry.rollback(PRODUCTION, why="worse")
     assert (entry.before, entry.after, entry.who) == (b, a.version, "ada")
     assert client.get_prompt_version_by_alias("tickets", "production").template == text
     with pytest.raises(RefNotFound):
         registry.rollback(PRODUCTION)
-    assert registry.verify().passes
+    actions = [entry.action for entry in registry.history()]
+    assert actions == ["freeze", "freeze", "promote", "attest", "promote", "rollback"]
+    assert [entry.why for entry in registry.history(PRODUCTION)] == ["good", "", "worse"]
+    assert registry.attestations(a.version, "audit") == ({"passes": True},)
+    assert registry.version(a.version).facts["score"] == 0.5
+    assert registry.text(PRODUCTION) == text and registry.verify().passes
 
 
-def test_another_reader_sees_the_same_and_a_watch_what_moves(url: str) -> None:
+def test_another_reader_sees_the_same_and_a_watch_what_moves(url: str, client: Any) -> None:
     ours, theirs = open_registry(url, "ada"), open_registry(url, "bob")
-    a, b = (ours.freeze(policy(word), "mails", Facts(score=0.5)).version for word in "cd")
+    a, b = (ours.freeze(policy(word), "mails").version for word in "cd")
     ours.promote(a, "mails@production", gate=open_gate)
-    watch = theirs.watch("mails@production")
-    assert watch.poll() is None
+    watch, newest = theirs.watch("mails@production"), theirs.watch("mails@latest")
+    assert watch.poll() is None and newest.poll() is None
     ours.promote(b, "mails@production", gate=open_gate)
     assert watch.poll() == b and theirs.text(b) == policy("d")
-    assert theirs.version(a).facts["score"] == 0.5
     assert [e.hash for e in theirs.history()] == [e.hash for e in ours.history()]
+    ours.freeze(policy("c"), "mails")  # again the newest one
+    assert newest.poll() == a == theirs.resolve("mails@latest")
+    client.set_prompt_alias("mails", "production", 1)
+    assert watch.poll() == a == theirs.refs()["mails@production"]
+    assert theirs.history("mails@production")[-1].who == "MLflow"
+    client.delete_prompt_alias("mails", "production")
+    assert "mails@production" not in theirs.refs()
+    with pytest.raises(StoreError, match="alias production not found"):
+        watch.poll()
 
 
-def test_a_version_of_another_codebook_and_one_that_is_latest_again(
-    registry: Registry, client: Any
-) -> None:
-    a = registry.freeze(policy("e"), "one").version
-    registry.promote(a, "two@live", gate=open_gate)
-    assert client.get_prompt_version_by_alias("two", "live").template == policy("e")
-    registry.freeze(policy("f"), "one")
-    registry.freeze(policy("e"), "one")
-    newest = client.search_prompt_versions("one", max_results=1)[0]
-    assert newest.template == policy("e") and registry.resolve("one@latest") == a
-    assert registry.verify().passes
+def test_what_mlflow_cannot_do_is_refused_in_a_sentence(registry: Registry) -> None:
+    [version, *_] = registry.versions()
+    with pytest.raises(ConfigError, match="is no version of other"):
+        registry.promote(version.version, "other@live", gate=open_gate)
+    with pytest.raises(StoreError, match="exceeds max length"):
+        registry.freeze(policy("long " * 20_000), "tickets")
 
 
-def test_a_policy_file_longer_than_a_prompt_may_be(registry: Registry, url: str) -> None:
-    long = policy("long é " * 20_000)
-    version = registry.freeze(long, "long").version
-    assert open_registry(url).text(version) == long
-
-
-def test_a_registry_moves_to_the_server_and_back_with_the_same_chain(
+def test_a_registry_moves_to_the_server_and_back(
     registry: Registry, url: str, tmp_path: Path
 ) -> None:
     with sqlite(tmp_path) as local:
         taken(local, exported(registry))
         assert local.verify().head == registry.verify().head
         assert local.refs() == registry.refs() and exported(local) == exported(registry)
-        local.promote("long@latest", "long@production", gate=open_gate)
-        assert taken(registry, exported(local)) == (0, 1)
-    assert open_registry(url).refs()["long@production"] == registry.resolve("long@latest")
-
-
-def test_an_alias_whose_writer_was_killed_is_set_again(registry: Registry, client: Any) -> None:
-    version = registry.resolve(PRODUCTION)
-    client.delete_prompt_alias("tickets", "production")
-    assert registry.promote(version, PRODUCTION, gate=open_gate) is None
-    aliased = client.get_prompt_version_by_alias("tickets", "production")
-    assert aliased.tags["pco.version"] == version
-
-
-def test_an_entry_that_came_too_late_is_void(url: str, client: Any) -> None:
-    registry = open_registry(url)
-    last = client.search_prompt_versions(LOG_NAME, max_results=1)[0]
-    client.create_prompt_version(LOG_NAME, last.template, tags=last.tags)  # sent again by a proxy
-    before = registry.history()
-    assert len({entry.hash for entry in before}) == len(before)
-    registry.freeze(policy("g"), "tickets")
-    assert len(open_registry(url).history()) == len(before) + 1
-    assert registry.verify().passes
-
-
-def test_processes_promote_at_once_and_some_are_killed(tmp_path: Path, url: str) -> None:
-    crowd = Crowd(tmp_path, url, size=2, count=5)
-    registry = open_registry(url)
-    before = len(registry.history(PRODUCTION))
-    crowd.prepare(registry)
-    crowd.run(registry, kills=1, seed=3)
-    hold_nothing_is_lost(registry, crowd, 5, skip=before)
+        data = exported(local, "tickets@latest")
+    assert taken(registry, data, "copy") == (0, 1)
+    assert registry.resolve("copy@latest") == registry.resolve("tickets@latest")
 
 
 def test_what_was_changed_on_the_server_is_found(url: str, client: Any) -> None:
     """Last: the server's registry is of no use afterwards."""
     registry = open_registry(url)
-    number = client.search_prompt_versions("long", max_results=1)[0].version
-    client.delete_prompt_version_tag("long", number, "pco.piece.1")
-    with pytest.raises(RegistryDamaged, match="a piece of its text is missing"):
-        registry.text(registry.resolve("long@latest"))
-    client.set_prompt_version_tag("long", number, "pco.piece.1", "other")
-    assert f"version {number} of the prompt long" in str(registry.verify().faults[0])
-    client.set_prompt_version_tag(LOG_NAME, 3, "mlflow.prompt.text", '{"why":"forged"}')
-    faults = open_registry(url).verify().faults
-    assert f"version 3 of the prompt {LOG_NAME}" in str(faults[0])
-    with pytest.raises(RegistryDamaged, match="version 3 of the prompt"):
-        open_registry(url).refs()
+    client.set_prompt_version_tag("tickets", 1, "mlflow.prompt.text", "other")
+    [fault] = registry.verify().faults
+    assert fault.place == "version 1 of the prompt tickets"
+    with pytest.raises(RegistryDamaged, match="have another hash"):
+        registry.text(PRODUCTION)
+    client.set_prompt_version_tag("tickets", 2, "pco.log.x", '{"why":"forged"}')
+    assert "version 2 of the prompt tickets is no entry" in str(registry.verify().faults[0])
+    with pytest.raises(RegistryDamaged, match=r"pco\.log\.x"):
+        registry.refs()
 
 
 def test_a_server_that_is_down_and_a_url_with_a_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,11 @@ from tests.policy.registry.promoter import done
 
 
 class Crowd:
-    """Processes that all move tickets@production; `place` is the registry's."""
+    """Processes that all move tickets@production of the registry in a folder."""
 
-    def __init__(self, folder: Path, place: str, size: int, count: int) -> None:
+    def __init__(self, folder: Path, size: int, count: int) -> None:
         self.names = [f"p{number}" for number in range(size)]
-        self._folder, self._place, self._count = folder, place, count
+        self._folder, self._count = folder, count
         self.kills: Counter[str] = Counter()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._begun: dict[str, int] = {}
@@ -66,7 +66,12 @@ class Crowd:
         self._begun[name] = self.done(name)
         share = self.kills[name] + 1
         until, last = self._count * share // (kills + 1), share > kills
-        module = ("-m", "tests.policy.registry.promoter", self._place, name)
+        module = (
+            "-m",
+            "tests.policy.registry.promoter",
+            str(self._folder / "registry.sqlite"),
+            name,
+        )
         command = (sys.executable, *module, str(until), str(self._file(name)))
         more = () if last else ("wait",)
         self._running[name] = subprocess.Popen((*command, *more), cwd=Path(__file__).parents[3])
@@ -77,9 +82,8 @@ class Crowd:
         self.kills[name] += 1
 
 
-def hold_nothing_is_lost(registry: Registry, crowd: Crowd, count: int, skip: int = 0) -> None:
-    """`skip` entries were there before."""
-    entries = registry.history(PRODUCTION)[skip:]
+def hold_nothing_is_lost(registry: Registry, crowd: Crowd, count: int) -> None:
+    entries = registry.history(PRODUCTION)
     found = registry.verify()
     assert found.passes, found.faults[:3]
     times = Counter(entry.why for entry in entries)
@@ -94,19 +98,15 @@ def hold_nothing_is_lost(registry: Registry, crowd: Crowd, count: int, skip: int
     assert registry.refs()[PRODUCTION] == entries[-1].after
 
 
-def crowded(folder: Path, size: int, count: int, kills: int) -> None:
-    crowd = Crowd(folder, str(folder / "registry.sqlite"), size, count)
-    with sqlite(folder) as registry:
+@pytest.mark.parametrize(
+    ("size", "count", "kills"), [(2, 30, 1), pytest.param(8, 200, 2, marks=pytest.mark.slow)]
+)
+def test_processes_promote_at_once_and_are_killed(
+    tmp_path: Path, size: int, count: int, kills: int
+) -> None:
+    crowd = Crowd(tmp_path, size, count)
+    with sqlite(tmp_path) as registry:
         crowd.prepare(registry)
         crowd.run(registry, kills, seed=7)
         assert crowd.kills == Counter(dict.fromkeys(crowd.names, kills))
         hold_nothing_is_lost(registry, crowd, count)
-
-
-def test_two_processes_promote_at_once_and_are_killed(tmp_path: Path) -> None:
-    crowded(tmp_path, size=2, count=30, kills=1)
-
-
-@pytest.mark.slow
-def test_eight_processes_promote_two_hundred_times_each_with_kills(tmp_path: Path) -> None:
-    crowded(tmp_path, size=8, count=200, kills=2)

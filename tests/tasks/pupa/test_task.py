@@ -21,7 +21,7 @@ from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.errors import DataError
-from promptcodebook.estimation.estimate import estimate
+from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
@@ -123,7 +123,7 @@ def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
 
 def calls(**settings: Any) -> dict[str, float]:
     config = load_config({"task": "pupa", "lm": "simulated", **settings})
-    return {share.role: share.calls.expected for share in estimate(plan_run(config)).roles}
+    return {share.role: share.calls.expected for share in estimate_plan(plan_run(config)).roles}
 
 
 SHORT = {"update": {"epochs": 10}, "validation": {"every": 5, "subset": 20}}
