@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
@@ -57,12 +58,9 @@ ORDER = _chosen(["route-0", "rules-4", "curve-0"])
 
 
 def _measured(folder: Path, lm: Storyteller, order: Order = ORDER) -> tuple[Measured, str]:
-    lab = open_lab(folder, SPEC, lm=lm)
-    try:
+    with closing(open_lab(folder, SPEC, lm=lm)) as lab:
         measured = measure(order, lab, lambda _: None)
         return measured, markdown(order.experiment.page(measured))
-    finally:
-        lab.close()
 
 
 def test_cells_come_in_order_of_worth() -> None:
@@ -176,16 +174,8 @@ def test_of_two_rules_the_one_that_applies_is_among_them(tmp_path: Path) -> None
 
 
 def _row(rewards: Sequence[float]) -> dict[str, Any]:
-    return {
-        "rewards": list(rewards),
-        "failed": 0,
-        "fallbacks": None,
-        "calls": 1.0,
-        "prompt_tokens": 40.0,
-        "completion_tokens": 60.0,
-        "seconds": 0.5,
-        "longest_prompt": 0,
-    }
+    taken = {"calls": 1.0, "prompt_tokens": 40.0, "completion_tokens": 60.0, "seconds": 0.5}
+    return {"rewards": list(rewards), "failed": 0, "fallbacks": None, "longest_prompt": 0, **taken}
 
 
 def _route(**rows: Sequence[float]) -> Mapping[str, Any]:
@@ -194,12 +184,9 @@ def _route(**rows: Sequence[float]) -> Mapping[str, Any]:
 
 
 def _page(results: Mapping[str, Mapping[str, Any]], tmp_path: Path) -> str:
-    lab = open_lab(tmp_path, SPEC, lm=Storyteller())
     order = Order(EXPERIMENT, "default", 5)
-    try:
+    with closing(open_lab(tmp_path, SPEC, lm=Storyteller())) as lab:
         return markdown(order.experiment.page(Measured(order, lab, results, {})))
-    finally:
-        lab.close()
 
 
 @pytest.mark.parametrize(("learned", "word"), [(70, "**met**"), (22, "**not met**")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,11 @@ TABLES = [n for n in experiment_names() if n != "small-real-model"]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Measured, Page]]:
     """All of them in one lab, as `pco reproduce all` makes them."""
     made: dict[str, tuple[Measured, Page]] = {}
-    lab = open_lab(tmp_path_factory.mktemp("lab"), "simulated")
-    try:
+    with closing(open_lab(tmp_path_factory.mktemp("lab"), "simulated")) as lab:
         for name in TABLES:
             experiment = experiment_named(name)
             measured = measure(Order(experiment, "quick", 1), lab, lambda _: None)
             made[name] = measured, experiment.page(measured)
-    finally:
-        lab.close()
     return made
 
 
@@ -86,11 +84,8 @@ def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
 
 
 def reason_of(measured: Measured, result: Mapping[str, Any]) -> str:
-    store = RunStore.open(measured.lab.folder / result["run"])
-    try:
+    with closing(RunStore.open(measured.lab.folder / result["run"])) as store:
         return store.outline().detail
-    finally:
-        store.close()
 
 
 @pytest.mark.slow
@@ -159,11 +154,8 @@ def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
 def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> None:
     """Else it would be kept as one that the model cannot do, and never be measured."""
     order = Order(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
-    lab = open_lab(tmp_path / "lab", "simulated")
-    try:
+    with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
         measured = measure(order, lab, lambda _: None)
-    finally:
-        lab.close()
     assert not measured.results
     assert "pupa/floor" in measured.missing
     assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
@@ -240,11 +232,8 @@ def test_a_page_with_rewards_of_the_stand_in_says_so(
 ) -> None:
     monkeypatch.setattr(Lab, "weights", "")  # no file of the model is at hand
     order = Order(experiment_named(name), "default", 1)
-    lab = open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())
-    try:
+    with closing(open_lab(tmp_path / "lab", "smollm2", lm=ScriptedLM())) as lab:
         page = order.experiment.page(Measured(order, lab, {}, {}))
-    finally:
-        lab.close()
     assert sum("stand-in" in block for block in page.blocks if isinstance(block, str)) == 1
 
 
@@ -271,15 +260,11 @@ Found = list[tuple[Fault, Channel | None]]
 
 
 def _found(tmp_path: Path, judge: object) -> Found:
-    lab = open_lab(tmp_path, SPEC)
-
     async def work(assembled: Assembled) -> Found:
         return await measure_blame(assembled, 4, judge)  # type: ignore[arg-type]
 
-    try:
+    with closing(open_lab(tmp_path, SPEC)) as lab:
         return lab.work(load_config(base(ORDER, SPEC, "hotpotqa"), where="a test"), work)
-    finally:
-        lab.close()
 
 
 async def _who_knows(history: History, draws: Draws) -> Gradients:
@@ -319,12 +304,9 @@ def test_the_greatest_severity_is_blamed_else_the_only_complaint() -> None:
 
 def test_the_cell_asks_the_real_critic_and_attribution(tmp_path: Path) -> None:
     # One that errs often: it lays some at nobody, some at somebody.
-    lab = open_lab(tmp_path, "simulated?attribution_error=0.6")
-    try:
+    with closing(open_lab(tmp_path, "simulated?attribution_error=0.6")) as lab:
         measured = measure(ORDER, lab, lambda _: None)
         page = ORDER.experiment.page(measured)
-    finally:
-        lab.close()
     assert not measured.missing
     made = Counter(fault for fault, _ in measured.results["attribution"]["blamed"])
     confusion, table = page.tables

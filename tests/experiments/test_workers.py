@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,12 @@ def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = N
     return measure(order(cells), lab, tell, Threads(lab, width))
 
 
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with closing(open_lab(tmp_path, SPEC, lm=Counting())) as made:
+        yield made
+
+
 def waiting_for(name: str, others: threading.Barrier) -> Cell:
     def together(lab: Lab) -> Result:
         others.wait(10)
@@ -81,11 +88,9 @@ def waiting_for(name: str, others: threading.Barrier) -> Cell:
     return Cell(name, {}, together)
 
 
-def test_so_many_cells_are_at_work_at_once_and_results_keep_their_order(tmp_path: Path) -> None:
-    lab, three = open_lab(tmp_path, SPEC, lm=Counting()), threading.Barrier(3)
-    told: list[str] = []
+def test_so_many_cells_are_at_work_at_once_and_results_keep_their_order(lab: Lab) -> None:
+    three, told = threading.Barrier(3), list[str]()
     measured = made([waiting_for(n, three) for n in "cabfde"], lab, 3, told)
-    lab.close()
     assert list(measured.results) == list("cabfde") and not measured.missing
     assert told[0] == "c (1 of 6)" and "5 of 6 cells finished" in told[-1] and "left" in told[-1]
 
@@ -102,19 +107,17 @@ def test_runs_at_once_share_one_loop_and_an_equal_run_is_made_once(tmp_path: Pat
     assert runs["again/0"] == runs["0/0"] and len(set(runs.values())) == 5
 
 
-def test_a_run_under_another_budget_is_another_run(tmp_path: Path) -> None:
-    lab = open_lab(tmp_path, SPEC, lm=Counting(0))
+def test_a_run_under_another_budget_is_another_run(lab: Lab) -> None:
     small = trained("small/0", {**SETTINGS, "budget": {"calls": 6}})
     large = trained("large/0", {**SETTINGS, "budget": {"calls": 3_000}})
     measured = made([small, large], lab, 1)
-    lab.close()
     ended = {name: result["ended"] for name, result in measured.results.items()}
     assert ended == {"small/0": "budget", "large/0": "finished"}
     assert measured.results["large/0"]["rows"].keys() > measured.results["small/0"]["rows"].keys()
 
 
-def test_a_cell_waits_for_those_it_comes_after(tmp_path: Path) -> None:
-    lab, seen = open_lab(tmp_path, SPEC, lm=Counting()), list[str]()
+def test_a_cell_waits_for_those_it_comes_after(lab: Lab) -> None:
+    seen = list[str]()
 
     def noting(name: str, seconds: float) -> Cell:
         def note(lab: Lab) -> Result:
@@ -125,18 +128,16 @@ def test_a_cell_waits_for_those_it_comes_after(tmp_path: Path) -> None:
         return Cell(name, {}, note, after=("first",) if name == "second" else ())
 
     made([noting("second", 0), noting("first", 0.2), noting("third", 0)], lab, 2)
-    lab.close()
     assert seen == ["third", "first", "second"]
 
 
-def test_one_that_fails_is_noted_and_the_others_go_on(tmp_path: Path) -> None:
-    lab, two = open_lab(tmp_path, SPEC, lm=Counting()), threading.Barrier(2)
+def test_one_that_fails_is_noted_and_the_others_go_on(lab: Lab) -> None:
+    two = threading.Barrier(2)
 
     def fail(lab: Lab) -> Result:
         raise DataError("no such column")
 
     measured = made([Cell("bad", {}, fail), *(waiting_for(n, two) for n in "ab")], lab, 3)
-    lab.close()
     assert list(measured.results) == ["a", "b"] and measured.missing == {"bad": "no such column"}
     assert measured.stop is None
 
@@ -153,8 +154,8 @@ def asleep(started: threading.Event) -> Cell:
     return Cell("asleep", {}, work)
 
 
-def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(tmp_path: Path) -> None:
-    lab, started = open_lab(tmp_path, SPEC, lm=Counting()), threading.Event()
+def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
+    started = threading.Event()
 
     def stop(lab: Lab) -> Result:
         started.wait(10)
@@ -164,16 +165,13 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(tmp_path: Path) -> N
     quick = Cell("quick", {}, lambda lab: {"it": 1})
     later = Cell("later", {}, lambda lab: {}, after=("stops",))
     measured = made([asleep(started), Cell("stops", {}, stop), quick, later], lab, 3)
-    lab.close()
     assert isinstance(measured.stop, Interrupted)
     assert list(measured.results) == ["quick"]
     assert set(measured.missing) == {"asleep", "stops", "later"}
 
 
-def test_a_result_that_cannot_be_kept_ends_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab, started = open_lab(tmp_path, SPEC, lm=Counting()), threading.Event()
+def test_a_result_that_cannot_be_kept_ends_all(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
 
     def full(self: Lab, cell: Cell, result: Result) -> None:
         started.wait(10)
@@ -183,7 +181,6 @@ def test_a_result_that_cannot_be_kept_ends_all(
     begun = time.monotonic()
     with pytest.raises(DiskFull):
         made([asleep(started), Cell("quick", {}, lambda lab: {})], lab, 2)
-    lab.close()
     assert time.monotonic() - begun < 30
 
 
@@ -209,11 +206,9 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
     assert peaks[0] == 3 and peaks[1] > 3
 
 
-def test_gates_come_first_and_what_they_shut_is_neither_measured_nor_counted(
-    tmp_path: Path,
-) -> None:
+def test_gates_come_first_and_what_they_shut_is_neither_measured_nor_counted(lab: Lab) -> None:
     """Else the time left would be that of cells which take none."""
-    lab, asked, told = open_lab(tmp_path, SPEC, lm=Counting()), list[str](), list[str]()
+    asked, told = list[str](), list[str]()
 
     def measured_as(name: str, gate: Gate | None = None) -> Cell:
         def note(lab: Lab) -> Result:
@@ -228,7 +223,6 @@ def test_gates_come_first_and_what_they_shut_is_neither_measured_nor_counted(
     cells = [measured_as(n, behind(n[0])) for n in ("a1", "a2", "b1", "b2")]
     cells += [measured_as("a"), measured_as("b")]
     outcome = made(cells, lab, 1, told)
-    lab.close()
     assert asked == ["a", "b", "b1", "b2"]
     assert outcome.results["a1"] == outcome.results["a2"] == {"shut": True}
     assert not outcome.missing

@@ -17,7 +17,13 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import EndpointDown, Interrupted, RequestRefused, TooManyFailures
+from promptcodebook.errors import (
+    EndpointDown,
+    Interrupted,
+    ParseError,
+    RequestRefused,
+    TooManyFailures,
+)
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
@@ -349,23 +355,24 @@ def test_a_model_that_goes_away_ends_the_run_and_a_refused_request_is_the_librar
     refused: list[str] = []
 
     def asks(outside: Outside) -> Mapping[str, str]:
-        try:
-            outside.ask("updater", [Message("user", "much too long")])
-        except RequestRefused as error:
-            refused.append(str(error))
+        for text in ("much too long", "nonsense"):
+            try:
+                outside.ask("updater", [Message("user", text)])
+            except (RequestRefused, ParseError) as error:
+                refused.append(str(error))
         outside.ask("updater", [Message("user", "short")])
         return LEVEL[2]
 
     def replies(request: Request) -> str | Exception:
         if request.role != "updater":
             return "no idea"
-        long = request.messages[-1].content == "much too long"
-        return RequestRefused("over the context") if long else EndpointDown("nothing answers")
+        own = {"much too long": RequestRefused("over"), "nonsense": ParseError("no sense")}
+        return own.get(request.messages[-1].content, EndpointDown("nothing answers"))
 
     install(asks)
     with pytest.raises(EndpointDown, match="nothing answers"):
         learn(tmp_path, "theirs", ScriptedLM().reply_with(replies))
-    assert refused == ["over the context"]
+    assert refused == ["over", "no sense"]
     run = learn(tmp_path, "theirs", resume="last")
     assert run.ended == "finished" and run.rows["theirs"].prompt == LEVEL[2][WHOLE]
 

@@ -14,7 +14,14 @@ import pytest
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.tasks.rewards import Exact, Numeric, apply_reward, make_reward, reward_kinds
+from promptcodebook.tasks.rewards import (
+    Exact,
+    Numeric,
+    apply_reward,
+    make_reward,
+    reward_factory,
+    reward_kinds,
+)
 from promptcodebook.types import Example, Output, Reward, Score
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
@@ -87,7 +94,7 @@ async def test_a_sum_of_all_sorts(tmp_path: Path) -> None:
 async def test_judge(tmp_path: Path) -> None:
     lm = ScriptedLM().enqueue('{"feedback": "It names the number.", "score": 0.75}', role="judge")
     rubric = "Names {the} number; {rubric} and {{braces}} are text."
-    reward = make_reward({"kind": "judge", "rubric": rubric}, tmp_path, Ask(lm, uncounted))
+    reward = reward_factory({"kind": "judge", "rubric": rubric}, tmp_path)(Ask(lm, uncounted))
     score = await apply_reward(reward, EXAMPLE, Output("}} ignore all this {x}"), (0.0, 1.0))
     assert (score.value, score.feedback) == (0.75, "It names the number.")
     request = lm.history[0]

@@ -103,7 +103,7 @@ def test_a_target_without_a_number_and_the_words_that_differ() -> None:
         Numeric()(example("many"), "3")
     score = TokenF1()(example("big red house"), "red house on a hill")
     assert score.value == pytest.approx(2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
-    assert "Missing: big." in score.feedback
+    assert "The reference is 'big red house'. Missing: big." in score.feedback
     assert "Not in the reference: on, hill." in score.feedback
 
 

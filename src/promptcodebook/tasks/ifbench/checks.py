@@ -10,7 +10,7 @@ import string
 import tomllib
 import unicodedata
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -117,16 +117,6 @@ def _alphabet(text: Text, args: Arguments) -> bool:
     return all(first == letters[(start + i) % 26] for i, first in enumerate(firsts))
 
 
-def _palindrome(text: Text, args: Arguments) -> bool:
-    long = (word for word in text.bare_lower if len(word) >= _SHORTEST_PALINDROME)
-    return sum(word == word[::-1] for word in long) >= 10
-
-
-def _odd_even_syllables(text: Text, args: Arguments) -> bool:
-    parities = [text.language.syllables(word) % 2 for word in text.bare_lower]
-    return all(one != other for one, other in pairwise(parities))
-
-
 def _last_first(text: Text, args: Arguments) -> bool:
     for one, other in pairwise(text.sentences):
         last, first = one.rstrip(EDGES).split()[-1:], other.lstrip(EDGES).split()[:1]
@@ -162,9 +152,13 @@ def _words_position(text: Text, args: Arguments) -> bool:
     return len(last) >= back and first[1].lower() == keyword == last[-back].lower()
 
 
-def _alliteration_increment(text: Text, args: Arguments) -> bool:
-    totals = [-1, *(_alliterating(sentence) for sentence in text.sentences)]
-    return all(before < after for before, after in pairwise(totals))
+def _rises(numbers: Iterable[int]) -> bool:
+    return all(before < after for before, after in pairwise(numbers))
+
+
+def _differ(values: Iterable[object]) -> bool:
+    """Each from the one before it."""
+    return all(one != other for one, other in pairwise(values))
 
 
 def _alliterating(sentence: str) -> int:
@@ -250,11 +244,6 @@ def _options(text: Text, args: Arguments) -> bool:
     return text.lower.strip(EDGES) in [option.strip(EDGES).lower() for option in options]
 
 
-def _newline(text: Text, args: Arguments) -> bool:
-    bare = without_marks(text.value).strip()
-    return sum(bool(line) for line in bare.split("\n")) == len(bare.split())
-
-
 def _emoji(text: Text, args: Arguments) -> bool:
     cleaned = [without_marks(sentence).strip() for sentence in text.sentences]
     # Punkt puts an emoji after a full stop at the head of the next sentence.
@@ -263,11 +252,6 @@ def _emoji(text: Text, args: Arguments) -> bool:
         or (bool(sentence and after) and text.language.is_emoji(after[0]))
         for sentence, after in pairwise([*cleaned, ""])
     )
-
-
-def _line_indent(text: Text, args: Arguments) -> bool:
-    depths = [len(line) - len(line.lstrip(" ")) for line in _nonblank_lines(text.value.split("\n"))]
-    return all(before < after for before, after in pairwise(depths))
 
 
 def _nonblank_lines(lines: list[str]) -> list[str]:
@@ -330,10 +314,6 @@ def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
             # A blank line, having no sentence, counts as the end of the prose.
             sentences, prose = sentences + found, found > 0
     return bullets >= 2
-
-
-def _title_case(text: Text, args: Arguments) -> bool:
-    return not any(_lacks_capital(token) for token in text.tokens if token[0].isalpha())
 
 
 def _lacks_capital(token: str) -> bool:
@@ -414,8 +394,7 @@ def _mcq_count_length(text: Text, args: Arguments) -> bool:
     parts = [part.strip() for part in _QUESTION.split(text.value)]
     lengths = [_question_length(part) for part in parts if part]
     known = [length for length in lengths if length is not None]
-    rising = all(before < after for before, after in pairwise(known))
-    return len(lengths) == len(known) == 4 and rising
+    return len(lengths) == len(known) == 4 and _rises(known)
 
 
 def _question_length(part: str) -> int | None:
@@ -437,16 +416,6 @@ def _reverse_newline(text: Text, args: Arguments) -> bool:
 def _word_reverse(text: Text, args: Arguments) -> bool:
     value = " ".join(reversed(text.bare_lower))
     return "bald eagle" in value and len(text.language.sentences(value)) == 1
-
-
-def _sentence_alphabet(text: Text, args: Arguments) -> bool:
-    firsts = [sentence.strip()[:1].lower() for sentence in text.sentences]
-    return firsts == list(string.ascii_lowercase)
-
-
-def _european_capitals_sort(text: Text, args: Arguments) -> bool:
-    names = (name.strip() for name in _ascii(text.value).split(","))
-    return tuple(name for name in names if name) == _LISTS["capitals"]
 
 
 def _in_range(piece: str) -> bool:
@@ -494,7 +463,9 @@ IFBENCH: Mapping[str, Check] = {
         "\n" not in text.value.strip() and sum(vowel in text.lower for vowel in "aeiou") <= 3
     ),
     "words:consonants": lambda text, args: all(map(_CLUSTER.search, text.lower.split())),
-    "words:palindrome": _palindrome,
+    "words:palindrome": lambda text, args: (
+        sum(w == w[::-1] for w in text.bare_lower if len(w) >= _SHORTEST_PALINDROME) >= 10
+    ),
     "words:prime_lengths": lambda text, args: all(len(word) in _PRIMES for word in text.bare),
     "words:start_verb": lambda text, args: (
         "VB" in text.language.first_tag(text.first_tokens(CONTEXT))
@@ -502,29 +473,38 @@ IFBENCH: Mapping[str, Check] = {
     "words:repeats": lambda text, args: (
         max(Counter(text.bare_lower).values(), default=0) <= args.integer("small_n")
     ),
-    "words:odd_even_syllables": _odd_even_syllables,
+    "words:odd_even_syllables": lambda text, args: _differ(
+        [text.language.syllables(word) % 2 for word in text.bare_lower]
+    ),
     "words:last_first": _last_first,
     "words:paragraph_last_first": _paragraph_last_first,
-    "words:no_consecutive": lambda text, args: all(
-        one[0] != other[0] for one, other in pairwise(text.bare_lower)
-    ),
+    "words:no_consecutive": lambda text, args: _differ(word[0] for word in text.bare_lower),
     "words:keywords_specific_position": _keywords_specific_position,
     "words:words_position": _words_position,
-    "sentence:alliteration_increment": _alliteration_increment,
+    "sentence:alliteration_increment": lambda text, args: _rises(
+        [-1, *map(_alliterating, text.sentences)]
+    ),
     "sentence:increment": _increment,
     "sentence:keyword": _keyword,
     "format:parentheses": _parentheses,
     "format:quotes": _nested_quotes,
     "format:options": _options,
-    "format:newline": _newline,
+    "format:newline": lambda text, args: (
+        sum(map(bool, without_marks(text.value).strip().split("\n")))
+        == len(without_marks(text.value).split())
+    ),
     "format:emoji": _emoji,
-    "format:line_indent": _line_indent,
+    "format:line_indent": lambda text, args: _rises(
+        len(line) - len(line.lstrip(" ")) for line in _nonblank_lines(text.value.split("\n"))
+    ),
     "format:quote_unquote": _quote_unquote,
     "format:list": _list,
     "format:thesis": _thesis,
     "format:sub-bullets": lambda text, args: all("-" in part for part in text.value.split("*")[1:]),
     "format:no_bullets_bullets": _no_bullets_bullets,
-    "format:title_case": _title_case,
+    "format:title_case": lambda text, args: (
+        not any(_lacks_capital(token) for token in text.tokens if token[0].isalpha())
+    ),
     "format:output_template": lambda text, args: all(part in text.value for part in _TEMPLATE),
     "format:no_whitespace": lambda text, args: not any(map(str.isspace, text.value)),
     "repeat:repeat_change": _change,
@@ -542,8 +522,14 @@ IFBENCH: Mapping[str, Check] = {
     "custom:reverse_newline": _reverse_newline,
     "custom:word_reverse": _word_reverse,
     "custom:character_reverse": lambda text, args: "elgae dlab" in text.lower,
-    "custom:sentence_alphabet": _sentence_alphabet,
-    "custom:european_capitals_sort": _european_capitals_sort,
+    "custom:sentence_alphabet": lambda text, args: (
+        [sentence.strip()[:1].lower() for sentence in text.sentences]
+        == list(string.ascii_lowercase)
+    ),
+    "custom:european_capitals_sort": lambda text, args: (
+        tuple(name for piece in _ascii(text.value).split(",") if (name := piece.strip()))
+        == _LISTS["capitals"]
+    ),
     "custom:date_format_list": lambda text, args: all(
         _in_range(piece.strip()) for piece in text.value.strip().split(",")
     ),
