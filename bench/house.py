@@ -17,7 +17,7 @@ PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
-        *("route_fault", "repair_route", "Encoder", "success_weighted", "_open_unit", "gamma_for"),
+        *("route_fault", "repair_route", "Encoder", "success_weighted", "gamma_for"),
         *("epsilon_at", "Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
     ),
     "method.executor": ("Trial",),
@@ -26,7 +26,12 @@ READING: Mapping[str, tuple[str, ...]] = {
         "penalty",
     ),
     "method.gradients": (
-        *("gradients_of", "_by_index", "nearest_instinct", "split_shared", "_alike"),
+        *(
+            "gradients_of",
+            "_by_index",
+            "nearest_instinct",
+            "split_shared",
+        ),
         *("_long_words", "rho", "rate", "additivity_residual"),
     ),
     "method.update": (
@@ -41,7 +46,7 @@ READING: Mapping[str, tuple[str, ...]] = {
 """What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
 an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
 name that there is no longer is an error."""
-LOOP = {"method.train": ("train", "Learner", "Credit", "_Part", "_joined")}
+LOOP = {"method.train": ("train", "Learner", "Credit", "_try", "_of_fallback")}
 """The same steps as `pco train` runs them, with batches and failures."""
 BUILDS_MODELS = "Models.build("
 SMALL = 80

@@ -36,7 +36,7 @@ PACKAGE = "src/promptcodebook"
 MAP = ROOT / "build" / "mutants.json"
 ROOMS: Mapping[str, Sequence[str]] = {
     "money": ["lm/budget.py", "lm/stack.py", "store/journal.py"],
-    "verdict": ["run/verdict.py", "run/assessing.py", "run/evaluation.py", "intervals.py",
+    "verdict": ["run/verdict.py", "run/evaluation.py", "intervals.py",
                 "optimizers/selection.py"],
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
                 "routing/outcomes.py", "routing/upkeep.py"],

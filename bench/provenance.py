@@ -78,13 +78,12 @@ def read_locks(folder: Path) -> tuple[Package, ...]:
 def bill_of_materials(packages: Sequence[Package], root: Path) -> Mapping[str, Any]:
     """CycloneDX 1.6. The same packages make the same bill: it bears no date.
 
-    What `core.lock` has and what lies in the package is required, everything else optional.
+    What `core.lock` has is required, everything else optional.
     """
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     ours = f"pkg:pypi/{project['name']}@{project['version']}"
-    vendored = _vendored(root)
-    components = [*map(_component, packages), vendored]
-    wants = {ours: {vendored["bom-ref"]}, **{package.url: set[str]() for package in packages}}
+    components = list(map(_component, packages))
+    wants = {ours: set[str](), **{package.url: set[str]() for package in packages}}
     within = {(lock, ""): [ours] for package in packages for lock in package.locks}
     for package in packages:
         for lock in package.locks:  # which may have two releases of it, for two Pythons
@@ -128,28 +127,6 @@ def _component(package: Package) -> dict[str, Any]:
         "scope": "required" if "core.lock" in package.locks else "optional",
         "externalReferences": [{**files, "hashes": hashes}],
         "properties": [{"name": "lock", "value": lock} for lock in package.locks],
-    }
-
-
-def _vendored(root: Path) -> dict[str, Any]:
-    """The library that lies in the package itself; its README has the version and the digests."""
-    told = (root / "src/promptcodebook/report/uplot/README.md").read_text("utf-8")
-    [version] = re.findall(r"version ([0-9.]+), from the npm package `uplot`", told)
-    files = [
-        {
-            "type": "file",
-            "name": name,
-            "hashes": [{"alg": "SHA-256", "content": digest}],
-        }
-        for name, digest in re.findall(r"\| `([^`]+)` \| `([0-9a-f]{64})` \|", told)
-    ]
-    url = f"pkg:npm/uplot@{version}"
-    named = {"type": "library", "bom-ref": url, "name": "uplot", "version": version, "purl": url}
-    return {
-        **named,
-        "scope": "required",
-        "licenses": [{"license": {"id": "MIT"}}],
-        "components": files,
     }
 
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import promptcodebook as pco
 from bench.house import EXAMPLE, READING, circles, read_house, reading
 
-HOUSE = read_house(Path(__file__).parents[1])
+ROOT = Path(__file__).parents[1]
+HOUSE = read_house(ROOT)
+SOURCE = Path(pco.__file__).parent
+
+EXPORTED = {
+    "LM", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset", "Distillation",
+    "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError",
+    "Policy", "Prompt", "Registry", "Reply", "Request", "Response", "Run", "Score", "ScriptedLM",
+    "Stage", "acompare", "aeffect", "aevaluate", "aoptimize", "compare", "distill", "effect",
+    "estimate", "evaluate", "load", "load_policy", "load_run", "open_registry", "optimize",
+    "rewards",
+}  # fmt: skip
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -22,7 +37,7 @@ def test_circles_are_found() -> None:
 
 def test_the_method_can_be_read_in_an_hour() -> None:
     """From the example to the last function that decides a route, prompt, gradient or update."""
-    example = (Path(__file__).parents[1] / EXAMPLE).read_text("utf-8").splitlines()
+    example = (ROOT / EXAMPLE).read_text("utf-8").splitlines()
     assert len(example) + reading(HOUSE, READING) <= 900
 
 
@@ -32,7 +47,7 @@ def test_models_are_built_from_a_configuration_in_one_place() -> None:
 
 def test_the_simulated_model_stays_small() -> None:
     """A test instrument, data included: what it may cost to read. The tour is none of it."""
-    folder = Path(__file__).parents[1] / "src" / "promptcodebook" / "simulated"
+    folder = SOURCE / "simulated"
     beside = ("cli.py", "tour.py", "server.py")
     files = [
         p for p in folder.rglob("*.*") if p.suffix in (".py", ".toml") and p.name not in beside
@@ -43,22 +58,70 @@ def test_the_simulated_model_stays_small() -> None:
 
 def test_files_get_their_names_in_one_place() -> None:
     """There their content is on disk first: a rename by itself survives no power cut."""
-    source = Path(__file__).parents[1] / "src" / "promptcodebook"
     renaming = set[str]()
-    for path in source.rglob("*.py"):
+    for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 given = len(node.args), len(node.keywords)
                 moves = node.func.attr in ("rename", "renames", "link", "move", "hardlink_to")
                 # Of a text, a date or a dataclass it takes two arguments, or keywords.
                 if moves or (node.func.attr == "replace" and given == (1, 0)):
-                    renaming.add(str(path.relative_to(source)))
+                    renaming.add(str(path.relative_to(SOURCE)))
     assert renaming == {"paths.py"}
 
 
 def test_whatever_make_installs_is_checked_against_its_hash() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text("utf-8")
+    makefile = (ROOT / "Makefile").read_text("utf-8")
     lines = [line for line in makefile.splitlines() if line.startswith("\t")]
     installs = [line for line in lines if "$(PIP" in line or "$(INSTALL)" in line]
     assert len(installs) > 10
     assert [line for line in installs if not ("--require-hashes" in line or " -e ." in line)] == []
+
+
+# The public face
+
+
+def test_exactly_these_names_are_public_and_all_resolve() -> None:
+    assert set(pco.__all__) == EXPORTED
+    for name in EXPORTED:
+        assert getattr(pco, name) is not None
+    assert pco.__version__  # type: ignore[attr-defined]
+
+
+def test_the_import_alone_pulls_in_nothing_heavy() -> None:
+    heavy = "aiohttp pydantic typer rich pyarrow pandas sqlite3 zstandard asyncio".split()  # noqa: SIM905
+    code = f"import sys, promptcodebook; print([m for m in {heavy} if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
+def test_only_public_faces_list_what_they_export() -> None:
+    faces = {
+        "integrations/dspy.py",
+        "tasks/ifbench/score.py",
+        "tasks/rewards/library.py",
+    }
+    for path in SOURCE.rglob("*.py"):
+        listed = re.search(r"^__all__\b", path.read_text("utf-8"), re.MULTILINE)
+        name = path.relative_to(SOURCE).as_posix()
+        assert not listed or path.name == "__init__.py" or name in faces, name
+
+
+def called(tree: ast.AST, name: str) -> list[int]:
+    """The lines in which the function of that name is called."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [c.lineno for c in calls if isinstance(c.func, ast.Name) and c.func.id == name]
+
+
+def test_nothing_pickles_and_nothing_but_the_command_line_prints() -> None:
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        imported = set[str]()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+                imported |= {name.partition(".")[0] for name in names}
+        assert not imported & {"pickle", "dill", "cloudpickle", "shelve", "marshal"}, path
+        commands = path.parent.name == "cli" or path.name == "cli.py"
+        if not commands and path != SOURCE / "experiments" / "demo.py":
+            assert called(tree, "print") == [], path.relative_to(SOURCE)

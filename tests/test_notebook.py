@@ -13,8 +13,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.estimation.estimate import Estimate, Range, Share
 from promptcodebook.intervals import Interval
 from promptcodebook.policy.response import Explanation, Response
-from promptcodebook.run.assessing import Comparison, Side
-from promptcodebook.run.evaluation import Assessment
+from promptcodebook.run.evaluation import Assessment, Comparison, Side
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Codebook, Evaluation, Instinct, Route

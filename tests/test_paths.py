@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,9 @@ def test_the_cache_lies_where_the_system_has_caches(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache_folder() == tmp_path / ".cache" / "promptcodebook"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "promptcodebook"
+    monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder() == tmp_path / ".cache" / "promptcodebook"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "promptcodebook"
@@ -76,8 +78,23 @@ def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path
     with pytest.raises(KeyError), whole_file(target) as part:
         part.write_text("half", "utf-8")
         raise KeyError
+    with pytest.raises(OSError, match="none"):
+        write_whole(tmp_path / "none" / "policy.json", "text")
     assert target.read_text("utf-8") == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
 
 
 @pytest.fixture
@@ -128,23 +145,15 @@ def test_a_power_cut_finds_the_old_or_the_new_and_never_half(
     assert done[-1] == ("sync", "promptcodebook")
 
 
-def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="none"):
-        write_whole(tmp_path / "none" / "policy.json", "text")
-
-
 def test_a_file_takes_after_its_folder(tmp_path: Path) -> None:
     """What lies in a private folder is private, what is exported is not."""
     for name, mode, expected in (("private", 0o700, 0o600), ("shared", 0o755, 0o644)):
         folder = tmp_path / name
         folder.mkdir()
         folder.chmod(mode)
-        before = os.umask(0o022)
-        try:
+        with umask(0o022):
             write_whole(folder / "report.html", "text")
-        finally:
-            os.umask(before)
-        assert (folder / "report.html").stat().st_mode & 0o777 == expected
+        assert mode_of(folder / "report.html") == expected
 
 
 def test_what_is_made_private_is_open_to_its_owner_alone(tmp_path: Path) -> None:
@@ -155,12 +164,9 @@ def test_what_is_made_private_is_open_to_its_owner_alone(tmp_path: Path) -> None
             if mode is not None:
                 path.touch() if make is make_private_file else path.mkdir()
                 path.chmod(mode)
-            before = os.umask(0)
-            try:
+            with umask(0):
                 make(path)
-            finally:
-                os.umask(before)
-            assert path.stat().st_mode & 0o777 == (most if mode is None else most & mode)
+            assert mode_of(path) == (most if mode is None else most & mode)
 
 
 def test_what_is_made_private_is_so_from_its_first_moment(
@@ -172,14 +178,10 @@ def test_what_is_made_private_is_so_from_its_first_moment(
         raise PermissionError
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    before = os.umask(0)
-    try:
+    with umask(0):
         make_private_file(tmp_path / "file")
         make_private_folder(tmp_path / "folder")
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+    assert (mode_of(tmp_path / "file"), mode_of(tmp_path / "folder")) == (0o600, 0o700)
 
 
 @pytest.mark.parametrize("home", ["", "data", "some/data"])
@@ -189,19 +191,15 @@ def test_the_secret_is_made_once_and_for_nobody_else(
     """Whether the folder that it belongs in is there or not."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / home))
     assert read_secret() is None
-    before = os.umask(0)
-    try:
+    with umask(0):
         secret = make_secret()
-    finally:
-        os.umask(before)
     assert len(secret) == 32
     assert make_secret() == read_secret() == secret
     [file] = data_folder().iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert data_folder().stat().st_mode & 0o777 == 0o700
+    assert (mode_of(file), mode_of(data_folder())) == (0o600, 0o700)
     file.chmod(0o644)
     make_secret()
-    assert file.stat().st_mode & 0o777 == 0o600
+    assert mode_of(file) == 0o600
 
 
 def test_a_broken_secret_is_an_os_error_and_is_left_alone(

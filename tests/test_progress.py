@@ -1,4 +1,4 @@
-"""A run in Python says how it goes, in the log."""
+"""How a run is followed: in the log, as lines, and in one line that is redrawn."""
 
 from __future__ import annotations
 
@@ -19,25 +19,37 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Limits, Usage
-from promptcodebook.progress import Began, Note, Phase, ProgressLine, Spent, StepDone, watch
-from promptcodebook.types import Codebook, Parameters, Step
+from promptcodebook.progress import (
+    QUIET_S,
+    Began,
+    Line,
+    Lines,
+    Note,
+    Phase,
+    ProgressEvent,
+    RunView,
+    Spent,
+    StepDone,
+    ValidationDone,
+    advance,
+    counting,
+    one_line,
+    watch,
+)
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Failure,
+    Instinct,
+    Parameters,
+    Rollout,
+    Route,
+    Step,
+    Trace,
+)
 from tests.run.test_optimize import QUICK, data, train
 
-
-def test_every_step_and_validation_is_logged_and_labelled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "promptcodebook.progress")
-    run = train(tmp_path)
-    said = [r.getMessage() for r in caplog.records if r.name == "promptcodebook.progress"]
-    assert all(line.startswith("[simulated] ") for line in said)
-    assert f"run {run.id} in " in said[0]
-    assert [line.split(":")[0] for line in said if "step 3 of 3" in line] == [
-        "[simulated] step 3 of 3"
-    ]
-    assert any("validation untrained: " in line for line in said)
-
-
+ESC = "\x1b"
 BEGAN = Began("r1", "runs/r1", 10, 0, 16, {}, simulated=False)
 
 
@@ -48,6 +60,150 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def began(size: int, simulated: bool = True) -> Began:
+    spec = "simulated" if simulated else "http://localhost:8000/v1#m"
+    return Began("20260131-x", "runs/20260131-x", 20, 0, size, {"executor": spec}, simulated)
+
+
+def step(index: int, size: int) -> Step:
+    rollouts = [
+        Rollout("a", route=Route((0, 1)), reward=index / 20),
+        Rollout("b", failure=Failure("execute", "CallTimeout", "slow")),
+    ]
+    instincts = tuple(Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
+    return Step(
+        index=index,
+        epoch=index,
+        epsilon=0.5,
+        traces=tuple(Trace(r) for r in rollouts),
+        rewrites=(),
+        parameters=Parameters("e", "g", Codebook(instincts), "c"),
+        ema=(0.0,) * size,
+        success=(0.25,) * size,
+        selected=tuple((index + 1) * (k < 2) for k in range(size)),
+    )
+
+
+def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
+    """The events of a run that is validated at last."""
+    yield began(size)
+    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
+    for index in range(steps):
+        yield StepDone(step(index, size), 3.0)
+        spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}
+        yield Spent(spent, {"rate_limited": 3, "cache_misses": 0})
+    yield Phase("validating step 12", 0, 8)
+    yield Phase("validating step 12", 4, 8)
+
+
+LOST = Spent(
+    {"executor": Usage(370, 900, 100, 0, 0.2)},
+    {},
+    Usage(2, 8000, 4000, 0, 0.05),
+    Limits(400, 90_000),
+)
+
+
+def test_every_step_and_validation_is_logged_and_labelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "promptcodebook.progress")
+    run = train(tmp_path)
+    said = [r.getMessage() for r in caplog.records if r.name == "promptcodebook.progress"]
+    assert all(line.startswith("[simulated] ") for line in said)
+    assert f"run {run.id} in {run.path}: 3 steps" in said[0]
+    assert sum(line.startswith("[simulated] step 3 of 3  reward ") for line in said) == 1
+    assert any("validation untrained: " in line for line in said)
+
+
+def test_lines_say_what_happened_in_order(clock: Clock) -> None:
+    stream = io.StringIO()
+    with Lines(stream, clock) as lines:
+        for event in script(steps=2):
+            lines(event)
+            clock.now += 2.0
+        lines(Note("stopping: waiting for calls in flight"))
+    assert stream.getvalue().splitlines() == [
+        "[simulated] run 20260131-x in runs/20260131-x: 20 steps, K = 16, simulated",
+        "Ctrl-C stops, `pco train --resume 20260131-x` resumes it",
+        "[simulated] validation untrained: 0.250 (n = 1), best",
+        "[simulated] step 1 of 20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
+        "  1 failed  57 s left",
+        "[simulated] step 2 of 20  reward 0.050  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
+        "  2 failed  15 calls, 1.1k tokens  cost unknown  54 s left",
+        "validating step 12: 0 of 8",
+        "validating step 12: 4 of 8, 2.0 s left",
+        "stopping: waiting for calls in flight",
+    ]
+
+
+SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
+        ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
+        ([replace(began(4), steps=0)], "x: simulated\n"),
+        ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
+        ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),
+        ([Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800")],
+         "a model wrote  [2J ]0;title  and ?\n"),
+    ],
+)  # fmt: skip
+def test_a_line_says(events: list[ProgressEvent], said: str) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for event in events:
+        lines(event)
+    assert said in stream.getvalue()
+    assert ESC not in stream.getvalue()
+
+
+def test_lines_of_a_real_model_do_not_say_simulated() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines(began(4, simulated=False))
+    lines(StepDone(step(0, 4), 1.0))
+    assert "simulated" not in stream.getvalue()
+
+
+def test_a_phase_is_said_at_most_every_two_seconds(clock: Clock) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream, clock)
+    for done in range(101):
+        lines(Phase("judging learned", done, 100))
+        clock.now += 0.125
+    counts = re.findall(r"judging learned: (\d+) of 100", stream.getvalue())
+    assert [int(n) for n in counts] == list(range(0, 101, 16))
+    assert QUIET_S == 2.0
+
+
+def test_time_left_follows_the_pace() -> None:
+    view = advance(RunView(), began(4), 0.0)
+    assert view.training_left() is None
+    view = advance(view, StepDone(step(9, 4), 2.0), 1.0)
+    assert view.training_left() == 20.0
+    view = advance(view, Phase("judging", 0, 10), 5.0)
+    assert view.phase_left(6.0) is None
+    view = advance(view, Phase("judging", 2, 10), 7.0)
+    assert view.phase_left(7.0) == 8.0
+    assert advance(view, Phase("judging", 10, 10), 9.0).phase is None
+    resumed = advance(RunView(), Phase("rows", 900, 1000), 0.0)  # what was done before took no time
+    assert advance(resumed, Phase("rows", 910, 1000), 10.0).phase_left(10.0) == 90.0
+
+
+def test_a_run_that_is_resumed_is_as_far_as_it_came() -> None:
+    assert advance(RunView(), replace(began(4), first=7), 0.0).step + 1 == 7
+    assert one_line("a\r\nb\x9bc\td") == "a  b c d"
 
 
 @pytest.fixture
@@ -78,56 +234,43 @@ _CODES = re.compile("\x1b\\[[0-9;?]*[A-Za-z]")
 _HIDDEN, _SHOWN = "\x1b[?25l", "\x1b[?25h"
 
 
-def _plain(text: str) -> str:
-    return _CODES.sub("", text)
-
-
-def _line(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
-    clock = Clock()
-
-    def wait(seconds: float) -> None:
-        clock.now += seconds
-
-    return ProgressLine(stream, clock), wait
-
-
-def test_a_line_tells_how_far_it_is_and_how_long_it_takes_after_two_seconds() -> None:
+def test_a_line_tells_how_far_it_is_and_how_long_it_takes_after_two_seconds(clock: Clock) -> None:
     stream = io.StringIO()
-    line, wait = _line(stream)
+    line = Line(stream, clock)
     line(BEGAN)
     line(Phase("judging learned", 0, 40))
-    wait(1.5)
+    clock.now = 1.5
     line(Phase("judging learned", 10, 40))
     assert stream.getvalue() == ""
-    wait(1.5)
+    clock.now = 3
     line(Phase("judging learned", 20, 40))
     assert stream.getvalue() == "pco judging learned: 20 of 40, about 3.0 s left\n"
-    wait(3)
+    clock.now = 6
     line(Phase("judging learned", 30, 40))  # too soon for a second line where none is redrawn
     assert stream.getvalue().count("\n") == 1
-    wait(8)
+    clock.now = 14
     line(Spent({"executor": Usage(calls=372)}, {}))
     assert stream.getvalue().count("\n") == 2
 
 
 def test_on_a_terminal_one_line_is_redrawn_with_a_bar_and_taken_away(
-    terminal: tuple[TextIO, Callable[[], str]],
+    terminal: tuple[TextIO, Callable[[], str]], clock: Clock
 ) -> None:
     stream, read = terminal
-    line, wait = _line(stream)
+    line = Line(stream, clock)
     line(replace(BEGAN, simulated=True))
-    wait(1)
+    clock.now = 1
     line(Spent({"executor": Usage(calls=371)}, {}))
     assert read() == ""  # nothing before two seconds
-    wait(2)
+    clock.now = 3
     line(Phase("judging learned", 10, 40))
     line.close()
-    text = _plain(read())
+    text = _CODES.sub("", read())
     assert "━" in text and "pco [simulated] judging learned: 10 of 40" in text
     assert text.count("\n") <= 1
     assert read().rstrip("\r").endswith("\x1b[2K")  # the line is empty again
     assert read().count(_HIDDEN) == read().count(_SHOWN) == 1
-    wait(1)
+    clock.now = 4
     line(Note("look here"))
     line.close()
 
@@ -136,7 +279,7 @@ def test_an_exception_leaves_the_terminal_whole(
     terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, read = terminal
-    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("promptcodebook.progress.QUIET_S", 0.0)
     with pytest.raises(ZeroDivisionError), watch(None, stream) as tell:
         tell(BEGAN)
         tell(Phase("judging", 1, 4))
@@ -146,19 +289,22 @@ def test_an_exception_leaves_the_terminal_whole(
 
 
 def test_a_dumb_terminal_gets_lines(
-    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream, read = terminal
-    line, wait = _line(stream)
-    line(Phase("judging", 0, 40))
-    wait(3)
-    line(Phase("judging", 10, 40))
-    assert read() == "pco judging: 10 of 40, about 9.0 s left\r\n"
+    with counting("p.json", 40, stream, clock=clock) as count:
+        for _ in range(40):
+            clock.now += 0.5
+            count(None)
+    assert read().splitlines() == [
+        "pco p.json: 4 of 40, about 18 s left",
+        "pco p.json: 24 of 40, about 8.0 s left",
+    ]
 
 
-def test_in_a_notebook_one_place_of_the_output_is_drawn_anew(
-    monkeypatch: pytest.MonkeyPatch,
+def test_in_a_notebook_one_place_of_the_output_is_redrawn(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """What a kernel does, without one: a stream of ipykernel's, and IPython's display."""
     shown, updated = list[str](), list[str]()
@@ -178,71 +324,67 @@ def test_in_a_notebook_one_place_of_the_output_is_drawn_anew(
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     kind = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
     stream = kind()
-    line, wait = _line(stream)
+    line = Line(stream, clock)
     for done in range(100):
         line(Phase("evaluating tickets", done, 200))
-        wait(0.1)
+        clock.now += 0.1
     line.close()
     assert len(shown) == 1 and "pco evaluating tickets: 20 of 200" in shown[0]
     assert 10 < len(updated) < 60 and "of 200" in updated[-2] and "pco" not in updated[-1]
     assert stream.getvalue() == ""
 
 
-def test_a_name_does_not_steer_the_terminal() -> None:
+PARAMETERS = Parameters("", "", Codebook(()), "")
+LONG_RUN = [
+    replace(BEGAN, steps=500, simulated=True),
+    StepDone(Step(11, 0, 0.1, (), (), PARAMETERS, (), (), ()), 50.0),
+    Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([Phase("evil\x1b]0;title\x07\nname", 1, 4)], "pco evil ]0;title name: 1 of 4\n"),
+        ([BEGAN, Spent({"executor": Usage(370)}, {}, Usage(2), Limits(400))],
+         "pco step 0 of 10, calls 372 of 400, lost 2\n"),
+        ([BEGAN, ValidationDone(-1, SCORED, True)], "pco step 0 of 10, best 0.500\n"),
+        ([replace(BEGAN, steps=0)], "pco at work\n"),
+        # What has no room is a fact and not the time left.
+        (LONG_RUN, "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none\n"),
+    ],
+)  # fmt: skip
+def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> None:
     stream = io.StringIO()
-    line, wait = _line(stream)
-    wait(3)
-    line(Phase("evil\x1b]0;title\x07\nname", 1, 4))
-    assert stream.getvalue() == "pco evil ]0;title name: 1 of 4\n"
-
-
-def test_the_line_shows_calls_beside_their_limit_and_what_was_lost() -> None:
-    stream = io.StringIO()
-    line, wait = _line(stream)
-    line(BEGAN)
-    wait(3)
-    line(Spent({"executor": Usage(calls=370)}, {}, Usage(calls=2), Limits(calls=400)))
-    assert stream.getvalue() == "pco step 0 of 10, calls 372 of 400, lost 2\n"
-
-
-def _long_run(stream: TextIO) -> tuple[ProgressLine, Callable[[float], None]]:
-    """The line of a long run with everything to tell."""
-    line, wait = _line(stream)
-    line(replace(BEGAN, steps=500, simulated=True))
-    wait(600)
-    parameters = Parameters("", "", Codebook(()), "")
-    line(StepDone(Step(11, 0, 0.1, (), (), parameters, (), (), ()), 600.0))
-    line(Spent({"executor": Usage(calls=12040)}, {}, Usage(calls=12), Limits(calls=50000)))
-    return line, wait
-
-
-def test_what_has_no_room_in_the_line_is_a_fact_and_not_the_time_left() -> None:
-    stream = io.StringIO()
-    _long_run(stream)
-    assert (
-        stream.getvalue().splitlines()[-1]
-        == "pco [simulated] step 12 of 500, about 6 h 46 min left, reward none"
-    )
+    line = Line(stream, clock)
+    for event in events[:-1]:
+        line(event)
+    clock.now = 3
+    line(events[-1])
+    assert stream.getvalue() == said
 
 
 def test_the_line_is_as_wide_as_the_terminal(
-    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setenv("COLUMNS", "74")
     stream, read = terminal
-    line, _ = _long_run(stream)
-    line.close()
-    assert "pco [simulated] step 12 of 500, about 6 h 46 min left" in _plain(read())
+    with Line(stream, clock) as line:
+        clock.now = 3
+        for event in LONG_RUN:
+            line(event)
+    assert "pco [simulated] step 12 of 500, about 6 h 46 min left" in _CODES.sub("", read())
     assert "reward" not in read()
 
 
-def test_a_stream_that_nobody_reads_any_more_stops_no_run() -> None:
+@pytest.mark.parametrize("kind", [Line, Lines])
+def test_a_stream_that_is_closed_stops_no_run(kind: Any, clock: Clock) -> None:
     stream = io.StringIO()
-    line, wait = _line(stream)
-    line(BEGAN)
-    wait(3)
-    stream.close()
-    line(Phase("judging", 0, 4))
+    with kind(stream, clock) as line:
+        line(BEGAN)
+        clock.now = 3
+        stream.close()
+        line(Phase("judging", 0, 4))
 
 
 def test_who_listens_gets_the_events_in_place_of_the_line() -> None:
@@ -257,10 +399,10 @@ def test_who_listens_gets_the_events_in_place_of_the_line() -> None:
 def test_a_run_shows_its_line_unless_told_not_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], progress: bool
 ) -> None:
-    began = time.monotonic()
+    started = time.monotonic()
 
     def slow(example: pco.Example, output: str) -> float:
-        time.sleep(max(0.0, began + 2.5 - time.monotonic()))
+        time.sleep(max(0.0, started + 2.5 - time.monotonic()))
         return float((example.target or "") in output)
 
     pco.optimize(data(), slow, "simulated", config=QUICK, runs_dir=tmp_path, progress=progress)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -17,26 +18,34 @@ from promptcodebook import sync
 from promptcodebook.signals import stop_signals
 from promptcodebook.sync import LoopThread, run_sync
 
+T = TypeVar("T")
+
+
+def in_thread(coroutine: Coroutine[Any, Any, T]) -> T:
+    thread = LoopThread()
+    try:
+        return thread.run(coroutine)
+    finally:
+        thread.close()
+
+
+both = pytest.mark.parametrize("run", [run_sync, in_thread])
+
 
 async def twice(x: int) -> int:
     await asyncio.sleep(0)
     return 2 * x
 
 
-def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises() -> None:
-    assert run_sync(twice(4)) == 8
+@both
+def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises(run: Any) -> None:
+    async def raising(error: BaseException) -> None:
+        raise error
 
-    async def broken() -> None:
-        raise KeyError("this one")
-
-    with pytest.raises(KeyError, match="this one"):
-        run_sync(broken())
-
-    async def late() -> None:
-        raise TimeoutError("its own")
-
-    with pytest.raises(TimeoutError, match="its own"):
-        run_sync(late())
+    assert run(twice(4)) == 8
+    for error in (KeyError("this one"), TimeoutError("its own"), SystemExit(3)):
+        with pytest.raises(type(error), match=str(error)):
+            run(raising(error))
 
 
 async def test_it_works_where_a_loop_is_running() -> None:
@@ -102,15 +111,14 @@ def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_its_threads_are_named_and_hold_no_process_at_its_end() -> None:
+@both
+def test_its_thread_is_named_and_holds_no_process_at_its_end(run: Any) -> None:
     async def here() -> threading.Thread:
         return threading.current_thread()
 
-    loop = LoopThread()
-    for thread in (run_sync(here()), loop.run(here())):
-        assert thread is not threading.current_thread()
-        assert (thread.name, thread.daemon) == ("promptcodebook", True)
-    loop.close()
+    thread = run(here())
+    assert thread is not threading.current_thread()
+    assert (thread.name, thread.daemon) == ("promptcodebook", True)
 
 
 def test_a_second_ctrl_c_cancels() -> None:
@@ -162,9 +170,9 @@ def test_a_third_ctrl_c_does_not_wait_for_what_does_not_end() -> None:
     assert took < 2.5  # a second one alone waits for five seconds
 
 
-def test_tasks_that_nobody_waited_for_end_with_it() -> None:
+@both
+def test_tasks_that_nobody_waited_for_end_with_it(run: Any) -> None:
     ended: list[str] = []
-    kept: list[asyncio.Task[None]] = []
 
     async def endless() -> None:
         try:
@@ -172,16 +180,17 @@ def test_tasks_that_nobody_waited_for_end_with_it() -> None:
         finally:
             ended.append("cleaned up")
 
-    async def careless() -> int:
-        kept.append(asyncio.create_task(endless()))
+    async def careless() -> asyncio.Task[None]:
+        task = asyncio.create_task(endless())
         await asyncio.sleep(0)
-        return 1
+        return task
 
-    assert run_sync(careless()) == 1
-    assert ended == ["cleaned up"] and kept[0].cancelled()
+    task = run(careless())
+    assert ended == ["cleaned up"] and task.cancelled()
 
 
-def test_a_generator_that_nobody_read_to_its_end_is_closed() -> None:
+@both
+def test_a_generator_that_nobody_read_to_its_end_is_closed(run: Any) -> None:
     ended: list[str] = []
 
     async def numbers() -> AsyncIterator[int]:
@@ -197,55 +206,22 @@ def test_a_generator_that_nobody_read_to_its_end_is_closed() -> None:
     async def first() -> int:
         return await anext(kept)
 
-    assert run_sync(first()) == 1
+    assert run(first()) == 1
     assert ended == ["closed"]
 
 
-def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there() -> None:
+@both
+def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there(run: Any) -> None:
     async def exits() -> None:
         await asyncio.sleep(0)
         raise SystemExit(3)
 
-    async def waits() -> str:
-        try:
+    async def waits() -> int:
+        with pytest.raises(SystemExit):
             await asyncio.create_task(exits())
-        except SystemExit:
-            return "heard"
-        return "not heard"
+        return await twice(2)
 
-    assert run_sync(waits()) == "heard"
-    thread = LoopThread()
-    assert thread.run(waits()) == "heard"
-    assert thread.run(twice(2)) == 4
-    thread.close()
-
-
-def test_an_exit_of_its_own_ends_it() -> None:
-    async def exits() -> None:
-        raise SystemExit(3)
-
-    with pytest.raises(SystemExit):
-        run_sync(exits())
-
-
-def test_a_loop_that_closes_cancels_what_still_runs() -> None:
-    ended: list[str] = []
-
-    async def endless() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append("cleaned up")
-
-    async def careless() -> asyncio.Task[None]:
-        task = asyncio.create_task(endless())
-        await asyncio.sleep(0)
-        return task
-
-    thread = LoopThread()
-    task = thread.run(careless())
-    thread.close()
-    assert ended == ["cleaned up"] and task.cancelled()
+    assert run(waits()) == 4
 
 
 DEAF = """

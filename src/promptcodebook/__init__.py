@@ -18,18 +18,22 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
     from promptcodebook.errors import PcoError
-    from promptcodebook.estimation.estimate import Estimate
-    from promptcodebook.estimation.optimizing import estimate
+    from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.response import Explanation, Response
     from promptcodebook.registry.registry import Registry, open_registry
-    from promptcodebook.run.assessing import Comparison, acompare, aevaluate, compare, evaluate
     from promptcodebook.run.distilling import Distillation, distill
     from promptcodebook.run.effect import aeffect, effect
-    from promptcodebook.run.evaluation import Assessment
-    from promptcodebook.run.loading import load_run
-    from promptcodebook.run.optimize import Run, aoptimize, optimize
+    from promptcodebook.run.evaluation import (
+        Assessment,
+        Comparison,
+        acompare,
+        aevaluate,
+        compare,
+        evaluate,
+    )
+    from promptcodebook.run.optimize import Run, aoptimize, load_run, optimize
     from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
     from promptcodebook.types import Codebook, Example, Instinct, Output, Prompt, Score, Stage
@@ -78,41 +82,30 @@ __all__ = [
     "rewards",
 ]
 
-_HOME = {
-    "LM": "calls",
-    "Chat": "calls",
-    "Message": "calls",
-    "Reply": "calls",
-    "Request": "calls",
-    "ScriptedLM": "lm.scripted",
-    "Config": "config",
-    "Dataset": "data",
-    "load": "data",
-    "PcoError": "errors",
-    "Assessment": "run.evaluation",
-    "acompare": "run.assessing",
-    "aevaluate": "run.assessing",
-    "compare": "run.assessing",
-    "evaluate": "run.assessing",
-    "Comparison": "run.assessing",
-    "Effect": "store.effects",
-    "aeffect": "run.effect",
-    "effect": "run.effect",
-    "Estimate": "estimation.estimate",
-    "estimate": "estimation.optimizing",
-    "Explanation": "policy.response",
-    "Response": "policy.response",
-    "load_run": "run.loading",
-    "Distillation": "run.distilling",
-    "distill": "run.distilling",
-    "Run": "run.optimize",
-    "aoptimize": "run.optimize",
-    "optimize": "run.optimize",
-    "Policy": "policy.policy",
-    "load_policy": "policy.policy",
-    "Registry": "registry.registry",
-    "open_registry": "registry.registry",
+_HOMES = {
+    "calls": ("LM", "Chat", "Message", "Reply", "Request"),
+    "config": ("Config",),
+    "data": ("Dataset", "load"),
+    "errors": ("PcoError",),
+    "estimation.estimate": ("Estimate", "estimate"),
+    "lm.scripted": ("ScriptedLM",),
+    "policy.policy": ("Policy", "load_policy"),
+    "policy.response": ("Explanation", "Response"),
+    "registry.registry": ("Registry", "open_registry"),
+    "run.distilling": ("Distillation", "distill"),
+    "run.effect": ("aeffect", "effect"),
+    "run.evaluation": (
+        "Assessment",
+        "Comparison",
+        "acompare",
+        "aevaluate",
+        "compare",
+        "evaluate",
+    ),
+    "run.optimize": ("Run", "aoptimize", "load_run", "optimize"),
+    "store.effects": ("Effect",),
 }
+"""Where the names come from; all others are of `types`."""
 
 
 def __getattr__(name: str) -> object:
@@ -124,7 +117,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     if name == "rewards":
         return importlib.import_module("promptcodebook.tasks.rewards.library")
-    home = f"promptcodebook.{_HOME.get(name, 'types')}"
+    homes = (home for home, names in _HOMES.items() if name in names)
+    home = f"promptcodebook.{next(homes, 'types')}"
     try:
         return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:

@@ -23,9 +23,9 @@ from promptcodebook.errors import (
     RewardError,
     import_part,
 )
-from promptcodebook.lm.connections import MODELS, LocalModels, local_models
 from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
+from promptcodebook.method.accept import find_rule
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import (
@@ -139,6 +139,7 @@ class Plan:
                 hint="give it examples, or change data.fractions",
             )
         # Checked here, so that their faults show before anything is paid for.
+        find_rule(self.config.update.accept)
         _ = self.prompt_stages
         if not begun:
             check_seeds(self.task.seeds, self.earlier, self.templates, self.config)
@@ -216,7 +217,7 @@ class Assembled:
         composition = Composition(config.compose, config.base_prompt, config.output_format)
         encoder = Encoder(models.ask, templates, config.select, models.tally)
         generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, self.ranks, config.select, stages)
+        return Composer(encoder, generator, self.ranks.rank, config.select, stages)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the

@@ -15,8 +15,6 @@ from typing import Literal, Protocol, get_args
 Role = Literal[
     "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
 ]
-
-
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
@@ -43,27 +41,24 @@ class Usage:
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def __add__(self, other: Usage) -> Usage:
+        return self._with(other, 1)
+
     def __sub__(self, earlier: Usage) -> Usage:
         """What was spent since `earlier`."""
-        known = self.cost is not None and earlier.cost is not None
-        return Usage(
-            self.calls - earlier.calls,
-            self.prompt_tokens - earlier.prompt_tokens,
-            self.completion_tokens - earlier.completion_tokens,
-            self.cached_prompt_tokens - earlier.cached_prompt_tokens,
-            (self.cost or 0.0) - (earlier.cost or 0.0) if known else None,
-            self.latency_s - earlier.latency_s,
-        )
+        return self._with(earlier, -1)
 
-    def __add__(self, other: Usage) -> Usage:
-        known = self.cost is not None and other.cost is not None
+    def _with(self, other: Usage, sign: Literal[1, -1]) -> Usage:
+        cost = None
+        if self.cost is not None and other.cost is not None:
+            cost = self.cost + sign * other.cost
         return Usage(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_prompt_tokens + other.cached_prompt_tokens,
-            (self.cost or 0.0) + (other.cost or 0.0) if known else None,
-            self.latency_s + other.latency_s,
+            self.calls + sign * other.calls,
+            self.prompt_tokens + sign * other.prompt_tokens,
+            self.completion_tokens + sign * other.completion_tokens,
+            self.cached_prompt_tokens + sign * other.cached_prompt_tokens,
+            cost,
+            self.latency_s + sign * other.latency_s,
         )
 
 
@@ -76,10 +71,6 @@ class Limits:
     usd: float | None = None
 
 
-def _no_extra() -> Mapping[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How a reply is drawn; None leaves the choice to the server. `extra` = further body fields."""
@@ -87,7 +78,7 @@ class Sampling:
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
-    extra: Mapping[str, object] = field(default_factory=_no_extra)
+    extra: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True)
@@ -99,7 +90,7 @@ class Schema:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of the body as JSON: schemas are few, and every call reckons with its own."""
+        """Bytes of the body as JSON."""
         return len(json.dumps(self.body))
 
 
@@ -107,9 +98,8 @@ class Schema:
 class Request:
     """One call. `sample` is the keyed sample seed: same request + same sample = same reply.
 
-    Callers fill role, messages, schema, sample and greedy; `Roles` fills model (a full spec such
-    as `http://host/v1#name`) and sampling from the configuration, where they are not given. With
-    `embeds` the one message is not answered but read: the reply is its vector.
+    `Roles` fills in model (a full spec such as `http://host/v1#name`) and sampling where the caller
+    gives none. With `embeds` the reply is the one message's vector.
     """
 
     role: Role
@@ -124,9 +114,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back. `dropped` names request fields the endpoint refused; `estimated` = token
-    counts are our estimate because the server gave none. `usage` is what the reply cost when it was
-    made; it was paid just now only if `source` is 'live'. `vector` is what an embedding came to."""
+    """What came back. `usage` is what the reply cost when it was made: only a 'live' one costs now.
+
+    `dropped` names request fields that the endpoint refused; `estimated` = the server gave no
+    usable token counts, and these are ours; `vector` is the result of an embedding.
+    """
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"

@@ -1,38 +1,4 @@
-"""Every error the library raises, as one tree.
-
-PcoError
-├── ConfigError          a setting is unknown, missing or contradicts another        exit 2
-├── DataError            a file, column, line or split is not what was promised      exit 2
-├── TaskError            unknown task, or the task's data cannot be found            exit 2
-├── PolicyError          a policy file cannot be read                                exit 2
-├── MissingExtra         an optional dependency is not installed                     exit 2
-├── PromotionRefused     a gate does not let a version through                       exit 1
-├── LMError              a model call gave no usable reply                           exit 1
-│   ├── EndpointDown     nothing answers at the address                    retryable
-│   ├── CallTimeout      the reply did not come in time                    retryable
-│   ├── RateLimited      429/503 after every retry                         retryable
-│   ├── ServerFault      5xx, 408, 409, 425, or a connection that broke    retryable
-│   ├── AuthRefused      401/403: the key is wrong or missing
-│   ├── NoCredit         402, or a 429 that no waiting mends: the account is empty
-│   ├── ModelNotFound    the endpoint does not know the model
-│   ├── RequestRefused   any other 4xx
-│   ├── ParseError       the reply never became the typed value asked for
-│   └── TruncatedReply   the reply was cut at its length cap
-├── RewardError          the user's reward raised, or left its range                 exit 1
-├── ExecutorError        the user's agent hung, or tried to end more than its call    exit 1
-├── TooManyFailures      more than half of a batch failed                            exit 1
-├── StoreError           a run cannot be read or written                             exit 1
-│   ├── RunNotFound      no such run                                                 exit 2
-│   ├── RunBusy          another process writes this run                             exit 2
-│   ├── RunChanged       a resumed run's configuration or data differ                exit 2
-│   ├── RunNotTrusted    what was made elsewhere names code or addresses  exit 2
-│   ├── RefNotFound      the registry has no such ref or version                     exit 2
-│   ├── RegistryDamaged  a row of the registry is not what was written
-│   ├── StoreTooNew      written by a newer version                                  exit 2
-│   └── DiskFull         the disk refused the write
-└── Stop                 not a fault: the run ends early and can be resumed
-    ├── BudgetReached    the next call would pass the budget                         exit 3
-    └── Interrupted      the user asked to stop                                      exit 130
+"""Every error the library raises, as one tree below `PcoError`.
 
 Each says what failed and where (`str(error)`) and what to type next (`error.hint`).
 """
@@ -70,8 +36,11 @@ class PcoError(Exception):
     exit_code = 1
     retryable = False
     run: Any = None
-    """The unfinished `Run`, where the error ended one: its policy, cost, and what its verdict
-    lacks."""
+    """The unfinished `Run`, where the error ended one."""
+
+    def __init_subclass__(cls, exit_code: int | None = None) -> None:
+        if exit_code is not None:
+            cls.exit_code = exit_code
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -89,26 +58,24 @@ class PcoError(Exception):
         self.__notes__ = [*kept, f"{_NEXT}{text}"] if text else kept
 
 
-class ConfigError(PcoError, ValueError):
-    exit_code = 2
+class ConfigError(PcoError, ValueError, exit_code=2):
+    """A setting is unknown, missing or contradicts another."""
 
 
-class DataError(PcoError, ValueError):
-    exit_code = 2
+class DataError(PcoError, ValueError, exit_code=2):
+    """A file, column, line or split is not what was promised."""
 
 
-class TaskError(PcoError, LookupError):
-    exit_code = 2
+class TaskError(PcoError, LookupError, exit_code=2):
+    """The task is unknown, or its data cannot be found."""
 
 
-class PolicyError(PcoError, ValueError):
-    exit_code = 2
+class PolicyError(PcoError, ValueError, exit_code=2):
+    """A policy file cannot be read."""
 
 
-class MissingExtra(PcoError, ImportError):
+class MissingExtra(PcoError, ImportError, exit_code=2):
     """An optional dependency is missing; the hint is the exact pip command."""
-
-    exit_code = 2
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(
@@ -120,7 +87,7 @@ class MissingExtra(PcoError, ImportError):
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
     """What an outer part of this package, or a plug-in, registered as an entry point.
 
-    MissingExtra says that `what` needs the `extra`: the part is not installed.
+    Raises MissingExtra where the part is not installed: `what` needs the `extra`.
     """
     from importlib.metadata import entry_points  # takes a tenth of what `pco --help` may take
 
@@ -135,7 +102,7 @@ def import_part(group: str, name: str, what: str, extra: str) -> Any:
 
 
 def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
-    """Raises MissingExtra unless all are installed; imports none of them, for some take long."""
+    """Raises MissingExtra unless all are installed; imports none of them, since some take long."""
     if any(find_spec(module) is None for module in modules):
         raise MissingExtra(what, extra)
 
@@ -148,22 +115,17 @@ _SENDS_NOTHING = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Libraries that report their use have these switches. A value that the user set stays."""
-_REPORTER = "openvino_telemetry"
-"""openvino sends an event as it is imported, and no variable stops it. Without this package it
-takes a stub of its own."""
 
 
 def import_extra(module: str, what: str, extra: str) -> Any:
-    """A module of an optional dependency, with its usage reports switched off.
-
-    MissingExtra says that `what` needs the `extra`.
-    """
+    """A module of an optional dependency, with its usage reports switched off. MissingExtra."""
     unset = [name for name in _SENDS_NOTHING if not os.environ.get(name)]
     os.environ.update({name: _SENDS_NOTHING[name] for name in unset})
     hub: Any = sys.modules.get("huggingface_hub.constants")
     if hub is not None and "HF_HUB_DISABLE_TELEMETRY" in unset:
         hub.HF_HUB_DISABLE_TELEMETRY = True  # it read the variable as it was imported
-    sys.modules.setdefault(_REPORTER, None)  # pyright: ignore[reportArgumentType]
+    # openvino sends an event as it is imported, unless this package is missing.
+    sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
     try:
         import_module(module.partition(".")[0])
         return import_module(module)
@@ -179,9 +141,9 @@ class LMError(PcoError):
     """A model call gave no usable reply; `role` and `model` say whose.
 
     `incident` is what it is tallied as when it comes off the wire (None = not at all);
-    `retry_after` the seconds the server asked to be left alone (0 = it did not say);
-    `answered` = a reply came and was no use, instead of none; `lasting` = waiting will not help;
-    `usage` = what the useless replies took;
+    `retry_after` the seconds that the server asked to wait (0 = it did not say);
+    `answered` = a reply came and was unusable; `lasting` = waiting will not help;
+    `usage` = what the unusable replies took;
     `sent` = a server saw the request; `lost` = it may have done and billed the work all the same.
     """
 
@@ -200,6 +162,8 @@ class LMError(PcoError):
 
 
 class EndpointDown(LMError, ConnectionError):
+    """The address does not answer."""
+
     retryable = True
     incident = Incident.REFUSED_CONNECTION
     lasting = True
@@ -207,106 +171,124 @@ class EndpointDown(LMError, ConnectionError):
 
 
 class CallTimeout(LMError, TimeoutError):
+    """The reply did not come in time."""
+
     retryable = True
     incident = Incident.TIMEOUT
     lost = True
 
 
 class RateLimited(LMError):
+    """429 or 503 after every retry."""
+
     retryable = True
     incident = Incident.RATE_LIMITED
 
 
 class ServerFault(LMError):
+    """5xx, 408, 409, 425, or a connection that broke."""
+
     retryable = True
     incident = Incident.SERVER_ERROR
     lost = True
 
 
 class AuthRefused(LMError, PermissionError):
+    """401 or 403: the key is wrong or missing."""
+
     lasting = True
 
 
 class NoCredit(LMError):
+    """402, or a 429 that no waiting mends: the account is empty."""
+
     lasting = True
 
 
 class ModelNotFound(LMError, LookupError):
+    """The endpoint does not know the model."""
+
     lasting = True
 
 
 class RequestRefused(LMError, ValueError):
+    """Any other 4xx."""
+
     lasting = True
 
 
 class ParseError(LMError, ValueError):
+    """The reply never became the typed value that was requested."""
+
     answered = True
 
 
 class TruncatedReply(LMError):
+    """The reply was cut at its length cap."""
+
     answered = True
 
 
 class RewardError(PcoError):
-    pass
+    """The user's reward raised, or left its range."""
 
 
 class ExecutorError(PcoError):
-    pass
+    """The user's agent hung, or tried to end more than its call."""
 
 
 class TooManyFailures(PcoError, RuntimeError):
-    """`traces` are those of the batch that failed, for the record."""
+    """More than half of a batch failed; `traces` are those of that batch, for the record."""
 
     traces: tuple[Trace, ...] = ()
 
 
 class StoreError(PcoError, OSError):
-    pass
+    """A run cannot be read or written."""
 
 
-class RunNotFound(StoreError):
-    exit_code = 2
+class RunNotFound(StoreError, exit_code=2):
+    """No such run."""
 
 
-class RunBusy(StoreError):
-    exit_code = 2
+class RunBusy(StoreError, exit_code=2):
+    """Another process writes this run."""
 
 
-class RunChanged(StoreError):
-    exit_code = 2
+class RunChanged(StoreError, exit_code=2):
+    """A resumed run's configuration or data differ."""
 
 
-class RunNotTrusted(StoreError):
-    exit_code = 2
+class RunNotTrusted(StoreError, exit_code=2):
+    """A run that was made elsewhere names code or addresses."""
 
 
-class RefNotFound(StoreError):
-    exit_code = 2
+class RefNotFound(StoreError, exit_code=2):
+    """The registry has no such ref or version."""
 
 
 class RegistryDamaged(StoreError):
-    pass
+    """A row of the registry is not what was written."""
 
 
-class StoreTooNew(StoreError):
-    exit_code = 2
+class StoreTooNew(StoreError, exit_code=2):
+    """A newer version wrote it."""
 
 
 class DiskFull(StoreError):
-    pass
+    """The disk refused the write."""
 
 
 class Stop(PcoError):
-    """The run ends here on purpose; everything paid for is on disk."""
+    """The run ends here on purpose, and can be resumed; everything paid for is on disk."""
 
 
-class BudgetReached(Stop):
-    exit_code = 3
+class BudgetReached(Stop, exit_code=3):
+    """The next call would pass the budget."""
 
 
-class Interrupted(Stop):
-    exit_code = 130
+class Interrupted(Stop, exit_code=130):
+    """The user asked to stop."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -9,11 +9,9 @@ from typing import Protocol
 
 
 class Incident(StrEnum):
-    """A counted incident; its value is its name on disk and in JSON.
-
-    `meaning` is what a person reads; `once` says that it belongs to one call or one paid reply, so
-    that a resumed step does not meet it again. All others are decisions, which it takes again.
-    """
+    """A counted incident; its value is its name on disk and in JSON. `meaning` is what a person
+    reads; `once` says that it belongs to one call or one paid reply, so that a resumed step does
+    not meet it again. All others are decisions, which it takes again."""
 
     meaning: str
     once: bool
@@ -41,46 +39,22 @@ class Incident(StrEnum):
     ROUTE_REPAIRS = "route_repairs", "routes with wrong picks that were repaired", False
     ROUTE_FALLBACKS = "route_fallbacks", "routes filled up with the best-rated instincts", False
     UNKNOWN_INSTINCTS = "unknown_instincts", "complaints that named no active instinct", False
-    PROMPT_FALLBACKS = (
-        "prompt_fallbacks",
-        "prompts put together verbatim, as the generator's reply could not be used",
-        False,
-    )
+    PROMPT_FALLBACKS = "prompt_fallbacks", "prompts joined verbatim, without the generator", False
     REWRITES_REASKED = "rewrites_reasked", "rewrites asked for once more, with the reason", False
-    ENCODER_REFUSED = (
-        "encoder_refused",
-        "rewrites of θ taken back, as too many routes fell back with them",
-        False,
-    )
+    ENCODER_REFUSED = "encoder_refused", "rewrites of θ taken back, as routes fell back", False
     HARMFUL = "harmful", "verdicts that call an instinct or a prompt harmful", False
-    REWRITES_UNSAFE = (
-        "rewrites_unsafe",
-        "replies that the safety scan kept from becoming a rewrite",
-        False,
-    )
+    REWRITES_UNSAFE = "rewrites_unsafe", "rewrites refused by the safety scan", False
     REWRITES_LONG = "rewrites_long", "replies empty or too long for a rewrite", False
     REWRITES_COPYING = "rewrites_copying", "replies that said what another instinct says", False
     REWRITES_LEAKING = "rewrites_leaking", "replies that quoted a training example", False
     REWRITES_CUT = "rewrites_cut", "rewrites cut to their cap at a sentence's end", False
     REWRITES_REFUSED = "rewrites_refused", "rewrites refused by a check", False
-    USAGE_REPLACED = (
-        "usage_replaced",
-        "replies whose token counts were missing, zero or impossible; ours stand in their place",
-    )
+    USAGE_REPLACED = "usage_replaced", "replies without credible token counts: we count ourselves"
     CACHE_HITS = "cache_hits", "replies taken from the cache, not paid for"
     CACHE_MISSES = "cache_misses", "calls that the cache held no reply for"
-    CACHE_BYPASSED = (
-        "cache_bypassed",
-        "times the cache could not be used; the run went on without it",
-    )
-    SHARED_CALLS = (
-        "shared_calls",
-        "calls that waited for an equal one and took its reply, paid once",
-    )
-    JOURNAL_HITS = (
-        "journal_hits",
-        "replies asked for before in this run and read back, not paid for again",
-    )
+    CACHE_BYPASSED = "cache_bypassed", "times that the cache failed and the run did without it"
+    SHARED_CALLS = "shared_calls", "calls that took the reply of an equal one, paid once"
+    JOURNAL_HITS = "journal_hits", "replies of this run read back, not paid for again"
     JOURNAL_DAMAGED = "journal_damaged", "replies that the disk lost, asked for again"
 
 

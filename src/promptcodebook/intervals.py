@@ -2,16 +2,17 @@
 
 Each end errs with at most 2.5 %. What a paired difference of rewards is like decides the method:
 
-- Below 60 values the exact paired test, inverted: under "no difference" every difference might as
-  well have had the other sign, and the shifts that this test does not refuse are those between the
-  quantiles of the means of random subsets (Hartigan's typical values). Exact for any number of
-  values and any ties; from 60 on Student's interval, which then errs as rarely and sees more.
-- Both are widened to Hall's interval, which corrects for skewness: many small gains and a few heavy
-  losses are what a prompt with a rare fault looks like, and there a symmetric interval errs.
+- Below 60 values the exact paired test, inverted (Hartigan's typical values): under "no difference"
+every difference might as well have had the other sign. The shifts that this test does not refuse
+lie between the quantiles of the means of random subsets. From 60 on Student's interval, which then
+errs as rarely and sees more.
+
+- Both are widened to Hall's interval, which corrects for skewness: a prompt with a rare fault has
+many small gains and a few heavy losses.
+
 - Where fewer than six values differ from the commonest one no test of signs can tell anything
-  (2**-5 > 2.5 %), and a spread that was hardly seen is no measure of width. There the share of
-  values that differ is bounded exactly (Clopper-Pearson), and all of it may lie at the end of the
-  range. So equal values never make an interval without a width.
+(2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
+of it may lie at the end of the range. So equal values never make an interval without a width.
 
 `bench/verdict_null.py` measures how often they err, and what they find.
 """
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, stdev
 
@@ -106,8 +107,7 @@ def unpaired_interval(
     a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
     """The difference of two means over other examples each, with an interval recovered from theirs
-    (Zou and Donner 2008, MOVER). Both lie within `bounds`; n counts the smaller group. ValueError
-    where one is empty."""
+    (Zou and Donner 2008, MOVER); n counts the smaller group. ValueError where one is empty."""
     first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
     mean = first.mean - second.mean
     below = math.hypot(first.mean - first.low, second.high - second.mean)
@@ -138,14 +138,10 @@ def crossed_interval(
     groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
-    another draw of examples and other seeds.
-
-    The examples' part is the interval of their means over the runs. The seeds' part is Student's
-    over the runs' means, with one degree of freedom fewer than there are runs: two to five seeds
-    show little of how far seeds lie apart, and a bootstrap takes it for all there is. The two are
-    independent, so their widths are added as squares (as in `unpaired_interval`). With one run
-    only the examples' part is left.
-    """
+    another draw of examples and other seeds. The examples' part is the interval of their means over
+    the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
+    for all there is. Their widths are added as squares. With one run only the examples' part is
+    left."""
     means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
     examples = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
     seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
@@ -160,8 +156,8 @@ def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
     """The mean of `above` over that of `below`; infinite where the lower mean is not above 0. Made
-    as in `crossed_interval`: examples are drawn with replacement, the same for every run, and the
-    runs' part is Student's, of the ratio's linear form. ValueError without values."""
+    as in `crossed_interval`: examples are drawn with replacement, the same for every run.
+    ValueError without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
@@ -187,11 +183,9 @@ def crossed_ratio(
 
 
 def _reach_of_seeds(means: Sequence[float]) -> float:
-    """How far the mean over all seeds may be from that of these, by Student; 0 of a single one,
-    which shows nothing of it."""
-    if len(means) == 1:
-        return 0.0
-    return _quantile(len(means) - 1, SIDE) * stdev(means) / math.sqrt(len(means))
+    """How far the mean over all seeds may be from that of these, by Student; 0 of a single one."""
+    n = len(means)
+    return _quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
 
 
 def _tied(values: Sequence[float], bounds: Bounds, side: float) -> tuple[float, float] | None:
@@ -207,71 +201,51 @@ def _tied(values: Sequence[float], bounds: Bounds, side: float) -> tuple[float, 
 
 def _spread(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
     """By the exact test or Student's, whichever the number of values calls for, and by Hall's."""
-    many = len(values) >= _STUDENT
-    first = _student(values, side) if many else _typical(values, seed, side)
-    second = _unskewed(values, side)
-    return min(first[0], second[0]), max(first[1], second[1])
+    if len(values) >= _STUDENT:
+        mean, error, _ = _moments(values)
+        reach = _quantile(len(values) - 1, side) * error
+        low, high = mean - reach, mean + reach
+    else:
+        low, high = _typical(values, seed, side)
+    lower, higher = _unskewed(values, side)
+    return min(low, lower), max(high, higher)
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
     """The largest share of a kind of which so few of n are seen in `side` of samples."""
-
-    def chance(share: float) -> float:
-        return math.fsum(
-            math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(seen + 1)
-        )
-
-    return 1.0 if seen == n else _bisect(lambda share: chance(share) > side)
-
-
-def _bisect(holds: Callable[[float], bool]) -> float:
-    """Where in [0, 1] a condition that holds at 0 ceases to."""
-    low, high = 0.0, 1.0
+    low, high = (1.0, 1.0) if seen == n else (0.0, 1.0)
     for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        share = (low + high) / 2
+        terms = (math.comb(n, i) * share**i * (1 - share) ** (n - i) for i in range(seen + 1))
+        low, high = (share, high) if math.fsum(terms) > side else (low, share)
     return high
 
 
 def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
-    """Between the quantiles of the means of subsets; all shifts where no test could refuse one.
-
-    A subset names the differences whose sign is turned; the empty one, no turn at all, is
-    counted and has no mean.
-    """
+    """Between the quantiles of the means of subsets; all shifts where no test could refuse one. A
+    subset names the differences whose sign is turned; the empty one is counted and has no mean."""
     n = len(values)
-    if n <= _ENUMERATED:
-        subsets: Sequence[int] = range(1, 2**n)
-    else:
+    subsets: Sequence[int] = range(1, 2**n)
+    if n > _ENUMERATED:
         draw = keyed_random(seed, "subsets", n)
         count = min(math.ceil(_REFUSED / side), _MOST_SUBSETS)
-        drawn = (draw.getrandbits(n) for _ in range(count - 1))
-        subsets = [s for s in drawn if s]
+        subsets = [s for _ in range(count - 1) if (s := draw.getrandbits(n))]
     refused = int(side * (len(subsets) + 1))
     if refused == 0:
         return -math.inf, math.inf
     sums = [0.0] * len(subsets)
     for i in range(0, n, 8):  # eight values at a time, for speed
-        table = _subset_sums(values[i : i + 8])
+        table = [0.0]  # the sum of every subset of the eight, by its bits
+        for value in values[i : i + 8]:
+            table += [each + value for each in table]
         sums = [total + table[s >> i & 255] for total, s in zip(sums, subsets, strict=True)]
     means = sorted(total / s.bit_count() for total, s in zip(sums, subsets, strict=True))
     return means[refused - 1], means[-refused]
 
 
-def _subset_sums(values: Sequence[float]) -> list[float]:
-    """The sum of every subset of at most eight values, by its bits."""
-    sums = [0.0]
-    for value in values:
-        sums += [each + value for each in sums]
-    return sums
-
-
 def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, standard error and skewness; the values are not all equal.
-
-    The third moment is the unbiased one (Fisher's k-statistic): few values show less skewness than
-    there is.
-    """
+    """Mean, standard error and skewness; the values are not all equal. The third moment is the
+    unbiased one (Fisher's k-statistic): few values show less skewness than there is."""
     n = len(values)
     mean = math.fsum(values) / n
     second = math.fsum((v - mean) ** 2 for v in values) / n
@@ -279,19 +253,10 @@ def _moments(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, math.sqrt(second / (n - 1)), third / second**1.5
 
 
-def _student(values: Sequence[float], side: float) -> tuple[float, float]:
-    mean, error, _ = _moments(values)
-    reach = _quantile(len(values) - 1, side) * error
-    return mean - reach, mean + reach
-
-
 def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
     """Student's interval after Hall's cubic transformation (Hall 1992, Annals of Statistics 20).
-
-    From 20 values on, as many as a verdict takes, each end allows for one standard error (√(6/n))
-    more skewness than was seen: where heavy losses are rare, few values may show none of them. With
-    fewer values the transformation would reach too far for that.
-    """
+    From 20 values on each end allows for one standard error (√(6/n)) more skewness than was seen:
+    where heavy losses are rare, few values may show none."""
     mean, error, skewness = _moments(values)
     n, reach = len(values), _quantile(len(values) - 1, side)
 

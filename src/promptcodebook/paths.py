@@ -19,10 +19,7 @@ _SECRET_BYTES = 32
 
 
 def cache_folder() -> Path:
-    """Our folder in the user's cache folder, wherever the system has it.
-
-    On Linux that is `$XDG_CACHE_HOME`, else ~/.cache.
-    """
+    """Our folder in the user's cache folder; on Linux `$XDG_CACHE_HOME`, else ~/.cache."""
     from platformdirs import user_cache_path  # not needed to import promptcodebook
 
     return user_cache_path("promptcodebook", appauthor=False)
@@ -35,7 +32,7 @@ def reply_cache_path() -> Path:
 
 
 def unfinished_folder() -> Path:
-    """Beside the reply cache: journals of work that is no run, until it is done."""
+    """Journals of work that is not a run, until it is done; beside the reply cache."""
     return reply_cache_path().with_suffix(".unfinished")
 
 
@@ -47,8 +44,7 @@ def data_folder() -> Path:
 
 
 def registry_location() -> str:
-    """`$PCO_REGISTRY`, a path or the URL of an MLflow server; else registry.sqlite in the user's
-    data folder."""
+    """`$PCO_REGISTRY`, a path or an MLflow server's URL; else a file in the data folder."""
     return os.environ.get("PCO_REGISTRY") or str(data_folder() / "registry.sqlite")
 
 
@@ -64,12 +60,12 @@ def read_secret() -> bytes | None:
 def make_secret() -> bytes:
     """The same, made if it is missing; only its owner can read it. Raises OSError."""
     folder = data_folder()
+    path = folder / _SECRET
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         make_private_folder(folder)
-    known = read_secret()
-    if known is not None:
-        tighten(folder / _SECRET, 0o600)
+    if (known := read_secret()) is not None:
+        tighten(path, 0o600)
         return known
     # Written aside, so that another process never reads half of it; the first to come is kept.
     number, part = tempfile.mkstemp(dir=folder)
@@ -78,13 +74,12 @@ def make_secret() -> bytes:
             file.write(secrets.token_bytes(_SECRET_BYTES))
         _sync(Path(part))
         with contextlib.suppress(FileExistsError):
-            os.link(part, folder / _SECRET)
+            os.link(part, path)
         _sync(folder)
     finally:
         os.unlink(part)
-    made = read_secret()
-    if made is None:
-        raise OSError(f"{folder / _SECRET} is not a secret of ours")
+    if (made := read_secret()) is None:
+        raise OSError(f"{path} is not a secret of ours")
     return made
 
 
@@ -131,10 +126,9 @@ def write_whole(target: Path, text: str) -> None:
 
 @contextmanager
 def whole_file(target: Path) -> Generator[Path]:
-    """A path beside `target` to write to; it takes the target's place when the block ends well.
+    """A path beside `target` to write to; it replaces the target when the block ends well.
 
-    In a folder that is private the file is private too. Raises OSError; whatever was half-written
-    is removed.
+    In a private folder the file is private too. Raises OSError; what was half-written is removed.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -147,8 +141,7 @@ def whole_file(target: Path) -> Generator[Path]:
 
 
 def settle(part: Path, target: Path) -> None:
-    """Gives a finished file or folder its name. A power cut finds what was there before, or all of
-    it. Raises OSError."""
+    """Gives a finished file or folder its name: a power cut leaves the old or the new. OSError."""
     for path in (*part.rglob("*"), part):
         _sync(path)
     part.replace(target)

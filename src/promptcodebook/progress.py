@@ -1,32 +1,44 @@
-"""The progress of a session, event by event, for a live view or a log."""
+"""The progress of a session, event by event, and the listeners that show it.
+
+`Watcher` knows how far a run is. It is shown as lines (`Lines`), as one line that is redrawn
+(`Line`), or as a screen (`cli/live.py`).
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
+from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.paths import run_reference
 from promptcodebook.text import printable
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.units import duration
+from promptcodebook.units import duration, number, spent_parts
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
 
 _log = logging.getLogger(__name__)
-_QUIET_S = 2.0
-"""A run that takes less shows no progress."""
+QUIET_S = 2.0
+"""A `Line` shows nothing of what takes less; also the pause between two `Lines` about a phase."""
 _PAUSE_S = 10.0
 """Between two lines where none can be redrawn."""
 _REDRAW_S = 0.2
 _WIDTH = 79
 """Characters of a line where no terminal says how many fit."""
 _BAR = 12
+WINDOW = 10
+"""Steps that moving figures look back over."""
+_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +95,6 @@ class Spent:
     lost: Usage = Usage()
     limits: Limits = Limits()
 
-    @property
-    def total(self) -> Usage:
-        """All that was paid, or may have been."""
-        return sum(self.usage.values(), self.lost)
-
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -109,49 +116,217 @@ def silent(event: ProgressEvent) -> None:
     """Hears nothing."""
 
 
-class ProgressLog:
-    """A Listener: one line at the start, after each update and after each validation."""
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
+    read it at any time.
 
-    def __init__(self) -> None:
-        self._label = ""
-        self._steps = 0
+    Times are seconds of the watcher's clock; `rewards` are batch means of the latest steps,
+    `counts` the selection counts before and after the latest steps (the last one is the present).
+    """
+
+    run: Began | None = None
+    simulated: bool = False
+    began: float = 0.0
+    step: int = -1
+    epsilon: float | None = None
+    rewards: tuple[float, ...] = ()
+    reward: float | None = None
+    counts: tuple[tuple[int, ...], ...] = ()
+    success: tuple[float, ...] = ()
+    texts: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+    validations: tuple[tuple[int, float], ...] = ()
+    best: tuple[int, float] | None = None
+    failed: int = 0
+    phase: Phase | None = None
+    phase_began: float = 0.0
+    phase_first: int = 0
+    usage: Mapping[Role, Usage] = field(default_factory=dict[Role, Usage])
+    tallies: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: Usage = Usage()
+    limits: Limits = Limits()
+
+    @property
+    def models(self) -> str:
+        """The models of the run's roles, each once."""
+        specs = self.run.models.values() if self.run is not None else ()
+        return ", ".join(sorted({spec or "your own model" for spec in specs}))
+
+    @property
+    def spent(self) -> Usage:
+        """All that was paid, or may have been: what was lost to failures included."""
+        return sum(self.usage.values(), self.lost)
+
+    def training_left(self) -> float | None:
+        """Seconds that the remaining steps take at the recent pace, validations not counted."""
+        if self.run is None or not self.seconds:
+            return None
+        pace = sum(self.seconds) / len(self.seconds)
+        return pace * max(0, self.run.steps - self.step - 1)
+
+    def phase_left(self, now: float) -> float | None:
+        """Seconds that the present phase still takes, None before its first unit is done."""
+        phase = self.phase
+        if phase is None or phase.done <= self.phase_first:
+            return None
+        pace = (now - self.phase_began) / (phase.done - self.phase_first)
+        return pace * (phase.total - phase.done)
+
+
+def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
+    """What is known after one more event."""
+    match event:
+        case Began(first=first, simulated=simulated):
+            return replace(view, run=event, began=now, step=first - 1, simulated=simulated)
+        case Phase(name, done, total):
+            if view.phase is None or view.phase.name != name:
+                view = replace(view, phase_began=now, phase_first=done)
+            return replace(view, phase=event if done < total else None)
+        case StepDone():
+            return _advance_step(view, event)
+        case ValidationDone(step, evaluation, best, finalist) if evaluation.score is not None:
+            mark = step, evaluation.score
+            marks = view.validations if finalist else (*view.validations, mark)[-_KEPT:]
+            return replace(view, validations=marks, best=mark if best else view.best, phase=None)
+        case Spent(usage, tallies, lost, limits):
+            return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
+        case _:
+            return view
+
+
+def _advance_step(view: RunView, event: StepDone) -> RunView:
+    step = event.step
+    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+    mean = sum(rewards) / len(rewards) if rewards else None
+    failed = sum(t.rollout.failure is not None or t.failure is not None for t in step.traces)
+    counts = view.counts
+    if not counts:
+        # A run that is resumed, or that continues from a policy, does not begin at 0.
+        known = [t.rollout for t in step.traces if t.rollout.reward is not None]
+        picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
+        counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
+    return replace(
+        view,
+        step=step.index,
+        epsilon=step.epsilon,
+        reward=mean,
+        rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
+        counts=(*counts, step.selected)[-WINDOW - 1 :],
+        success=step.success,
+        texts=step.parameters.codebook.texts,
+        seconds=(*view.seconds, event.seconds)[-2 * WINDOW :],
+        failed=view.failed + failed,
+        phase=None,
+    )
+
+
+def one_line(text: str) -> str:
+    """Printable, its line breaks and tabs as spaces."""
+    return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+class Watcher:
+    """A Listener and context manager that knows how far a run is, and shows it."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False
+    ) -> None:
+        self.clock = clock
+        self.view = RunView(simulated=simulated)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __call__(self, event: ProgressEvent) -> None:
+        self.view = advance(self.view, event, self.clock())
+        # A terminal that is gone, or a full disk below a log, must not cost the run.
+        with suppress(OSError, ValueError):
+            self.show(event)
+
+    def show(self, event: ProgressEvent) -> None:
+        """Shows what the event changed."""
+
+    def close(self) -> None:
+        """Gives the terminal back."""
+
+
+class Lines(Watcher):
+    """For logs and pipes: a line for each thing, without colour. No stream = Python's log, which
+    gets no phases."""
+
+    def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._stream = stream
+        self._last = -QUIET_S
+
+    def show(self, event: ProgressEvent) -> None:
+        view, label = self.view, "[simulated] " if self.view.simulated else ""
         match event:
-            case Began():
-                self._label = "[simulated] " if event.simulated else ""
-                self._steps = event.steps
-                steps = f": {event.steps} steps" if event.steps else ""
-                self._say(f"run {event.run_id} in {event.path}{steps}")
-            case StepDone(step):
-                self._say(f"step {step.index + 1} of {self._steps}: {_figures(step)}")
-            case ValidationDone(step, evaluation):
-                score = "none" if evaluation.score is None else f"{evaluation.score:.3f}"
+            case Began(run_id, path, steps, first, size):
+                planned = f"step {first + 1} of {steps}" if first else f"{steps} steps"
+                ours = f"{planned}, K = {size}, " if steps else ""
+                self._write(f"{label}run {run_id} in {path}: {ours}{view.models}")
+                if self._stream is not None:
+                    again = f"pco train --resume {run_reference(Path(path))}"
+                    self._write(f"Ctrl-C stops, `{again}` resumes it")
+            case Phase(name, done, total):
+                now = self.clock()
+                if self._stream is not None and now - self._last >= QUIET_S:
+                    self._last = now
+                    self._write(f"{name}: {done} of {total}{_left(view.phase_left(now))}")
+            case StepDone():
+                self._write(label + _step_text(view))
+            case ValidationDone(step, evaluation, best, finalist):
                 after = "untrained" if step < 0 else f"after step {step + 1}"
-                self._say(f"validation {after}: {score} (n = {len(evaluation.rollouts)})")
+                what = "choosing what to keep: validation" if finalist else "validation"
+                score, n = number(evaluation.score, missing="none"), len(evaluation.rollouts)
+                text = f"{what} {after}: {score} (n = {n}){', best' if best else ''}"
+                self._write(label + text)
             case Note(text):
-                _log.warning("%s%s", self._label, text)
-            case _:
+                if self._stream is None:
+                    _log.warning("%s%s", label, text)
+                else:
+                    self._write(text)
+            case Spent():
                 pass
 
-    def _say(self, text: str) -> None:
-        _log.info("%s%s", self._label, text)
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            _log.info("%s", text)
+        else:
+            self._stream.write(one_line(text) + "\n")
+            self._stream.flush()
 
 
-def _figures(step: Step) -> str:
-    failed = sum(t.rollout.failure is not None or t.failure is not None for t in step.traces)
-    mean = _mean_reward(step)
-    kept = sum(rewrite.kept for rewrite in step.rewrites)
-    broken = f", {failed} failed" if failed else ""
-    return f"reward {mean}, epsilon {step.epsilon:.2f}, {_texts(kept)} rewritten{broken}"
+def _left(seconds: float | None, sign: str = ", ") -> str:
+    return f"{sign}{duration(seconds)} left" if seconds else ""
 
 
-def _texts(count: int) -> str:
-    return f"{count} text" if count == 1 else f"{count} texts"
+def _step_text(view: RunView) -> str:
+    """The figures of the step that was just done."""
+    counts, spent = view.counts[-1], view.spent
+    planned = f" of {view.run.steps}" if view.run is not None else ""
+    calls, tokens, cost = spent_parts(spent, view.limits)
+    parts = [
+        f"step {view.step + 1}{planned}",
+        f"reward {number(view.reward, missing='none')}",
+        f"epsilon {view.epsilon:.2f}",
+        f"entropy {entropy(counts):.2f} bits",
+        f"utilisation {100 * utilisation(counts):.0f} %",
+        f"{view.failed} failed" if view.failed else "",
+        *((f"{calls}, {tokens}", cost) if spent.calls else ()),
+        f"{view.lost.calls} lost" if view.lost.calls else "",
+        _left(view.training_left(), ""),
+    ]
+    return "  ".join(filter(None, parts))
 
 
-class ProgressLine:
-    """A Listener that shows in one line how far a run or a phase is, and how long it still takes.
+class Line(Watcher):
+    """One line: how far a run or a phase is, and how long it still takes.
 
     On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it is printed now
     and then. Nothing before two seconds have passed. `close` takes it away.
@@ -164,140 +339,76 @@ class ProgressLine:
         *,
         simulated: bool = False,
     ) -> None:
+        super().__init__(clock, simulated=simulated)
         self._stream = stream
-        self._clock = clock
-        self._simulated = simulated
-        self._next = clock() + _QUIET_S
-        self._drawn: _Drawn | None = None
-        self._run: Began | None = None
-        self._done = 0
-        self._seconds = 0.0
-        self._phase: Phase | None = None
-        self._phase_began, self._phase_first = 0.0, 0
-        self._facts: dict[str, str] = {}
+        self._next = clock() + QUIET_S
+        self._live: Live | None = None
+        self._place: Any = None
+        self._width = _WIDTH
 
-    def __call__(self, event: ProgressEvent) -> None:
-        match event:
-            case Began():
-                self._run, self._simulated = event, event.simulated
-                self._done = event.first
-            case Phase():
-                self._enter(event)
-            case StepDone(step, seconds):
-                self._done, self._phase = step.index + 1, None
-                self._seconds += seconds
-                self._facts["reward"] = _mean_reward(step)
-            case ValidationDone(_, evaluation, best) if best and evaluation.score is not None:
-                self._facts["best"] = f"{evaluation.score:.3f}"
-            case Spent(_, _, lost, limits):
-                of = "" if limits.calls is None else f" of {limits.calls}"
-                self._facts["calls"] = f"{event.total.calls}{of}"
-                if lost.calls:
-                    self._facts["lost"] = str(lost.calls)
-            case Note():
-                self.close()
-            case _:
-                pass
-        self._show()
+    def show(self, event: ProgressEvent) -> None:
+        now, notebook = self.clock(), type(self._stream).__module__.startswith("ipykernel")
+        if isinstance(event, Note):
+            self.close()
+        if (self.view.run is None and self.view.phase is None) or now < self._next:
+            return
+        self._next = now + _REDRAW_S
+        if notebook:
+            self._display(self._drawn())
+        elif self._live is None and not self._start():
+            self._next = now + _PAUSE_S
+            self._stream.write(line_text(self.view, now, _WIDTH) + "\n")
+            self._stream.flush()
 
     def close(self) -> None:
-        """Takes the line away, where there is one that is redrawn; the next event may draw it
-        again."""
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            with suppress(OSError, ValueError):
-                drawn.close()
+        """Takes the line away, where it is redrawn; the next event may draw it again."""
+        live, self._live = self._live, None
+        with suppress(OSError, ValueError):
+            if live is not None:
+                live.stop()
+            elif self._place is not None:
+                from rich.text import Text
 
-    def _enter(self, phase: Phase) -> None:
-        if self._phase is None or self._phase.name != phase.name:
-            self._phase_began, self._phase_first = self._clock(), phase.done
-        self._phase = phase if phase.done < phase.total else None
+                self._display(Text(""))
 
-    def _show(self) -> None:
-        now = self._clock()
-        if (self._run is None and self._phase is None) or now < self._next:
-            return
-        with suppress(OSError, ValueError):  # the reader is gone, and the run continues
-            self._drawn = self._drawn or _Drawn.on(self._stream)
-            if self._drawn is not None:
-                self._next = now + _REDRAW_S
-                self._drawn.show(self._text(now, self._drawn.room), *self._share())
-            else:
-                self._next = now + _PAUSE_S
-                self._stream.write(self._text(now, _WIDTH) + "\n")
-                self._stream.flush()
+    def _start(self) -> bool:
+        """False where nothing can be redrawn."""
+        if not self._stream.isatty():
+            return False
+        from rich.console import Console
+        from rich.live import Live
 
-    def _share(self) -> tuple[int, int]:
-        """What of how many is done; of 0 where that is not known."""
-        if self._phase is not None:
-            return self._phase.done, self._phase.total
-        return self._done, self._run.steps if self._run is not None else 0
-
-    def _text(self, now: float, width: int) -> str:
-        """Of at most `width` characters: facts that have no room are left out."""
-        label = "pco [simulated]" if self._simulated else "pco"
-        if self._phase is not None:
-            done, total = self._phase.done, self._phase.total
-            spent = now - self._phase_began
-            left = _left(spent, done - self._phase_first, total - done)
-            counts = f": {done} of {total}{left}"
-            start = f"{label} {' '.join(printable(self._phase.name).split())}"
-            return start[: max(0, width - len(counts))] + counts[:width]
-        assert self._run is not None
-        steps = self._run.steps
-        left = _left(self._seconds, self._done - self._run.first, steps - self._done)
-        at = f"step {self._done} of {steps}{left}"
-        text = f"{label} {at if steps else 'at work'}"[:width]
-        for name, value in self._facts.items():
-            fact = f", {name} {value}"
-            if len(text) + len(fact) > width:
-                break
-            text += fact
-        return text
-
-
-class _Drawn:
-    """The line as rich draws it, with a bar: on a terminal by its own timer, in a notebook in one
-    place of the output."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._notebook = console.is_jupyter
-        self._place: Any = None
-        self._progress = Progress(
-            BarColumn(bar_width=_BAR),
-            TextColumn("{task.description}", markup=False),
+        console = Console(file=self._stream)
+        if console.is_dumb_terminal:
+            return False
+        self._width = max(1, console.width - _BAR - 2)
+        self._live = Live(
             console=console,
+            get_renderable=self._drawn,
             refresh_per_second=1 / _REDRAW_S,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=console.file is sys.stderr,  # what is printed appears above the line
         )
-        self._task = self._progress.add_task("", total=None)
-        self.room = max(1, (_WIDTH if self._notebook else console.width) - _BAR - 2)
-        if not self._notebook:
-            self._progress.start()
+        self._live.start()
+        return True
 
-    @classmethod
-    def on(cls, stream: TextIO) -> _Drawn | None:
-        """None where nothing can be redrawn."""
-        notebook = type(stream).__module__.startswith("ipykernel")
-        if not (notebook or stream.isatty()):
-            return None
-        from rich.console import Console
+    def _drawn(self) -> Table:
+        """The line behind its bar."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
 
-        console = Console(file=stream, force_jupyter=notebook)
-        return None if console.is_dumb_terminal and not notebook else cls(console)
-
-    def show(self, text: str, done: int, total: int) -> None:
-        self._progress.update(self._task, description=text, completed=done, total=total or None)
-        if self._notebook:
-            self._display(self._progress.make_tasks_table(self._progress.tasks))
+        view, table = self.view, Table.grid(padding=(0, 1))
+        steps = view.run.steps if view.run is not None else 0
+        phase = view.phase or Phase("", view.step + 1, steps)
+        text = line_text(view, self.clock(), self._width)
+        bar = ProgressBar(total=phase.total or None, completed=phase.done, width=_BAR)
+        table.add_row(bar, Text(text, no_wrap=True))
+        return table
 
     def _display(self, shown: object) -> None:
-        """rich gives a notebook its own form of what it draws; IPython puts it in the place of the
-        last one."""
+        """IPython puts it in the place of the last one."""
         from IPython.display import display  # pyright: ignore
 
         if self._place is None:
@@ -305,23 +416,29 @@ class _Drawn:
         else:
             self._place.update(shown)
 
-    def close(self) -> None:
-        if self._notebook:
-            from rich.text import Text
 
-            self._display(Text(""))
-        else:
-            self._progress.stop()
-
-
-def _left(spent: float, done: int, missing: int) -> str:
-    """At the pace so far; '' before there is one."""
-    return f", about {duration(spent / done * missing)} left" if done > 0 and missing > 0 else ""
-
-
-def _mean_reward(step: Step) -> str:
-    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-    return f"{sum(rewards) / len(rewards):.3f}" if rewards else "none"
+def line_text(view: RunView, now: float, width: int) -> str:
+    """How far it is, in at most `width` characters: facts that have no room are left out."""
+    label = "pco [simulated]" if view.simulated else "pco"
+    if (phase := view.phase) is not None:
+        counts = f": {phase.done} of {phase.total}{_left(view.phase_left(now), ', about ')}"
+        start = f"{label} {' '.join(printable(phase.name).split())}"
+        return start[: max(0, width - len(counts))] + counts[:width]
+    steps, spent = view.run.steps if view.run is not None else 0, view.spent
+    at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"
+    of = "" if view.limits.calls is None else f" of {view.limits.calls}"
+    facts = (
+        f", reward {number(view.reward, missing='none')}" if view.counts else "",
+        f", best {view.best[1]:.3f}" if view.best is not None else "",
+        f", calls {spent.calls}{of}" if spent.calls else "",
+        f", lost {view.lost.calls}" if view.lost.calls else "",
+    )
+    text = f"{label} {at if steps else 'at work'}"[:width]
+    for fact in facts:
+        if len(text) + len(fact) > width:
+            break
+        text += fact
+    return text
 
 
 @contextmanager
@@ -334,39 +451,34 @@ def counting(
     simulated: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[Callable[[object], None]]:
-    """Counts one more of `total` at each call, in a `ProgressLine` on `stream` (None = nowhere).
-    `before` are done already, and say nothing of how long one takes."""
-    line = None if stream is None else ProgressLine(stream, clock, simulated=simulated)
+    """Counts one more of `total` at each call, in a `Line` on `stream` (None = nowhere). `before`
+    are done already, and say nothing of how long one takes."""
     done = before - 1
+    with (
+        nullcontext(silent) if stream is None else Line(stream, clock, simulated=simulated) as tell
+    ):
 
-    def count(_: object = None) -> None:
-        nonlocal done
-        done += 1
-        if line is not None:
-            line(Phase(name, done, total))
+        def count(_: object = None) -> None:
+            nonlocal done
+            done += 1
+            tell(Phase(name, done, total))
 
-    count()
-    try:
+        count()
         yield count
-    finally:
-        if line is not None:
-            line.close()
 
 
 @contextmanager
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
     """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
     one."""
-    log = ProgressLog()
-    line = ProgressLine(stream) if stream is not None and listener is None else None
+    if listener is not None:
+        yield listener
+        return
+    log = Lines(None)
+    with nullcontext(silent) if stream is None else Line(stream) as line:
 
-    def tell(event: ProgressEvent) -> None:
-        if line is not None:
+        def tell(event: ProgressEvent) -> None:
             line(event)
-        log(event)
+            log(event)
 
-    try:
-        yield listener or tell
-    finally:
-        if line is not None:
-            line.close()
+        yield tell

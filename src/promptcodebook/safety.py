@@ -1,17 +1,15 @@
 """The safety clause of the critic's rubric, and what happens to a harmful instinct.
 
-It is the paper's third safeguard, which the paper names without printing anything of it: all of
-this is ours. The clause (method/prompts/safety.md) ends the system turn of every request for a
-verdict. It belongs neither to ψ, which training rewrites, nor to a set of templates, which a folder
-may replace. An instinct that the critic calls harmful, or in which the rules find a forbidden
-order, costs its rollout the whole penalty. Its gradient asks to make it harmless.
+It is the paper's third safeguard, of which the paper prints nothing: all of this is ours. The
+clause (method/prompts/safety.md) ends the system turn of every request for a verdict. It belongs
+neither to ψ, which training rewrites, nor to a set of templates. An instinct that the critic or the
+rules call harmful costs its rollout the whole penalty, and its gradient asks to make it harmless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import resources
 from typing import Annotated, Any, cast
 
@@ -19,7 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from promptcodebook.calls import Message, Schema
 from promptcodebook.lm.structured import ReplyShape, leading_index, read_by_name
-from promptcodebook.types import Check, Codebook, Gradients, Trace, Variable, Verdict, variable_name
+from promptcodebook.types import Check, Codebook, Trace, Variable, Verdict, variable_name
 
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
@@ -48,7 +46,8 @@ class SafetyClause:
 
     @classmethod
     def read(cls) -> SafetyClause:
-        return cls(_text())
+        file = resources.files("promptcodebook.method") / "prompts" / "safety.md"
+        return cls(file.read_text("utf-8").strip())
 
     def close(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages with the clause as the end of the system turn, where nothing learned follows
@@ -80,12 +79,6 @@ class SafetyClause:
         return Schema(schema.name, {**schema.body, "properties": fields})
 
 
-@cache
-def _text() -> str:
-    file = resources.files("promptcodebook.method") / "prompts" / "safety.md"
-    return file.read_text("utf-8").strip()
-
-
 def harm_of(reply: HarmReply, active: Sequence[int]) -> Harmful:
     """What of the reply is about an active instinct or the prompt."""
     found: dict[str, str] = {}
@@ -100,10 +93,8 @@ def harm_of(reply: HarmReply, active: Sequence[int]) -> Harmful:
 
 def find_orders(check: Check | None, codebook: Codebook, active: Sequence[int]) -> Harmful:
     """What the rules find in the active instincts; no model is asked."""
-    if check is None:
-        return {}
-    texts = {k: codebook[k].text for k in active}
-    found = {k: check(k, text, text, ()) for k, text in texts.items()}
+    texts = {k: codebook[k].text for k in active} if check is not None else {}
+    found = {k: check(k, text, text, ()) for k, text in texts.items() if check is not None}
     return {variable_name(k): reason for k, reason in found.items() if reason is not None}
 
 
@@ -113,21 +104,13 @@ def with_harm(trace: Trace, harmful: Harmful, weight: float, *, rewrites: bool) 
     if not harmful:
         return trace
     verdict = replace(trace.verdict or Verdict(1.0, ""), harmful=dict(harmful))
-    trace = replace(trace, verdict=verdict, penalty=weight)
-    return replace(trace, gradients=_mended(trace.gradients, harmful)) if rewrites else trace
-
-
-def _mended(gradients: Gradients, harmful: Harmful) -> Gradients:
-    book = dict(gradients.codebook)
-    for name, reason in harmful.items():
-        if name != "generator":
-            book[int(name[1:])] = _gradient(reason)
-    prompt = harmful.get("generator")
-    return replace(
-        gradients,
-        codebook=dict(sorted(book.items())),
-        generator=_gradient(reason=prompt) if prompt is not None else gradients.generator,
-    )
+    gradients = trace.gradients
+    if rewrites:
+        mended = {name: _gradient(reason) for name, reason in harmful.items()}
+        phi = mended.pop("generator", gradients.generator)
+        book = {**gradients.codebook, **{int(name[1:]): text for name, text in mended.items()}}
+        gradients = replace(gradients, codebook=dict(sorted(book.items())), generator=phi)
+    return replace(trace, verdict=verdict, penalty=weight, gradients=gradients)
 
 
 def _gradient(reason: str) -> str:

@@ -1,6 +1,6 @@
 """Signals that end a process without a keyboard count as Ctrl-C.
 
-It stands apart from `sync.py`, since `pco --help` needs it and must not import asyncio.
+It is not part of `sync.py`, since `pco --help` needs it and must not import asyncio.
 """
 
 from __future__ import annotations

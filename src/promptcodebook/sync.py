@@ -21,21 +21,18 @@ _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""
 _LOOK_UP_S = 0.2
-"""How often the thread that waits does something: Python handles a signal in the main thread alone,
-and the system may have delivered it to another thread, which wakes no one."""
+"""How often the waiting thread looks up. The system may deliver a signal to another thread, which
+wakes no one, and Python handles it in the main thread alone."""
 
 
 class Relay:
-    """Hands Ctrl-C on to those who wait in other threads: the system tells the main thread alone.
-
-    It also reaches those who begin to wait later.
-    """
+    """Passes Ctrl-C to all who wait in other threads, now or later."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def interrupt(self) -> None:
-        """A Ctrl-C for everybody who waits. Called by one thread only."""
+        """Called by one thread only."""
         self._count += 1
 
     def listen(self) -> Callable[[], bool]:
@@ -51,20 +48,15 @@ class Relay:
         return called
 
 
-def _silent() -> bool:
-    return False
-
-
 def run_sync(
     coroutine: Coroutine[Any, Any, _T],
     interrupt: Callable[[], None] | None = None,
     relay: Relay | None = None,
 ) -> _T:
-    """The coroutine's result. `interrupt` is called on the first Ctrl-C, if given; then SIGTERM and
-    SIGHUP count as one too. Outside the main thread a Ctrl-C is what `relay` says is one.
+    """The coroutine's result. The first Ctrl-C calls `interrupt`, if given; then SIGTERM and SIGHUP
+    count as one too. Outside the main thread `relay` says what is a Ctrl-C.
 
-    A second Ctrl-C cancels it; when code that holds the loop keeps that from happening, the loop is
-    left to itself after `_PATIENCE_S`, and KeyboardInterrupt is raised all the same.
+    A second Ctrl-C cancels it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest.
     """
     outcome: Future[_T] = Future()
     loop = asyncio.new_event_loop()
@@ -83,8 +75,7 @@ def run_sync(
     thread.start()
     try:
         with nullcontext() if interrupt is None else stop_signals():
-            called = _silent if relay is None else relay.listen()
-            result = _wait(outcome, loop, task, interrupt, called)
+            result = _wait(outcome, loop, task, interrupt, (relay or Relay()).listen())
     except BaseException:
         if not outcome.done():  # interrupted before, or while, it was waited for
             with suppress(RuntimeError):  # it has ended just now
@@ -136,33 +127,27 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
         if deaf:
-            _keep(deaf)
+            # Collecting such a task runs its code once more, and one that catches everything then
+            # never ends, at the interpreter's end too. A waiting daemon thread keeps them.
+            threading.Thread(target=_hold, args=(deaf,), name="deaf", daemon=True).start()
     loop.run_until_complete(loop.shutdown_asyncgens())
     asyncio.set_event_loop(None)
     loop.close()
 
 
+def _hold(tasks: set[asyncio.Task[Any]]) -> None:
+    threading.Event().wait()
+
+
 def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
-    """The task's result. What user code raises in a task of its own, an exit say, leaves the loop
-    that it happens in; the caller that waits for that task gets it, and the loop continues."""
+    """The task's result. An exit that user code raises in another task leaves the loop; the caller
+    that waits for that task gets it, and the loop continues."""
     while True:
         try:
             return loop.run_until_complete(task)
         except (SystemExit, KeyboardInterrupt):
             if task.done():
                 raise
-
-
-def _keep(tasks: set[asyncio.Task[Any]]) -> None:
-    """Holds them for as long as the process lives. Collecting such a task runs its code once more,
-    and one that catches everything then goes round for good, at the interpreter's end too. What a
-    waiting daemon thread holds is never collected."""
-    waiting = threading.Event()
-
-    def hold(tasks: set[asyncio.Task[Any]]) -> None:
-        waiting.wait()
-
-    threading.Thread(target=hold, args=(tasks,), name="promptcodebook-deaf", daemon=True).start()
 
 
 def _wait(
@@ -190,14 +175,12 @@ def _wait(
 
 
 def _result(
-    outcome: Future[_T], patience: float = math.inf, called: Callable[[], bool] = _silent
+    outcome: Future[_T], patience: float = math.inf, called: Callable[[], bool] = lambda: False
 ) -> _T:
     """The outcome's; KeyboardInterrupt after `patience` seconds without one, or when `called`."""
     until = time.monotonic() + patience
     while not outcome.done():
-        if called():
-            raise KeyboardInterrupt
-        if (left := until - time.monotonic()) <= 0.0:
+        if called() or (left := until - time.monotonic()) <= 0.0:
             raise KeyboardInterrupt
         wait((outcome,), min(_LOOK_UP_S, left))
     return outcome.result()

@@ -1,9 +1,8 @@
 """Texts as they are compared, cut, shown and set beside each other: one home for each way.
 
-What a notebook shows of a value: small tables and texts, in which everything is escaped.
-
-Texts come from models and from other people's files: none becomes an element, a style or a script,
-none steers the direction of what is read, and none floods the page.
+Texts come from models and from other people's files. In what a notebook shows of them
+(`shown_table`, `shown_text`) none becomes an element, a style or a script, and none floods the
+page.
 """
 
 from __future__ import annotations
@@ -96,10 +95,8 @@ def fold_text(text: str) -> str:
 
 
 def answer_words(text: str, *, nfd: bool = True) -> str:
-    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles.
-
-    `nfd` decomposes accented letters first, as the GEPA artifact does.
-    """
+    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles. `nfd`
+    decomposes accented letters first, as the GEPA artifact does."""
     if nfd:
         text = unicodedata.normalize("NFD", text)
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -135,11 +132,9 @@ def strip_fence(text: str) -> str:
 
 
 def sentences_of(text: str) -> list[str]:
-    """The sentences of a text, each by itself; a line or an item of a list is one at least.
-
-    What only leads over to a list ("Rules:") is left out. No cut within quotation marks, nor after
-    an abbreviation; a sentence that leans on the one before it ("It must ...") stays with that.
-    """
+    """The sentences of a text; a line or an item of a list is one at least, and what only leads
+    over to a list ("Rules:") is left out. No cut within quotation marks or after an abbreviation; a
+    sentence that leans on the one before it ("It must ...") stays with that."""
     sentences: list[str] = []
     for line in text.splitlines():
         whole = _BULLET.sub("", line).strip()
@@ -181,11 +176,9 @@ def _is_open(text: str) -> bool:
 
 
 def strip_wrapping(text: str) -> str:
-    """A text that a model was asked to write, without what it put around it: an introduction
-    ("Here is the revised instinct:"), a label, a fence, quotation marks, a farewell.
-
-    What would leave nothing is kept, and a second time takes nothing more off.
-    """
+    """A text that a model was asked to write, without an introduction ("Here is the revised
+    instinct:"), a label, a fence, quotation marks or a farewell. What would leave nothing is
+    kept."""
     body = text.strip()
     while (bare := _unwrap_once(body)) and bare != body:
         body = bare
@@ -208,16 +201,16 @@ def _unwrap_once(body: str) -> str:
 
 
 def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
-    """The new text in pieces, with what was taken out between them, in reading order.
-
-    White space goes with the word before it and makes no difference of its own.
-    """
+    """The new text in pieces, with what was taken out between them, in reading order. White space
+    goes with the word before it and makes no difference of its own."""
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     if len(old) + len(new) > _MOST_PIECES:
         yield "removed", before
         yield "added", after
         return
-    for kind, a1, a2, b1, b2 in _matcher(old, new).get_opcodes():
+    stripped = [piece.strip() for piece in old], [piece.strip() for piece in new]
+    matcher = difflib.SequenceMatcher(None, *stripped, autojunk=False)
+    for kind, a1, a2, b1, b2 in matcher.get_opcodes():
         if kind == "equal":
             yield "same", "".join(new[b1:b2])
             continue
@@ -225,11 +218,6 @@ def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
             yield "removed", "".join(old[a1:a2])
         if b2 > b1:
             yield "added", "".join(new[b1:b2])
-
-
-def _matcher(old: Sequence[str], new: Sequence[str]) -> difflib.SequenceMatcher[str]:
-    stripped = [piece.strip() for piece in old], [piece.strip() for piece in new]
-    return difflib.SequenceMatcher(None, *stripped, autojunk=False)
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")

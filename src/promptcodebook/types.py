@@ -1,13 +1,9 @@
-"""The values that flow through the house.
+"""The values that flow through the house, and the Protocols that it is handed. All values are
+frozen.
 
-All are frozen. Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1.
-Rewards are in the task's `reward_range` where a field says `reward`, rescaled to [0, 1] where it
-says `unit` (method decision 5).
-
-A step: what one update of Algorithm 1 tried, what it rewrote, and what it left behind.
-
-The Protocols that the house is handed, each of one method: programs, the user's agents, rewards
-and checks of rewrites.
+Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1. Rewards are in the
+task's `reward_range` where a field says `reward`, rescaled to [0, 1] where it says `unit` (method
+decision 5).
 """
 
 from __future__ import annotations
@@ -26,8 +22,8 @@ Part = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
 Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
-"""What asks for a rewrite: a textual gradient, that of a text called harmful, the maintenance of
-the codebook, or a trial that θ did not pass."""
+"""What asks for a rewrite: a gradient, that of a text called harmful, maintenance, or a trial that
+θ did not pass."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -37,23 +33,17 @@ def variable_name(variable: Variable) -> str:
     return variable if isinstance(variable, str) else f"c{variable}"
 
 
-def _no_fields() -> Mapping[str, object]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of data: x as text (`input`), y* as text (`target`, None = no reference).
-
-    `messages` holds the chat when the input is one (`input` is then its readable rendering);
-    `fields` are the row's own columns, for rewards and executors that need more than x and y*.
-    """
+    """One row of data: x as text (`input`), y* as text (`target`, None = no reference). `messages`
+    hold a chat whose readable rendering is `input`; `fields` are the row's own columns, for rewards
+    and executors."""
 
     id: str
     input: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
-    fields: Mapping[str, object] = field(default_factory=_no_fields)
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +107,12 @@ class Stage:
     output: str
 
 
-def _no_stages() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """p: the composed system prompt; with `compose_per_stage` also one for each stage by name."""
 
     text: str
-    stages: Mapping[str, str] = field(default_factory=_no_stages)
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of_stages(cls, stages: Mapping[str, str]) -> Prompt:
@@ -155,13 +141,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Tokens of the prompts that the executor was sent: system messages, and p where a program put
-    it into another one (method decision 17).
-
-    `longest` is the longest one, with the stage's own instruction, `total` the sum over the calls
-    of a rollout. By the server's count of the whole request, shared out by letters; `estimated`
-    where it gave none.
-    """
+    """Tokens of the prompts that the executor was sent (method decision 17): the `longest` one,
+    with the stage's own instruction, and the `total` over a rollout's calls. `estimated` where no
+    server counted."""
 
     longest: int = 0
     total: int = 0
@@ -171,14 +153,12 @@ class PromptLength:
 @dataclass(frozen=True, slots=True)
 class Output:
     """What an executor returns: y, the stages on the way, and whether y was cut at its cap.
-
-    `fields` are what a reward needs beside the text (a label, retrieved titles): plain JSON values.
-    """
+    `fields` are what a reward needs beside the text: plain JSON values."""
 
     text: str
     trace: tuple[Stage, ...] = ()
     truncated: bool = False
-    fields: Mapping[str, object] = field(default_factory=_no_fields)
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +166,7 @@ class Route:
     """z: S distinct sorted indices (Eq. 3), who chose them, and why.
 
     `fallback`: θ made no valid route even when asked again, for the reason `fault`; its valid picks
-    were filled up. `propensity` is the chance that this route had, where it was drawn by a router
-    that learns from outcomes (None = not known).
+    were filled up. `propensity` is the chance of the route, where a router drew it that knows it.
     """
 
     indices: tuple[int, ...]
@@ -204,15 +183,14 @@ class Route:
 class Ranking:
     """What was learned of routing from outcomes, as numbers that `routing/ranking.py` reads.
 
-    `weights` has K + 1 rows, a whole number for each hashed feature, in units of `unit`: of the
-    reward without instincts, then of what each instinct adds; `bias` has as many. `likeness` is
-    the worth of an instinct's text being like the input, `more` that of each instinct beyond the
-    first. `rarity` weighs the features, `least` is how few instincts a route may have, `outcomes`
-    how many it was fitted to. Where `kind` is "distilled" it imitates an encoder: what it promises
-    is no reward, and as many instincts as `least` are taken. Where an input's embedding counts as
-    well, `center` and `spread` are its mean and standard deviation in each of its dimensions over
-    the training inputs, and each row of weights goes on with as many numbers for it; `words` is the
-    share of the hashed features in an input's squared length.
+    `weights` has K + 1 rows of whole numbers, a column for each hashed feature, in units of `unit`:
+    of the reward without instincts, then of what each instinct adds; `bias` has as many. `likeness`
+    is the worth of a text being like the input, `more` that of each instinct beyond the first.
+    `rarity` weighs the features, `least` is the fewest instincts in a route, `outcomes` how many it
+    was fitted to. A "distilled" one imitates an encoder: it promises no reward, and takes `least`
+    instincts. Where embeddings count, `center` and `spread` are their mean and deviation over the
+    training inputs, each row has a column more for each dimension, and `words` is the hashed
+    features' share of the squared length.
     """
 
     rarity: tuple[float, ...]
@@ -231,8 +209,8 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one input: the reward without any instinct, and what each of the K adds to it alone;
-    `more` is what any further instinct adds beside its own."""
+    """Of one input: the reward without any instinct, what each of the K adds to it alone, and what
+    any further one adds beside its own (`more`)."""
 
     nothing: float
     marginal: tuple[float, ...]
@@ -250,12 +228,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One rollout as the model sees it: reward in [0, 1] with the instincts `indices`, each in the
-    version that it had (how often it had been rewritten) and as like the input as it was then.
-
-    `part` = an observation of one instinct's own part, not of a whole reward. `propensity` is the
-    chance that the route had.
-    """
+    """One rollout as the model sees it: the reward in [0, 1] with the instincts `indices`, each in
+    its version (how often it had been rewritten), and as like the input as it was then. `part` = an
+    observation of one instinct's own part; `propensity` is the chance of the route."""
 
     example_id: str
     indices: tuple[int, ...]
@@ -266,15 +241,16 @@ class Outcome:
     part: bool = False
     propensity: float | None = None
 
+    def reads_as(self, versions: Sequence[int]) -> bool:
+        """Whether its instincts have these versions."""
+        return all(versions[k] == v for k, v in zip(self.indices, self.versions, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a chain broke, and at which call or step: route, compose, prompt (neither of the two),
-    execute, reward, critique, attribute, adversary, update.
-
-    `hint` is what to type next, where the error said so. `unreachable`: a model could not be asked
-    at all; `lasting`: nor can it by waiting.
-    """
+    execute, reward, critique, attribute, adversary, update. `hint` is what to type next.
+    `unreachable`: a model could not be asked at all; `lasting`: nor can it by waiting."""
 
     stage: str
     kind: str
@@ -287,16 +263,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One forward pass (Eqs. 3-5) and its reward. `reward` is None when the rollout failed.
-
-    `prompt_length` is of what was sent (None in runs of version 0.1).
-    """
+    """One forward pass (Eqs. 3-5) and its reward, None when it failed. `prompt_length` is of what
+    was sent (None in runs of version 0.1)."""
 
     example_id: str
     route: Route | None = None
     prompt: str = ""
     output: str = ""
-    fields: Mapping[str, object] = field(default_factory=_no_fields)
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
     stages: tuple[Stage, ...] = ()
     reward: float | None = None
     feedback: str = ""
@@ -308,11 +282,9 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One policy over one set of examples, rollouts in the examples' order.
-
-    `score` counts a failed rollout as the bottom of the range (`floor`); `answered` leaves it out
-    (method decision 15). Both are None over no examples.
-    """
+    """One policy over one set of examples, rollouts in the examples' order. `score` counts a failed
+    rollout as the bottom of the range (`floor`), `answered` leaves it out (method decision 15);
+    both are None over no examples."""
 
     name: str
     split: str
@@ -346,11 +318,8 @@ class Evaluation:
         known = [r.prompt_length for r in self.rollouts if r.prompt_length is not None]
         if not known:
             return None
-        return PromptLength(
-            max(length.longest for length in known),
-            max(length.total for length in known),
-            any(length.estimated for length in known),
-        )
+        longest, total = max(p.longest for p in known), max(p.total for p in known)
+        return PromptLength(longest, total, any(p.estimated for p in known))
 
     @property
     def fallbacks(self) -> float | None:
@@ -366,31 +335,28 @@ class Verdict:
 
     score: float
     feedback: str
-    harmful: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
+    harmful: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
 
-    `severity` says how grave each part's fault is, from 0 to 1, where that was given (method
-    decision 20); in a Trace it is ρ(g_v), on the scale of the verdict's ρ. That of the codebook is
-    one number for all active instincts together; the paper's is the mean of one for each (Eq. 33).
+    `severity` rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v).
+    The codebook has one number for all active instincts; the paper's is a mean over them (Eq. 33).
     """
 
     encoder: str = ""
     generator: str = ""
-    codebook: Mapping[int, str] = field(default_factory=lambda: dict[int, str]())
+    codebook: Mapping[int, str] = field(default_factory=dict[int, str])
     critic: str = ""
-    severity: Mapping[Part, float] = field(default_factory=lambda: dict[Part, float]())
+    severity: Mapping[Part, float] = field(default_factory=dict[Part, float])
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """H with what was said of it: rollout, unit reward, verdict, penalty ρ and gradients.
-
-    `residual` is the δ of Theorem 5, without ρ(g_ψ) where `gradients.severity` has no "critic".
-    """
+    """H with what was said of it. `residual` is the δ of Theorem 5, without ρ(g_ψ) where
+    `gradients.severity` has no "critic"."""
 
     rollout: Rollout
     unit: float | None = None
@@ -412,12 +378,8 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
-
-    `earlier` is the reply before `after`, where that was refused and one more was asked for;
-    `origin` is what asked for the text: a gradient (of a text called harmful: "safety"), or what
-    gives its `reason` for what is kept too: the maintenance of the codebook, and the trial of θ,
-    which brings an earlier one back.
-    """
+    `earlier` is a reply before `after` that was refused. Maintenance and trials (`origin`) give a
+    `reason` for what is kept, too."""
 
     variable: Variable
     before: str
@@ -432,8 +394,8 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class ThetaTrial:
-    """A rewritten θ on trial: the last that passed, the share of routes that fell back with that
-    when it was rewritten, and the routes that the new one has made, with how many fell back."""
+    """A rewritten θ on trial: the last that passed, the share of routes that fell back with that,
+    and the routes that the new one has made, with how many fell back."""
 
     before: str
     share_before: float = 0.0
@@ -446,10 +408,9 @@ class Step:
     """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
 
     `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
-    version 0.1), `selected` the cumulative selection counts; all have length K. `reverted` are the
-    variables whose rewrite passed every check and was taken back by `update.accept`. `ranking` is
-    what the router has learned from outcomes by now (None = it does not); `harmful` the texts that
-    verdicts called so by now; `trial` is θ's, where it is on trial.
+    version 0.1), `selected` the cumulative counts; all have length K. `reverted` are the variables
+    whose rewrite passed every check and was taken back by `update.accept`. `harmful` are the texts
+    that verdicts called so by now.
     """
 
     index: int
@@ -469,11 +430,9 @@ class Step:
 
 
 class Program(Protocol):
-    """y = M(p, x): the frozen model, or a pipeline of calls to it.
-
-    `name` is what a policy file remembers it by; `stages` names its modules, so that each may have
-    a prompt of its own; `roles` are those that it asks beside the executor.
-    """
+    """y = M(p, x): the frozen model, or a pipeline of calls to it. `name` is what a policy file
+    remembers it by; `stages` may each have a prompt; `roles` are those it asks beside the
+    executor."""
 
     @property
     def name(self) -> str: ...
@@ -488,10 +447,8 @@ class Program(Protocol):
 
 
 class Executor(Protocol):
-    """The user's own agent: a function of prompt, example and chat; sync is fine too.
-
-    One that declares `stages` may annotate its prompt as `Prompt` and ask it for each stage's.
-    """
+    """The user's own agent, sync or async. One that declares `stages` may annotate its prompt as
+    `Prompt` and ask it for each stage's."""
 
     async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
 

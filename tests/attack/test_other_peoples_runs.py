@@ -260,10 +260,7 @@ class Thief:
 
 @pytest.fixture(params=THEFTS)
 def thief(
-    gift: Gift,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    gift: Gift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Thief]:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai-victim")
     monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry"))

@@ -10,7 +10,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ServerFault
-from promptcodebook.local import batch
+from promptcodebook.local import openvino
 from promptcodebook.local.engine import Job
 from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine
 from tests.local.test_openvino import _HEADER, RUNTIME, Pipeline
@@ -137,7 +137,7 @@ async def test_what_the_pipeline_keeps_of_grammars_is_bounded() -> None:
 async def test_many_at_once_keep_no_more_than_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch, "_MOST_STATES", 1000)
+    monkeypatch.setattr(openvino, "_MOST_STATES", 1000)
     pipelines = [Pipeline() for _ in range(9)]
     local = engine(*pipelines)
     schemas = [{"enum": [f"{n}" * 400]} for n in range(1, 10)]
@@ -151,7 +151,7 @@ async def test_many_at_once_keep_no_more_than_one_after_the_other(
 async def test_a_model_that_cannot_be_loaded_again_is_tried_at_the_next_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batch, "_MOST_STATES", 1000)
+    monkeypatch.setattr(openvino, "_MOST_STATES", 1000)
 
     def gone() -> Pipeline:
         raise RuntimeError("somewhere in gguf.cpp\n  no such file\n")

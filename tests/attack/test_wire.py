@@ -6,31 +6,109 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 import resource
 import time
 import traceback
 import zlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.errors import LMError
-from promptcodebook.lm.connections import CallSettings, Endpoints
 from promptcodebook.lm.limit import Backoff
+from promptcodebook.lm.stack import CallSettings, Endpoints
 from promptcodebook.lm.structured import Ask
-from tests.attack.raw_server import (
-    Attack,
-    RawServer,
-    at_once,
-    completion,
-    for_ever,
-    http,
-    silent,
-)
 from tests.lm.conftest import Counts
+
+Attack = Callable[[bytes], AsyncIterator[bytes]]
+"""From the request's head to the pieces to send; after the last one the connection is closed."""
+
+
+def completion(text: object, **choice: object) -> bytes:
+    """The JSON of a chat completion."""
+    said = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop", **choice}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    return json.dumps({"choices": [said], "usage": usage}).encode()
+
+
+def http(body: bytes, *headers: str, status: str = "200 OK", length: int | None = -1) -> bytes:
+    """A whole response; `length` None leaves Content-Length out, another one lies."""
+    size = [] if length is None else [f"Content-Length: {len(body) if length < 0 else length}"]
+    lines = [f"HTTP/1.1 {status}", "Content-Type: application/json", *size, *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def at_once(*pieces: bytes) -> Attack:
+    """Sends the pieces and hangs up."""
+
+    async def attack(head: bytes) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return attack
+
+
+def for_ever(first: bytes, piece: bytes, pause: float = 0.0) -> Attack:
+    """Sends `first` and then the same piece again and again, as long as anybody listens."""
+
+    async def attack(head: bytes) -> AsyncIterator[bytes]:
+        yield first
+        while True:
+            yield piece
+            await asyncio.sleep(pause)
+
+    return attack
+
+
+def silent(first: bytes) -> Attack:
+    """Sends `first` and then nothing, without hanging up."""
+
+    async def attack(head: bytes) -> AsyncIterator[bytes]:
+        yield first
+        await asyncio.sleep(3600)
+
+    return attack
+
+
+@dataclass
+class RawServer:
+    """Answers every request with `attack`; counts requests."""
+
+    attack: Attack
+    spec: str = ""
+    requests: int = 0
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            [size] = re.findall(rb"content-length: *(\d+)", head.lower())
+            self.bodies.append(json.loads(await reader.readexactly(int(size))))
+            self.requests += 1
+            async for piece in self.attack(head):
+                writer.write(piece)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def attacking(attack: Attack) -> AsyncIterator[RawServer]:
+    """A server that says whatever bytes an attack wants, on a real socket."""
+    made = RawServer(attack)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.spec = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1#m"
+    yield made
+    server.close()
+
 
 KEY = "sk-attack-0123456789abcdef"
 TIMEOUT_S = 2.0
@@ -236,7 +314,7 @@ async def test_a_broken_answer_is_a_counted_failure(
     case: Case, tally: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with RawServer(case.attack) as server:
+    async with attacking(case.attack) as server:
         error = await outcome(server, tally)
     assert isinstance(error, LMError), error
     assert error.hint
@@ -255,7 +333,7 @@ async def test_a_broken_answer_is_a_counted_failure(
 async def test_a_reply_that_is_no_verdict_is_asked_for_once_more_and_counted(
     body: bytes, tally: Counts
 ) -> None:
-    async with RawServer(at_once(http(body))) as server:
+    async with attacking(at_once(http(body))) as server:
         begun = time.process_time()
         error = await outcome(server, tally)
         assert time.process_time() - begun < 10
@@ -271,7 +349,7 @@ async def test_an_odd_reply_that_can_be_meant_in_one_way_is_read(
     body: bytes, tally: Counts
 ) -> None:
     packed = ["Content-Encoding: gzip"] if body[:2] == b"\x1f\x8b" else []
-    async with RawServer(at_once(http(body, *packed))) as server:
+    async with attacking(at_once(http(body, *packed))) as server:
         value = await outcome(server, tally)
     assert isinstance(value, Verdict), value
     assert value.score == 0.5 and value.feedback.startswith("cite it")
@@ -279,7 +357,7 @@ async def test_an_odd_reply_that_can_be_meant_in_one_way_is_read(
 
 
 async def test_a_key_said_back_in_a_reply_is_not_in_what_is_read(tally: Counts) -> None:
-    async with RawServer(echo) as server, Endpoints(environment={"PCO_API_KEY": KEY}) as endpoints:
+    async with attacking(echo) as server, Endpoints(environment={"PCO_API_KEY": KEY}) as endpoints:
         reply = await endpoints.connect(server.spec)(ASK)
     assert "Bearer ***" in reply.text and KEY not in reply.text
 
@@ -288,7 +366,7 @@ async def test_a_thousand_calls_to_hostile_servers_leave_nothing_open(tally: Cou
     """Bodies that were refused in the middle hold no connection and no task."""
     settings = CallSettings(TIMEOUT_S, 64, Backoff(retries=0))
     attack = for_ever(http(b"", length=None), SPACES)
-    async with RawServer(attack) as server:
+    async with attacking(attack) as server:
         before = len(asyncio.all_tasks())
         async with Endpoints(settings, tally=tally) as endpoints:
             lm = endpoints.connect(server.spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,30 +27,34 @@ def train(folder: Path, *more: str) -> Result:
     return pco("train", *QUICK, *more, cwd=folder)
 
 
+def sets(*pairs: str) -> tuple[str, ...]:
+    return tuple(word for pair in pairs for word in ("--set", pair))
+
+
 def refused(folder: Path, *parts: str, more: tuple[str, ...] = ()) -> None:
     """Training is refused before anything is written: exit 2 with one message."""
-    before = _files(folder)
+
+    def files() -> dict[Path, bytes]:
+        """All but what importing the reward leaves behind."""
+        inside = (p for p in folder.rglob("*") if "__pycache__" not in p.parts)
+        return {p: p.read_bytes() for p in inside if p.is_file()}
+
+    before = files()
     train(folder, *more).error(2, *parts)
-    assert _files(folder) == before
-
-
-def _files(folder: Path) -> dict[Path, bytes]:
-    """All but what importing the reward leaves behind."""
-    inside = (p for p in folder.rglob("*") if "__pycache__" not in p.parts)
-    return {p: p.read_bytes() for p in inside if p.is_file()}
+    assert files() == before
 
 
 # Keys
 
 
-def test_a_provider_that_wants_a_key_is_told_of_before_a_run_is_begun(folder: Path) -> None:
+def test_a_provider_that_wants_a_key_is_named_before_a_run_is_begun(folder: Path) -> None:
     parts = ("openai/gpt-x needs a key", "next: export OPENAI_API_KEY=...")
-    refused(folder, *parts, more=("--lm", "openai/gpt-x"))
-    assert not (folder / "runs").exists()
-    critic = ("--set", "roles.critic.model=openai/gpt-x")
-    refused(folder, *parts, more=critic)
+    for more in (("--lm", "openai/gpt-x"), sets("roles.critic.model=openai/gpt-x")):
+        refused(folder, *parts, more=more)
     pco("bench", "quick", "--lm", "openai/gpt-x", cwd=folder).error(2, *parts)
     assert not (folder / "runs").exists()
+    estimated = pco("estimate", "--lm", "openai/gpt-x", *sets("update.epochs=2"), cwd=folder)
+    assert estimated.code == 0  # it asks no model
 
 
 def test_no_use_of_a_policy_begins_without_the_key(trained: Path, run_id: str) -> None:
@@ -58,118 +63,105 @@ def test_no_use_of_a_policy_begins_without_the_key(trained: Path, run_id: str) -
         pco(*typed, "--lm", "openai/gpt-x", cwd=trained).error(2, *parts)
 
 
-def test_an_estimate_needs_no_key(folder: Path) -> None:
-    assert pco("estimate", "--lm", "openai/gpt-x", "--set", "update.epochs=2", cwd=folder).code == 0
-
-
 # Data
 
 
-def test_a_missing_column_is_named_with_those_that_are_there(folder: Path) -> None:
+def changed_row(number: int, text: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        rows = lines(folder)
+        rows[number] = text
+        write(folder, rows)
+
+    return change
+
+
+def other_column(folder: Path) -> None:
     write(folder, [row.replace('"input"', '"inptu"') for row in lines(folder)])
-    refused(folder, "data.jsonl has no column 'input'", "did you mean 'inptu'", "next: its columns")
 
 
-def test_an_empty_column_is_named_with_its_line(folder: Path) -> None:
-    rows = lines(folder)
-    rows[4] = json.dumps({"input": "  ", "target": "x"})
-    write(folder, rows)
-    refused(folder, "data.jsonl:5: the input is empty", "next: fill it in")
-
-
-def test_a_column_that_is_null_is_named_with_its_line(folder: Path) -> None:
-    rows = lines(folder)
-    rows[2] = json.dumps({"input": None, "target": "x"})
-    write(folder, rows)
-    refused(folder, "data.jsonl:3: column 'input' is null")
-
-
-def test_duplicate_columns_are_named(folder: Path) -> None:
-    (folder / "data.csv").write_text("input,target,input\na,b,c\n")
-    refused(folder, "data.csv:1", "'input'", more=("--set", "data.path=data.csv"))
-
-
-def test_wrong_json_is_placed_by_line(folder: Path) -> None:
-    rows = lines(folder)
-    rows[6] = '{"input": "a", "target": }'
-    write(folder, rows)
-    refused(folder, "data.jsonl:7:")
-
-
-def test_a_missing_file_is_named(folder: Path) -> None:
-    (folder / "data.jsonl").unlink()
-    refused(folder, "data.jsonl")
-
-
-def test_an_empty_file_is_refused(folder: Path) -> None:
-    write(folder, [""])
-    refused(folder, "data.jsonl is empty")
-
-
-def test_an_empty_split_is_named(folder: Path) -> None:
-    (folder / "none.jsonl").write_text("")
-    more = ("--set", "data.path=", "--set", "data.train=data.jsonl", "--set", "data.val=none.jsonl")
-    refused(folder, "none.jsonl is empty", more=more)
-
-
-def test_overlap_between_splits_is_refused_with_both_ids(folder: Path) -> None:
+def overlap(folder: Path) -> None:
     rows = [json.loads(row) | {"split": "train"} for row in lines(folder)]
     rows += [rows[3] | {"split": "test"}]
     write(folder, [json.dumps(row) for row in rows])
-    refused(folder, "1 input appears in two splits", "(train)", more=("--set", "data.split=split"))
+
+
+def file_of(name: str, text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
+
+
+EMPTY = json.dumps({"input": "  ", "target": "x"})
+NULL = json.dumps({"input": None, "target": "x"})
+SPLIT_FILES = sets("data.path=", "data.train=data.jsonl", "data.val=none.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "parts", "more"),
+    [
+        (other_column, ("data.jsonl has no column 'input'", "mean 'inptu'", "next: its"), ()),
+        (changed_row(4, EMPTY), ("data.jsonl:5: the input is empty", "next: fill it in"), ()),
+        (changed_row(2, NULL), ("data.jsonl:3: column 'input' is null",), ()),
+        (changed_row(6, '{"input": "a", "target": }'), ("data.jsonl:7:",), ()),
+        (file_of("d.csv", "input,target,input\na,b,c\n"), ("d.csv:1", "'input'"),
+         sets("data.path=d.csv")),
+        (lambda folder: (folder / "data.jsonl").unlink(), ("data.jsonl",), ()),
+        (file_of("data.jsonl", "\n"), ("data.jsonl is empty",), ()),
+        (file_of("none.jsonl", ""), ("none.jsonl is empty",), SPLIT_FILES),
+        (overlap, ("1 input appears in two splits", "(train)"), sets("data.split=split")),
+        (file_of("pco.toml", "lm = simulated\n"),
+         ("pco.toml is not valid TOML", "next: edit pco.toml"), ()),
+        (file_of("pco.toml", "sedd = 1\n"),
+         ("unknown key 'sedd' in pco.toml", "did you mean 'seed'"), ()),
+        (file_of("reward.py", "import nothing_of_this_name\n"),
+         ("the reward file does not run", "reward.py:1", "nothing_of_this_name"), ()),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named_with_its_place(
+    folder: Path,
+    break_it: Callable[[Path], object],
+    parts: tuple[str, ...],
+    more: tuple[str, ...],
+) -> None:
+    break_it(folder)
+    refused(folder, *parts, more=more)
 
 
 # Settings
 
 
-def test_more_selected_than_there_are_is_refused(folder: Path) -> None:
-    refused(folder, "select (S = 17) is larger than size (K = 16)", more=("--set", "select=17"))
-
-
 @pytest.mark.parametrize(
-    ("key", "meant"), [("sise", "size"), ("update.epoch", "epochs"), ("roles.critic.topp", "top_p")]
-)
-def test_an_unknown_key_gets_a_did_you_mean(folder: Path, key: str, meant: str) -> None:
-    parts = (f"unknown key '{key}' in the command line", f"did you mean '{meant}'", "known here")
-    refused(folder, *parts, more=("--set", f"{key}=1"))
+    ("more", "parts"),
+    [
+        (sets("select=17"), ("select (S = 17) is larger than size (K = 16)",)),
+        *[
+            (sets(f"{key}=1"), (f"unknown key '{key}' in the command line", f"mean '{meant}'",
+                                "known here"))
+            for key, meant in (("sise", "size"), ("update.epoch", "epochs"),
+                               ("roles.critic.topp", "top_p"))
+        ],
+        (("--task", "constrains"),
+         ("unknown task 'constrains'", "did you mean 'constraints'", "next: ready-made tasks")),
+        (sets("roles.critics.temperature=0"), ("unknown role 'critics'", "did you mean 'critic'")),
+        (("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd"),
+         ("none is known for 'http://127.0.0.1:9/v1#m'", "[prices.")),
+        (("--budget", "5eur"), ("cannot read the budget '5eur'", "write e.g. 5usd")),
+        (sets("lm="), ("has no model", "--lm")),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused(
+    folder: Path, more: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    refused(folder, *parts, more=more)
 
 
-def test_an_unknown_key_in_the_file_is_placed_there(folder: Path) -> None:
-    path = folder / "pco.toml"
-    path.write_text("sedd = 1\n" + path.read_text())
-    refused(folder, "unknown key 'sedd' in pco.toml", "did you mean 'seed'")
-
-
-def test_a_file_that_is_no_toml_is_named(folder: Path) -> None:
-    (folder / "pco.toml").write_text("lm = simulated\n")
-    refused(folder, "pco.toml is not valid TOML", "next: edit pco.toml")
-
-
-def test_an_unknown_task_gets_a_did_you_mean(folder: Path) -> None:
-    parts = ("unknown task 'constrains'", "did you mean 'constraints'", "next: ready-made tasks")
-    refused(folder, *parts, more=("--task", "constrains"))
-
-
-def test_an_unknown_role_gets_a_did_you_mean(folder: Path) -> None:
-    more = ("--set", "roles.critics.temperature=0")
-    refused(folder, "unknown role 'critics'", "did you mean 'critic'", more=more)
-
-
-def test_a_money_budget_over_an_unknown_price_is_refused(folder: Path) -> None:
-    more = ("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd")
-    refused(folder, "none is known for 'http://127.0.0.1:9/v1#m'", "[prices.", more=more)
-
-
-def test_a_budget_that_cannot_be_read_is_quoted(folder: Path) -> None:
-    refused(folder, "cannot read the budget '5eur'", "write e.g. 5usd", more=("--budget", "5eur"))
-
-
-def test_no_model_at_all_says_where_one_is_named(folder: Path) -> None:
-    refused(folder, "has no model", "--lm", more=("--set", "lm="))
-
-
-def test_an_unknown_command_gets_a_did_you_mean(tmp_path: Path) -> None:
-    pco("trian", cwd=tmp_path).error(2, "no command 'trian'", "did you mean 'train'")
+def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text, parts in (
+        ("PCO_SEED", "x", ("PCO_SEED is not a whole number: 'x'", "unset PCO_SEED")),
+        ("PCO_BUDGET", "5eur", ("cannot read the budget '5eur'",)),
+        ("PCO_LM_CRITIC", "openai/gpt-x", ("openai/gpt-x needs a key",)),
+    ):
+        with monkeypatch.context() as shell:
+            shell.setenv(name, text)
+            refused(folder, *parts)
 
 
 def test_errors_are_json_when_json_is_asked(folder: Path) -> None:
@@ -177,6 +169,7 @@ def test_errors_are_json_when_json_is_asked(folder: Path) -> None:
     assert result.code == 2
     assert result.json["error"] == "ConfigError"
     assert "sise" in result.json["message"] and result.json["hint"]
+    pco("trian", cwd=folder).error(2, "no command 'trian'", "did you mean 'train'")
 
 
 # Rewards
@@ -194,7 +187,7 @@ def reward(folder: Path, body: str) -> None:
         ("    return 1 / 0 if wrong(example) else 0.5", "ZeroDivisionError"),
     ],
 )
-def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(
+def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_continues(
     folder: Path, body: str, message: str
 ) -> None:
     reward(folder, f"{body}\n\ndef wrong(example):\n    return 'prime' in example.input")
@@ -209,18 +202,13 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(
     assert f"{len(failures)} failures" in text and message in text
 
 
-def test_a_reward_that_fails_whatever_the_answer_stops_before_anything_is_paid(
-    folder: Path,
-) -> None:
+def test_a_reward_that_always_fails_stops_the_run_with_the_first_error(folder: Path) -> None:
     reward(folder, "    return example.no_such_thing")
     train(folder).error(2, "no_such_thing", "reward.py:2", "user_code.trial = false")
-    assert list((folder / "runs").iterdir()) == []
-
-
-def test_a_reward_that_fails_mostly_stops_the_run_with_the_first_error(folder: Path) -> None:
-    reward(folder, "    return example.no_such_thing")
-    untried = train(folder, "--set", "user_code.trial=false")
-    error = untried.error(1, "rollouts failed; the first, at reward", "no_such_thing")
+    assert list((folder / "runs").iterdir()) == []  # before anything was paid
+    error = train(folder, *sets("user_code.trial=false")).error(
+        1, "rollouts failed; the first, at reward", "no_such_thing"
+    )
     assert "reward.py:2" in error
     shown = pco("runs", "show", "last", cwd=folder).out
     assert "no_such_thing" in shown and "Traceback" in shown
@@ -234,17 +222,12 @@ MUTE = """class Mute(Exception):
 
 def test_an_error_that_cannot_be_read_is_one_like_any_other(folder: Path) -> None:
     reward(folder, "    raise Mute")
-    told = (folder / "reward.py").read_text()
-    (folder / "reward.py").write_text(f"{MUTE}\n\n{told}")
+    code = (folder / "reward.py").read_text()
+    (folder / "reward.py").write_text(f"{MUTE}\n\n{code}")
     train(folder).error(2, "Mute", "its message cannot be read", "reward.py")
-    train(folder, "--set", "user_code.trial=false").error(1, "at reward", "Mute")
+    train(folder, *sets("user_code.trial=false")).error(1, "at reward", "Mute")
     (folder / "reward.py").write_text(f"{MUTE}\n\nraise Mute\n")
     refused(folder, "the reward file does not run", "Mute", "reward.py")
-
-
-def test_a_reward_file_that_does_not_run_is_placed(folder: Path) -> None:
-    (folder / "reward.py").write_text("import nothing_of_this_name\n")
-    refused(folder, "the reward file does not run", "reward.py:1", "nothing_of_this_name")
 
 
 # Endpoints
@@ -253,7 +236,7 @@ KEY = "sk-verysecretindeed"
 
 
 def test_an_endpoint_that_is_down_is_named(folder: Path) -> None:
-    result = train(folder, "--lm", "http://127.0.0.1:9/v1#m", "--set", "retries=0")
+    result = train(folder, "--lm", "http://127.0.0.1:9/v1#m", *sets("retries=0"))
     assert result.code == 1
     assert "nothing answers at http://127.0.0.1:9/v1" in result.err
     assert result.err.count("pco: error") == 1
@@ -269,14 +252,13 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
     assert result.code == 1 and "AuthRefused" in result.err
     assert "PCO_API_KEY" in result.err
     assert doctor.code == 1 and "PCO_API_KEY" in doctor.out
-    output = result.out + result.err + doctor.out + doctor.err
     shown = pco("runs", "show", "last", cwd=folder)
-    assert KEY not in output + shown.out
+    assert KEY not in result.out + result.err + doctor.out + doctor.err + shown.out
     for path in (p for p in folder.parent.rglob("*") if p.is_file()):
         assert KEY.encode() not in path.read_bytes(), path
 
 
-def test_a_model_that_is_not_there_is_named_with_those_that_are(folder: Path) -> None:
+def test_a_model_that_is_not_there_is_named(folder: Path) -> None:
     server = Server()
     server.default = fails(404, "The model `m` does not exist", code="model_not_found")
     server.models = ["other-model"]
@@ -290,24 +272,18 @@ def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path
     server = Server()
     server.default = says("I would rather talk about the weather.")
     with served(server):
-        result = train(folder, "--lm", server.spec, "--set", "cache=false")
+        result = train(folder, "--lm", server.spec, *sets("cache=false"))
+        doctor = pco("doctor", "--lm", server.spec, cwd=folder)
+    assert "warn  structured output: accepted and ignored" in doctor.out
     assert result.code == 1
-    told = " ".join(result.err.split())
-    assert "critiques taught nothing; the first, at critique: ParseError" in told
-    assert "pco doctor" in told
+    said = " ".join(result.err.split())
+    assert "critiques taught nothing; the first, at critique: ParseError" in said
+    assert "pco doctor" in said
     shown = pco("runs", "show", "last", "--json", cwd=folder).json
     assert shown["ended"] == "failed"
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
     assert "pco doctor" in pco("runs", "show", "last", cwd=folder).out
-
-
-def test_doctor_says_that_an_endpoint_ignores_the_schema(folder: Path) -> None:
-    server = Server()
-    server.default = says("hello")
-    with served(server):
-        result = pco("doctor", "--lm", server.spec, cwd=folder)
-    assert "warn  structured output: accepted and ignored" in result.out
 
 
 # Runs
@@ -331,14 +307,17 @@ def test_what_cannot_be_written_is_said_with_where_else(
     assert sorted(p for p in trained.rglob("*")) == before
 
 
-@pytest.mark.parametrize("typed", [("demo", "--worlds", "1"), ("train",), ("bench", "quick")])
+@pytest.mark.parametrize(
+    "typed", [("demo", "--worlds", "1"), ("train",), ("bench", "quick", "--task", "aime")]
+)
 def test_a_place_for_runs_that_is_none_is_said_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PCO_RUNS", "data.jsonl")
-    told = pco(*typed, *(("--task", "aime") if typed[0] == "bench" else ()), cwd=folder)
-    assert told.code == 1 and "Traceback" not in told.err and "internal error" not in told.err
-    assert "data.jsonl" in told.err and "PCO_RUNS" in told.err + told.out
+    result = pco(*typed, cwd=folder)
+    assert result.code == 1
+    assert "Traceback" not in result.err and "internal error" not in result.err
+    assert "data.jsonl" in result.err and "PCO_RUNS" in result.err + result.out
 
 
 def test_a_run_in_use_is_left_alone(trained: Path, run_id: str) -> None:
@@ -359,31 +338,21 @@ def stopped(folder: Path) -> Path:
     return folder
 
 
-def test_a_resumed_run_whose_data_changed_is_refused(stopped: Path) -> None:
+def test_a_resumed_run_whose_data_or_settings_changed_is_refused(stopped: Path) -> None:
+    more = ("--set", "explore.tau=0.7", "--seed", "5")
+    result = pco("train", "--resume", "last", *more, cwd=stopped)
+    result.error(2, "other settings: explore.tau: 0.5 → 0.7; seed: 0 → 5", "put them back")
     write(stopped, [row.replace("48", "58") for row in lines(stopped)])
     result = pco("train", "--resume", "last", "--budget", "9000calls", cwd=stopped)
     result.error(2, "the data of the run", "changed since it started", "put the old data back")
 
 
-def test_a_resumed_run_whose_settings_changed_names_the_keys(stopped: Path) -> None:
-    more = ("--set", "explore.tau=0.7", "--seed", "5")
-    result = pco("train", "--resume", "last", *more, cwd=stopped)
-    result.error(2, "other settings: explore.tau: 0.5 → 0.7; seed: 0 → 5", "put them back")
-
-
-def test_a_reached_budget_says_how_to_go_on(stopped: Path) -> None:
+def test_a_run_whose_budget_is_reached_resumes_with_another(stopped: Path) -> None:
     [run] = (stopped / "runs").iterdir()
-    shown = pco("runs", "show", "last", "--json", cwd=stopped).json
-    assert shown["ended"] == "budget"
+    assert pco("runs", "show", "last", "--json", cwd=stopped).json["ended"] == "budget"
     result = pco("train", "--resume", run.name[:12], "--budget", "90000calls", cwd=stopped)
     assert result.code == 0, result.err
     assert (run / "policy.json").is_file()
-
-
-def test_a_finished_run_has_nothing_to_resume(trained: Path) -> None:
-    pco("train", "--resume", "last", cwd=trained).error(
-        2, "nothing to resume", "--set update.epochs=MORE"
-    )
 
 
 def test_a_store_from_a_newer_version_is_refused(trained: Path, run_id: str) -> None:
@@ -394,11 +363,10 @@ def test_a_store_from_a_newer_version_is_refused(trained: Path, run_id: str) -> 
         pco(*command, run_id, cwd=trained).error(2, "999", "reads formats up to")
 
 
-def test_a_run_that_is_not_there_is_said_so(trained: Path, run_id: str) -> None:
+def test_what_is_no_run_and_no_policy_is_said_so(trained: Path, run_id: str) -> None:
+    finished = pco("train", "--resume", "last", cwd=trained)
+    finished.error(2, "nothing to resume", "--set update.epochs=MORE")
     wrong = run_id.replace("data", "dtaa")
     pco("eval", wrong, cwd=trained).error(2, f"no run '{wrong}'", f"did you mean '{run_id}'")
-
-
-def test_a_file_that_is_no_policy_is_said_so(trained: Path) -> None:
     (trained / "odd.json").write_text('{"codebook": []}')
     pco("codebook", "show", "odd.json", cwd=trained).error(2, "odd.json is not a policy file")

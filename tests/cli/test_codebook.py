@@ -21,21 +21,17 @@ from tests.cli.invoked import pco
 
 
 def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) -> None:
+    path = f"runs/{run_id}/policy.json"
     shown = pco("codebook", "show", "last", "--json", cwd=trained).json
-    file = json.loads((trained / "runs" / run_id / "policy.json").read_text())
+    of_file = pco("codebook", "show", path, "--json", cwd=trained).json
+    file = json.loads((trained / path).read_text())
     assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
     assert [e["index"] for e in shown["codebook"]] == list(range(16))
     text = " ".join(pco("codebook", "show", "last", cwd=trained).out.split())
     for entry in shown["codebook"]:
         assert entry["text"] in text
-
-
-def test_a_run_and_its_policy_file_show_the_same(trained: Path, run_id: str) -> None:
-    path = f"runs/{run_id}/policy.json"
-    a = pco("codebook", "show", run_id, "--json", cwd=trained).json
-    b = pco("codebook", "show", path, "--json", cwd=trained).json
-    assert a.pop("ref") == run_id and b.pop("ref") == "policy.json"
-    assert a == b
+    assert shown.pop("ref") == run_id and of_file.pop("ref") == "policy.json"
+    assert shown == of_file
 
 
 def test_log_has_every_rewrite_with_its_fate(trained: Path, store: RunStore) -> None:
@@ -74,12 +70,9 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
         log = pco("codebook", "log", "last", *args, "--json", cwd=trained).json
         assert len(log) == sum(variable_name(r.variable) == variable for r in rewrites)
         assert all(e["variable"] == variable for e in log)
-
-
-def test_log_of_a_part_that_is_none(trained: Path) -> None:
     pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
-    result = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
-    result.error(2, "did you mean 'theta'")
+    wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
+    wrong.error(2, "did you mean 'theta'")
 
 
 def test_diff_of_one_run_is_from_its_first_codebook(trained: Path, store: RunStore) -> None:
@@ -91,32 +84,25 @@ def test_diff_of_one_run_is_from_its_first_codebook(trained: Path, store: RunSto
 
 
 def test_diff_of_two(trained: Path, run_id: str) -> None:
-    path = trained / "runs" / run_id / "policy.json"
-    other = json.loads(path.read_text())
-    other["codebook"][2]["text"] = "Answer in Latin."
+    other = json.loads((trained / "runs" / run_id / "policy.json").read_text())
+    other["codebook"][2]["text"] = "Answer in Latin. \x1b[31m alert \x07"
+    other["encoder"] = "theta \x1b]0;title\x07"
     (trained / "other.json").write_text(json.dumps(other))
     result = pco("codebook", "diff", run_id, "other.json", cwd=trained)
     assert "c2" in result.out and "+}" in result.out and "-]" in result.out
     changes = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
-    assert list(changes) == ["c2"] and changes["c2"]["after"] == "Answer in Latin."
+    assert list(changes) == ["encoder", "c2"]
+    assert changes["c2"]["after"] == other["codebook"][2]["text"]
     assert "no difference" in pco("codebook", "diff", run_id, run_id, cwd=trained).out
+    # What a model wrote does not steer the terminal.
+    for out in (result.out, pco("codebook", "show", "other.json", cwd=trained).out):
+        assert "alert" in out and "\x1b" not in out and "\x07" not in out
 
 
 def test_changes_are_marked_word_by_word() -> None:
     assert mark_changes("Count the words.", "Count all the words.") == "Count {+all +}the words."
     assert mark_changes("Cite it twice.", "Cite it once.") == "Cite it [-twice-]{+once+}."
     assert mark_changes("same {}", "same {}") == "same {}"
-
-
-def test_what_a_model_wrote_does_not_steer_the_terminal(trained: Path, run_id: str) -> None:
-    path = trained / "runs" / run_id / "policy.json"
-    other = json.loads(path.read_text())
-    other["codebook"][0]["text"] = "red \x1b[31m alert \x07"
-    other["encoder"] = "theta \x1b]0;title\x07"
-    (trained / "other.json").write_text(json.dumps(other))
-    for args in (("show", "other.json"), ("diff", run_id, "other.json")):
-        out = pco("codebook", *args, cwd=trained).out
-        assert "alert" in out and "\x1b" not in out and "\x07" not in out
 
 
 def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run_id: str) -> None:
@@ -145,7 +131,4 @@ def test_effect_of_a_policy_file_is_measured_and_kept_nowhere(trained: Path, run
     found = pco("codebook", "effect", "p.json", "0", "--lm", "simulated", "--json", cwd=trained)
     assert found.code == 0, found.err
     assert not (trained / "runs" / run_id / "effects").exists()
-
-
-def test_effect_of_an_instinct_that_is_not_there(trained: Path) -> None:
     pco("codebook", "effect", "last", "16", cwd=trained).error(2, "no instinct 16", "0..15")

@@ -1,4 +1,4 @@
-"""Tables and progress as they are printed."""
+"""Tables as they are printed, and whose figures they say they are."""
 
 from __future__ import annotations
 
@@ -12,39 +12,55 @@ from hypothesis import strategies as st
 from promptcodebook.cli.console import columns, wrap_text
 from tests.cli.invoked import pco
 
-
-def test_numbers_and_amounts_stand_to_the_right_and_the_ids_of_runs_do_not() -> None:
-    rows = [
-        {"run": "20260131-154502-a", "calls": "1,260 / 3", "tokens": "7.7k", "USD": "unknown"},
-        {"run": "20260131-154502-long", "calls": "24", "tokens": "-", "USD": "$0.0012"},
-    ]
-    assert columns(rows).splitlines() == [
-        "run                       calls  tokens      USD",
-        "20260131-154502-a     1,260 / 3    7.7k  unknown",
-        "20260131-154502-long         24       -  $0.0012",
-    ]
+TEXT = "Read the whole question before you answer any part of it."
 
 
-def test_columns_without_room_follow_below_beside_the_first() -> None:
-    rows = [{"run": "r-1", "calls": "1,260 / 1,386", "tokens": "565k / 612k", "time": "12 min 5 s"}]
-    assert columns(rows, 34).splitlines() == [
-        "run          calls       tokens",
-        "r-1  1,260 / 1,386  565k / 612k",
-        "",
-        "run        time",
-        "r-1  12 min 5 s",
-    ]
-
-
-def test_running_text_is_broken_into_lines_within_its_column() -> None:
-    text = "Read the whole question before you answer any part of it."
-    rows = [{"k": "0", "instinct": text, "selected": "12"}, {"k": "1", "instinct": "Be brief."}]
-    assert columns(rows, 45).splitlines() == [
-        "k  instinct                        selected",
-        "0  Read the whole question before        12",
-        "   you answer any part of it.",
-        "1  Be brief.",
-    ]
+@pytest.mark.parametrize(
+    ("rows", "width", "lines"),
+    [
+        pytest.param(
+            [
+                {"run": "20260131-154502-a", "calls": "1,260 / 3", "tokens": "7.7k", "USD": "-"},
+                {"run": "20260131-154502-long", "calls": "24", "tokens": "-", "USD": "unknown"},
+                {"run": "x", "calls": "+0.5", "tokens": "-", "USD": "$0.0012"},
+            ],
+            80,
+            [
+                "run                       calls  tokens      USD",
+                "20260131-154502-a     1,260 / 3    7.7k        -",
+                "20260131-154502-long         24       -  unknown",
+                "x                          +0.5       -  $0.0012",
+            ],
+            id="numbers to the right",
+        ),
+        pytest.param(
+            [{"run": "r-1", "calls": "1,260 / 1,386", "tokens": "565k / 612k", "time": "12 min"}],
+            34,
+            [
+                "run          calls       tokens",
+                "r-1  1,260 / 1,386  565k / 612k",
+                "",
+                "run    time",
+                "r-1  12 min",
+            ],
+            id="no room: below",
+        ),
+        pytest.param(
+            [{"k": "0", "instinct": TEXT, "selected": "12"}, {"k": "1", "instinct": "[b]Be ï"}],
+            45,
+            [
+                "k  instinct                          selected",
+                "0  Read the whole question before          12",
+                "   you answer any part of it.",
+                "1  [b]Be ï",
+            ],
+            id="text in lines",
+        ),
+        pytest.param([], 80, [], id="no rows"),
+    ],
+)
+def test_a_table_fits_its_width(rows: list[dict[str, str]], width: int, lines: list[str]) -> None:
+    assert columns(rows, width).splitlines() == lines
 
 
 @given(
@@ -99,7 +115,7 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress_says_that_a_model_is_simulated(
     trained: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("promptcodebook.progress.QUIET_S", 0.0)
     (trained / "in.jsonl").write_text('{"input": "What are maps good for?"}\n')
     done = pco(*command, cwd=trained)
     assert done.code == 0, done.err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.simulated import cli as tour
+from promptcodebook.simulated import tour
 from tests.cli.invoked import pco
 
 ROWS = [

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 from pathlib import Path
@@ -11,10 +10,8 @@ import pytest
 
 import promptcodebook
 from promptcodebook.intervals import paired_interval
-from promptcodebook.progress import counting
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Rollout
-from tests.cli.invoked import Result, Terminal, pco
+from tests.cli.invoked import Result, pco
 from tests.store.edit import edit_header
 
 
@@ -24,55 +21,71 @@ def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:
     return result
 
 
-def test_a_run_is_evaluated_as_its_verdict_was(trained: Path, store: RunStore) -> None:
+def test_a_run_is_evaluated_as_its_verdict_was(trained: Path, run_id: str, store: RunStore) -> None:
     expected = {e.name: e for e in store.test_evaluations()}["learned"]
     evaluation = evaluate(trained).json
     assert [e["reward"] for e in evaluation["examples"]] == list(expected.rewards)
     assert [e["id"] for e in evaluation["examples"]] == [r.example_id for r in expected.rollouts]
     assert evaluation["split"] == "test" and evaluation["simulated"] is True
     assert evaluation["score"]["mean"] == pytest.approx(expected.score)
-
-
-def test_the_table_has_what_a_query_costs_and_says_simulated(trained: Path, run_id: str) -> None:
+    by_file = evaluate(trained, f"runs/{run_id}/policy.json").json
+    assert by_file["ref"] == "policy.json" and by_file["examples"] == evaluation["examples"]
     out = pco("eval", run_id[:14], cwd=trained).out
     assert out.startswith("simulated model, test split, n = 6")
     parts = ("reward", "(95 % ", "answered only", "failed", "truncated", "tokens", "$0")
     for part in (*parts, "fallback routes  0 %", "longest prompt"):
         assert part in out, part
-    assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_a_policy_file_is_evaluated_under_the_folder_s_settings(trained: Path, run_id: str) -> None:
-    by_run = evaluate(trained).json
-    by_file = evaluate(trained, f"runs/{run_id}/policy.json").json
-    assert by_file["ref"] == "policy.json"
-    assert by_file["examples"] == by_run["examples"]
-
-
-def test_a_policy_file_on_a_ready_made_task(trained: Path, run_id: str, tmp_path: Path) -> None:
+def test_a_policy_file_needs_data_or_a_ready_made_task(
+    trained: Path, run_id: str, tmp_path: Path
+) -> None:
     (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
+    pco("eval", "p.json", "--lm", "simulated", cwd=tmp_path).error(2, "no data", "--task")
     args = ("--task", "constraints", "--lm", "simulated", "--split", "val", "--n", "5")
     evaluation = evaluate(tmp_path, "p.json", *args).json
     assert evaluation["n"] == 5 and evaluation["split"] == "val"
 
 
-def test_a_policy_file_alone_lacks_data(trained: Path, run_id: str, tmp_path: Path) -> None:
-    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
-    pco("eval", "p.json", "--lm", "simulated", cwd=tmp_path).error(2, "no data", "--task")
-
-
 def test_a_sample_is_chosen_by_id_and_is_the_same_for_everyone(trained: Path) -> None:
-    three = [e["id"] for e in evaluate(trained, "last", "--n", "3").json["examples"]]
-    again = [
-        e["id"] for e in evaluate(trained, "last", "--n", "3", "--set", "seed=9").json["examples"]
-    ]
-    four = [e["id"] for e in evaluate(trained, "last", "--n", "4").json["examples"]]
+    three, again, four = (
+        [e["id"] for e in evaluate(trained, "last", "--n", *args).json["examples"]]
+        for args in (("3",), ("3", "--set", "seed=9"), ("4",))
+    )
     assert three == again and len(three) == 3 and set(three) < set(four)
-
-
-def test_an_unknown_split_and_an_empty_sample_are_refused(trained: Path) -> None:
     pco("eval", "last", "--split", "tset", cwd=trained).error(2, "did you mean 'test'")
     pco("eval", "last", "--n", "0", cwd=trained).error(2, "n is 1 or more")
+
+
+def test_data_that_changed_since_the_run_are_named(trained: Path) -> None:
+    path = trained / "data.jsonl"
+    assert "changed since" not in pco("eval", "last", cwd=trained).err
+    path.write_text(path.read_text().replace("48", "58"))
+    result = pco("eval", "last", cwd=trained)
+    assert result.code == 0 and "the data changed since the run" in result.err
+
+
+def test_compare_refuses_different_examples(trained: Path) -> None:
+    (trained / "a.json").write_text(evaluate(trained).out)
+    (trained / "b.json").write_text(evaluate(trained, "last", "--split", "val").out)
+    pco("compare", "a.json", "b.json", cwd=trained).error(2, "not evaluated on the same examples")
+    other = pco("compare", "last", "b.json", "--json", cwd=trained).json
+    assert other["split"] == "val", "a saved evaluation says on what"
+    refused = pco("compare", "last", "a.json", "--n", "3", "--budget", "0calls", cwd=trained)
+    refused.error(2, "not evaluated on the same examples")  # before any call
+
+
+def test_a_budget_stops_an_evaluation_and_holds_for_both_sides_of_a_comparison(
+    trained: Path,
+) -> None:
+    stopped = pco("eval", "last", "--budget", "4calls", cwd=trained)
+    assert stopped.code == 3 and "the budget is reached: 4 calls" in stopped.err
+    saved = evaluate(trained)
+    (trained / "a.json").write_text(saved.out)
+    less = ("--budget", f"{2 * round(saved.json['calls_per_query'] * 6) - 1}calls")
+    assert pco("compare", "last", "a.json", *less, cwd=trained).code == 0
+    both = pco("compare", "last", "last", *less, cwd=trained)
+    assert both.code == 3 and "the budget is reached" in both.err
 
 
 def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:
@@ -80,11 +93,6 @@ def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:
     result = pco("eval", "last", *args, cwd=trained)
     result.error(1, "6 of 6 rollouts failed", "EndpointDown", "pco doctor --lm http")
     assert result.out == ""
-
-
-def test_a_budget_stops_an_evaluation(trained: Path) -> None:
-    result = pco("eval", "last", "--budget", "4calls", cwd=trained)
-    assert result.code == 3 and "the budget is reached: 4 calls" in result.err
 
 
 def test_the_training_budget_does_not_bind_an_evaluation(folder: Path) -> None:
@@ -132,59 +140,6 @@ def test_compare_reads_saved_evaluations(trained: Path) -> None:
     assert "B is better" in pco("compare", "c.json", "a.json", cwd=trained).out
 
 
-def test_compare_refuses_different_examples(trained: Path) -> None:
-    (trained / "a.json").write_text(evaluate(trained).out)
-    (trained / "b.json").write_text(evaluate(trained, "last", "--split", "val").out)
-    pco("compare", "a.json", "b.json", cwd=trained).error(2, "not evaluated on the same examples")
-    other = pco("compare", "last", "b.json", "--json", cwd=trained).json
-    assert other["split"] == "val", "a saved evaluation says on what"
-    refused = pco("compare", "last", "a.json", "--n", "3", "--budget", "0calls", cwd=trained)
-    refused.error(2, "not evaluated on the same examples")  # before any call
-
-
-def test_a_budget_holds_for_both_sides_of_a_comparison(trained: Path) -> None:
-    (trained / "a.json").write_text(evaluate(trained).out)
-    calls = round(evaluate(trained).json["calls_per_query"] * 6)
-    one = pco("compare", "last", "a.json", "--budget", f"{2 * calls - 1}calls", cwd=trained)
-    assert one.code == 0, one.err
-    both = pco("compare", "last", "last", "--budget", f"{2 * calls - 1}calls", cwd=trained)
-    assert both.code == 3 and "the budget is reached" in both.err
-
-
-def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:
-    explained = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
-    assert len(explained["route"]["indices"]) == 4 and explained["prompt"]
-    assert [k for k, _ in explained["instincts"]] == explained["route"]["indices"]
-    text = pco("explain", run_id, "-", cwd=trained, stdin="How many mugs are 3 and 4?\n").out
-    assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
-    assert explained["route"]["analysis"] in " ".join(text.split())
-
-
-def test_explain_wants_an_input(trained: Path) -> None:
-    pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
-
-
-def test_explain_a_policy_file_wants_a_model(trained: Path, run_id: str, tmp_path: Path) -> None:
-    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
-    pco("explain", "p.json", "hello", cwd=tmp_path).error(2, "has no model", "--lm")
-    shown = pco("explain", "p.json", "hello", "--lm", "simulated", cwd=tmp_path)
-    assert shown.code == 0 and "\nprompt\n" in shown.out
-
-
-def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> None:
-    result = pco("report", "last", "-o", "r.html", cwd=trained)
-    assert result.code == 0 and result.out.strip() == "r.html"
-    html = (trained / "r.html").read_text()
-    rows = map(json.loads, (trained / "data.jsonl").read_text().splitlines())
-    assert any(row["input"] in html for row in rows)  # the run's store holds ids alone
-    assert pco("report", run_id, cwd=trained).out.strip() == f"runs/{run_id}/report.html"
-
-
-def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
-    (trained / "data.jsonl").unlink()
-    assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
-
-
 def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_id: str) -> None:
     assert "judged with" not in pco("eval", "last", cwd=trained).err
     policy = json.loads((trained / "runs" / run_id / "policy.json").read_text())
@@ -197,52 +152,6 @@ def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_i
     (trained / "mine.py").write_text("def run(prompt, example, lm):\n    return example.target\n")
     same = pco("eval", "p.json", "--set", "executor=mine.py:run", cwd=trained)
     assert same.code == 0 and "judged with" not in same.err
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_progress_in_lines_begins_after_two_seconds_and_then_pauses() -> None:
-    stream, clock = io.StringIO(), Clock()
-    with counting("p.json", 40, stream, clock=clock) as progress:
-        for _ in range(40):
-            clock.now += 0.5
-            progress(Rollout("a"))
-    assert stream.getvalue().splitlines() == [
-        "pco p.json: 4 of 40, about 18 s left",
-        "pco p.json: 24 of 40, about 8.0 s left",
-    ]
-
-
-def test_progress_on_a_terminal_is_one_line_that_goes_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    stream, clock = Terminal(), Clock()
-    with counting("p.json", 40, stream, clock=clock) as progress:
-        for done in range(20):
-            clock.now += 0.5
-            progress(Rollout("a"))
-            assert (done >= 3) == bool(stream.getvalue())
-    written = stream.getvalue()
-    assert "pco p.json: 20 of 40, about 10 s left" in written
-    assert written.endswith("\x1b[2K") or written.rstrip("\r").endswith("\x1b[2K")  # cleared
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
-
-
-def test_data_that_changed_since_the_run_is_said_so(trained: Path) -> None:
-    path = trained / "data.jsonl"
-    assert "changed since" not in pco("eval", "last", cwd=trained).err
-    path.write_text(path.read_text().replace("48", "58"))
-    result = pco("eval", "last", cwd=trained)
-    assert result.code == 0 and "the data changed since the run" in result.err
 
 
 def _python_run(folder: Path, **more: Any) -> str:
@@ -278,34 +187,6 @@ def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path)
     assert pco("explain", "last", "an input", cwd=folder).code == 0  # needs none of them
 
 
-def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:
-    rows = [{"title": f"T{n}", "body": f"B{n}", "target": "x"} for n in range(8)]
-    config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}}
-    with contextlib.chdir(folder):
-        run = promptcodebook.optimize(
-            promptcodebook.load(rows, input="{title}: {body}"), "exact", "simulated",
-            config={**config, "validation": {"every": 0}}, progress=False,
-        )  # fmt: skip
-        assert run.explain({"title": "A", "body": "{B}"}).input == "A: {B}"
-    columns = '{"title": "A", "body": "{B}", "more": 1}'
-    result = pco("explain", "last", columns, "--json", cwd=folder)
-    assert result.json["input"] == "A: {B}"
-    assert pco("explain", "last", "-", "--json", cwd=folder, stdin=columns).json == result.json
-    assert pco("explain", "last", "A: {B}", "--json", cwd=folder).json["input"] == "A: {B}"
-    pco("explain", "last", '{"titel": "A", "body": ""}', cwd=folder).error(
-        2, "no column 'title' (did you mean 'titel'?)"
-    )
-    pco("explain", "last", '{"title": "A', cwd=folder).error(2, "not valid JSON")
-
-
-def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
-    text = '{"title": "an order", "lines": [1, 2]}'
-    assert pco("explain", "last", text, "--json", cwd=trained).json["input"] == text
-    assert pco("explain", "last", "{oops", "--json", cwd=trained).json["input"] == "{oops"
-    as_column = json.dumps({"input": text})
-    assert pco("explain", "last", as_column, "--json", cwd=trained).json["input"] == text
-
-
 # Whose model it is
 
 
@@ -320,15 +201,15 @@ def test_a_run_is_evaluated_by_its_own_model_whatever_the_shell_names(
 ) -> None:
     monkeypatch.setenv("PCO_LM", "simulated?load=0")
     monkeypatch.setenv("PCO_LM_EXECUTOR", "simulated?load=0")
+    path = trained / "pco.toml"  # nor what merely lies there
+    path.write_text(path.read_text().replace('lm = "simulated"', 'lm = "simulated?load=0.3"'))
     assert models(trained) == {"simulated"}
     assert models(trained, "--task", "constraints") == {"simulated"}
     told = pco("eval", "last", "--n", "1", cwd=trained).err
     assert "PCO_LM is not used" in told and "own, simulated (or give --lm)" in told
     assert "PCO_LM" not in pco("eval", "last", "--n", "1", "--lm", "simulated", cwd=trained).err
-    for ref in ("last", "runs"):
-        typed = ("last", "last") if ref == "runs" else ("last", "q")
-        command = "compare" if ref == "runs" else "explain"
-        assert "PCO_LM is not used" in pco(command, *typed, cwd=trained).err
+    for typed in (("compare", "last", "last"), ("explain", "last", "q")):
+        assert "PCO_LM is not used" in pco(*typed, cwd=trained).err
 
 
 def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained: Path) -> None:
@@ -345,13 +226,6 @@ def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained
     bare = toml.replace(f'lm = "{other}"', "")
     (trained / "other" / "pco.toml").write_text(bare)
     assert models(trained, "other") == {"simulated"}
-
-
-def test_a_toml_that_merely_lies_there_does_not_change_the_model_of_a_run(trained: Path) -> None:
-    path = trained / "pco.toml"
-    path.write_text(path.read_text().replace('lm = "simulated"', 'lm = "simulated?load=0.3"'))
-    assert models(trained) == {"simulated"}
-    assert models(trained, "--task", "constraints") == {"simulated"}
 
 
 def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id: str) -> None:
@@ -371,9 +245,7 @@ def test_an_evaluation_is_a_gate(trained: Path) -> None:
     passed = pco("eval", "last", "--at-least", str(mean), cwd=trained)
     missed = pco("eval", "last", "--at-least", str(mean + 0.01), "--json", cwd=trained)
     assert (passed.code, missed.code) == (0, 1)
-    assert json.loads(missed.out)["score"]["mean"] == mean, (
-        "the result stands on stdout all the same"
-    )
+    assert missed.json["score"]["mean"] == mean, "the result is on stdout all the same"
     assert "is below --at-least" in missed.err
 
 

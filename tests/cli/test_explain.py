@@ -1,14 +1,23 @@
-"""`pco explain` on an example of the run: what became of it there, from route to rewrites."""
+"""`pco explain`, also on an example of the run, and `pco prompt`, alone on stdout."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
+import promptcodebook
+from promptcodebook.assemble import Sources
+from promptcodebook.method.state import State
+from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.policy import deploy
+from promptcodebook.policy.references import stored_plan
 from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
 from promptcodebook.types import Step, Trace, variable_name
+from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco
 from tests.store.edit import edit_header
 
@@ -79,9 +88,8 @@ def test_test_and_validation_examples_have_what_was_made_of_them(
     last = store.last_validation()
     assert last is not None
     validated = last.evaluation.rollouts[0].example_id
-    assert (
-        f"in validation (example {validated})" in pco("explain", "last", validated, cwd=trained).out
-    )
+    shown = pco("explain", "last", validated, cwd=trained).out
+    assert f"in validation (example {validated})" in shown
 
 
 def test_every_piece_of_the_prompt_stands_behind_its_source(trained: Path) -> None:
@@ -96,16 +104,8 @@ def test_every_piece_of_the_prompt_stands_behind_its_source(trained: Path) -> No
 
 def test_without_its_data_a_run_is_explained_without_its_record(trained: Path) -> None:
     (trained / "data.jsonl").rename(trained / "moved.jsonl")
-    shown = pco(
-        "explain",
-        "last",
-        "a question",
-        "--lm",
-        "simulated",
-        "--set",
-        "data.path=moved.jsonl",
-        cwd=trained,
-    )
+    moved = ("--lm", "simulated", "--set", "data.path=moved.jsonl")
+    shown = pco("explain", "last", "a question", *moved, cwd=trained)
     assert shown.code == 0 and "in training" not in shown.out
 
 
@@ -120,3 +120,135 @@ def test_of_private_data_nothing_is_looked_up(
     )
     shown = pco("explain", "last", asked, cwd=trained)
     assert shown.code == 0 and "in training" not in shown.out
+
+
+def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:
+    explained = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
+    assert len(explained["route"]["indices"]) == 4 and explained["prompt"]
+    assert [k for k, _ in explained["instincts"]] == explained["route"]["indices"]
+    text = pco("explain", run_id, "-", cwd=trained, stdin="How many mugs are 3 and 4?\n").out
+    assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
+    assert explained["route"]["analysis"] in " ".join(text.split())
+    pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
+
+
+def test_explain_a_policy_file_wants_a_model(trained: Path, run_id: str, tmp_path: Path) -> None:
+    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
+    pco("explain", "p.json", "hello", cwd=tmp_path).error(2, "has no model", "--lm")
+    shown = pco("explain", "p.json", "hello", "--lm", "simulated", cwd=tmp_path)
+    assert shown.code == 0 and "\nprompt\n" in shown.out
+
+
+def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:
+    rows = [{"title": f"T{n}", "body": f"B{n}", "target": "x"} for n in range(8)]
+    config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}}
+    with contextlib.chdir(folder):
+        run = promptcodebook.optimize(
+            promptcodebook.load(rows, input="{title}: {body}"), "exact", "simulated",
+            config={**config, "validation": {"every": 0}}, progress=False,
+        )  # fmt: skip
+        assert run.explain({"title": "A", "body": "{B}"}).input == "A: {B}"
+    columns = '{"title": "A", "body": "{B}", "more": 1}'
+    result = pco("explain", "last", columns, "--json", cwd=folder)
+    assert result.json["input"] == "A: {B}"
+    assert pco("explain", "last", "-", "--json", cwd=folder, stdin=columns).json == result.json
+    assert pco("explain", "last", "A: {B}", "--json", cwd=folder).json["input"] == "A: {B}"
+    pco("explain", "last", '{"titel": "A", "body": ""}', cwd=folder).error(
+        2, "no column 'title' (did you mean 'titel'?)"
+    )
+    pco("explain", "last", '{"title": "A', cwd=folder).error(2, "not valid JSON")
+
+
+def test_json_that_is_the_input_itself_stays_a_text(trained: Path) -> None:
+    text = '{"title": "an order", "lines": [1, 2]}'
+    assert pco("explain", "last", text, "--json", cwd=trained).json["input"] == text
+    assert pco("explain", "last", "{oops", "--json", cwd=trained).json["input"] == "{oops"
+    as_column = json.dumps({"input": text})
+    assert pco("explain", "last", as_column, "--json", cwd=trained).json["input"] == text
+
+
+# `pco prompt`
+
+
+def test_concat_and_present_are_what_the_verdict_measured(trained: Path, store: RunStore) -> None:
+    measured = {e.name: e.rollouts[0].prompt for e in store.test_evaluations()}
+    for row in ("concat", "present"):
+        result = pco("prompt", "last", "--row", row, cwd=trained)
+        assert result.code == 0, result.err
+        assert result.out == measured[row] + "\n"
+
+
+def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
+    result = pco("prompt", "last", "concat", cwd=trained)
+    assert result.code == 0 and "pco prompt last --row concat" in result.err
+    assert "--row" not in pco("prompt", "last", "a concatenation", cwd=trained).err
+
+
+def test_a_policy_file_is_enough(trained: Path, run_id: str, tmp_path: Path) -> None:
+    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
+    file = read_policy_file(tmp_path / "p.json")
+    concat = pco("prompt", "p.json", "--row", "concat", cwd=tmp_path)
+    assert concat.out == file.concat + "\n"
+    assert all(entry.text in concat.out for entry in file.codebook)
+    assert pco("prompt", "p.json", "--row", "present", cwd=tmp_path).code == 0
+
+
+def test_the_learned_prompt_is_composed_for_the_input(trained: Path, run_id: str) -> None:
+    said = pco("prompt", run_id, "Say in 5 words what maps are.", "--json", cwd=trained)
+    assert said.code == 0, said.err
+    tree = json.loads(said.out)
+    explained = pco("explain", run_id, "Say in 5 words what maps are.", "--json", cwd=trained).json
+    assert tree == {"ref": run_id, "row": "learned", "prompt": explained["prompt"]}
+    piped = pco("prompt", run_id, "-", cwd=trained, stdin="Say in 5 words what maps are.\n")
+    assert piped.out == explained["prompt"] + "\n"
+
+
+def test_the_untrained_prompt_is_composed_for_the_input(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the policy that the run began with."""
+    text = "Say in 5 words what maps are."
+    assert pco("train", *QUICK, "--set", "keep=last", cwd=trained).code == 0
+    said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
+    assert said.code == 0, said.err
+    monkeypatch.chdir(trained)
+    store = RunStore.open(find_run(trained / "runs", "last"))
+    plan = stored_plan(store.header)
+    state = State.first(store.started().parameters)
+    store.close()
+    first = PolicyFile.of(state, plan.config, plan.templates, store.header.program, ())
+    assert said.json == {
+        "ref": store.header.id,
+        "row": "untrained",
+        "prompt": deploy(first, plan.config, Sources()).prompt(text),
+    }
+    assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "parts"),
+    [
+        ((), ("for each input", 'pco prompt last "an input"', "--row concat")),
+        (("--row", "untrained"), ("for each input", 'pco prompt last --row untrained "an input"')),
+        (("x", "--row", "concat"), ("one prompt for every input",)),
+        (("--row", "concatt"), ("unknown row 'concatt'", "did you mean 'concat'")),
+    ],
+)
+def test_what_cannot_be_printed_says_what_to_type(
+    trained: Path, args: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    result = pco("prompt", "last", *args, cwd=trained)
+    result.error(2, *parts)
+    assert result.out == ""
+
+
+def test_a_run_with_few_test_examples_has_no_verdict(store: RunStore) -> None:
+    conclusion = store.outline().conclusion
+    assert conclusion is not None and conclusion.worth is None and conclusion.deploy == ""
+    assert "at least 20 test examples, and there are 6" in conclusion.text
+
+
+def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:
+    file = str(trained / "runs" / run_id / "policy.json")
+    said = pco("prompt", file, "an input", "--row", "untrained", cwd=trained)
+    said.error(2, "only its run knows", 'pco prompt RUN --row untrained "an input"')

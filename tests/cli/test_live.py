@@ -1,188 +1,64 @@
-"""Both views of a run: what they say, how wide they are, and what they leave alone."""
+"""The screen of a run: what it says, how wide it is, and what it leaves alone."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from promptcodebook.calls import Limits, Usage
-from promptcodebook.cli.live import (
-    WINDOW,
-    LiveLayout,
-    LiveView,
-    RunView,
-    advance,
-    bar,
-    one_line,
-    sparkline,
-)
-from promptcodebook.cli.views import PAUSE, LineView, make_view
+from promptcodebook.cli.live import LiveLayout, Screen, bar, sparkline, watch_run
 from promptcodebook.progress import (
-    Began,
+    WINDOW,
+    Lines,
     Note,
-    Phase,
     ProgressEvent,
-    Spent,
+    RunView,
     StepDone,
-    ValidationDone,
-)
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Failure,
-    Instinct,
-    Parameters,
-    Rollout,
-    Route,
-    Step,
-    Trace,
+    advance,
 )
 from tests.cli.invoked import Terminal
+from tests.test_progress import ESC, LOST, began, script, step
 
-ESC = "\x1b"
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+XTERM = {"TERM": "xterm-256color"}
 
 
-def began(size: int, simulated: bool = True) -> Began:
-    spec = "simulated" if simulated else "http://localhost:8000/v1#m"
-    return Began("20260131-x", "runs/20260131-x", 20, 0, size, {"executor": spec}, simulated)
-
-
-def step(index: int, size: int) -> Step:
-    rollouts = [
-        Rollout("a", route=Route((0, 1)), reward=index / 20),
-        Rollout("b", failure=Failure("execute", "CallTimeout", "slow")),
-    ]
-    instincts = tuple(Instinct(f"Instinct {k} says {ESC}[31mred\x07.") for k in range(size))
-    return Step(
-        index=index,
-        epoch=index,
-        epsilon=0.5,
-        traces=tuple(Trace(r) for r in rollouts),
-        rewrites=(),
-        parameters=Parameters("e", "g", Codebook(instincts), "c"),
-        ema=(0.0,) * size,
-        success=(0.25,) * size,
-        selected=tuple((index + 1) * (k < 2) for k in range(size)),
-    )
-
-
-def script(size: int = 16, steps: int = 12) -> Iterator[ProgressEvent]:
-    yield began(size)
-    yield ValidationDone(-1, Evaluation("step 0", "val", (Rollout("v", reward=0.25),)), best=True)
-    for index in range(steps):
-        yield StepDone(step(index, size), 3.0)
-        spent = {"executor": Usage(10, 900, 100, 0, None), "encoder": Usage(5, 90, 10, 0, 0.2)}
-        yield Spent(spent, {"rate_limited": 3, "cache_misses": 0})
-    yield Phase("validating step 12", 0, 8)
-    yield Phase("validating step 12", 4, 8)
-
-
-def view_after(events: Iterator[ProgressEvent]) -> RunView:
+def view_after(events: Iterable[ProgressEvent]) -> RunView:
     view = RunView()
     for second, event in enumerate(events):
         view = advance(view, event, float(second))
     return view
 
 
-def test_lines_say_what_happened_in_order() -> None:
-    stream = io.StringIO()
-    clock = Clock()
-    with LineView(stream, clock) as view:
-        for event in script(steps=2):
-            view(event)
-            clock.now += 2.0
-        view(Note("stopping: waiting for calls in flight"))
-    assert stream.getvalue().splitlines() == [
-        "[simulated] run 20260131-x: 20 steps, K = 16, simulated",
-        "in runs/20260131-x; Ctrl-C stops, `pco train --resume 20260131-x` resumes it",
-        "[simulated] validation untrained: 0.250 (n = 1), best",
-        "[simulated] step 1 of 20  reward 0.000  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
-        "  1 failed  57 s left",
-        "[simulated] step 2 of 20  reward 0.050  epsilon 0.50  entropy 1.00 bits  utilisation 12 %"
-        "  2 failed  15 calls, 1.1k tokens  cost unknown  54 s left",
-        "validating step 12: 0 of 8",
-        "validating step 12: 4 of 8, 2.0 s left",
-        "stopping: waiting for calls in flight",
-    ]
+def drawn(view: RunView | LiveLayout, width: int = 100, height: int = 40) -> str:
+    """What a terminal of that size shows."""
+    console = Console(width=width, height=height, record=True, file=io.StringIO())
+    console.print(LiveLayout(view, 60.0) if isinstance(view, RunView) else view)
+    return console.export_text()
 
 
-LOST = Spent(
-    {"executor": Usage(370, 900, 100, 0, 0.2)},
-    {},
-    Usage(2, 8000, 4000, 0, 0.05),
-    Limits(400, 90_000),
-)
-
-
-def test_lines_show_what_was_spent_beside_its_limit_and_how_many_calls_were_lost() -> None:
-    stream = io.StringIO()
-    view = LineView(stream, Clock())
-    for event in (began(4, simulated=False), LOST, StepDone(step(0, 4), 3.0)):
-        view(event)
-    assert "  372 of 400 calls, 13k of 90k tokens  $0.25  2 lost  " in stream.getvalue()
+@pytest.fixture
+def console() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=80, height=30)
 
 
 @pytest.mark.parametrize("height", [60, 12])
-def test_the_live_view_shows_what_was_lost_apart_below_what_was_spent_of_the_budget(
-    height: int,
-) -> None:
-    view = view_after(iter([*script(), LOST]))
-    console = Console(width=80, height=height, file=io.StringIO(), record=True)
-    console.print(LiveLayout(view, 50.0))
-    lines = [line.rstrip() for line in console.export_text().splitlines()]
+def test_what_was_lost_is_shown_apart_below_what_was_spent_of_the_budget(height: int) -> None:
+    shown = drawn(view_after([*script(), LOST]), 80, height)
+    lines = [line.rstrip() for line in shown.splitlines()]
     place = lines.index("spent       372 of 400 calls, 13k of 90k tokens, $0.25")
     lost = "            of it lost to failures: 2 calls, up to 12k tokens and $0.05"
     assert lines[place + 1] == lost
 
 
-def test_progress_of_a_phase_is_said_at_most_every_two_seconds() -> None:
-    stream, clock = io.StringIO(), Clock()
-    view = LineView(stream, clock)
-    for done in range(101):
-        view(Phase("judging learned", done, 100))
-        clock.now += 0.125
-    counts = re.findall(r"judging learned: (\d+) of 100", stream.getvalue())
-    assert [int(n) for n in counts] == list(range(0, 101, 16))
-    assert PAUSE == 2.0
-
-
-def test_lines_of_a_real_model_do_not_say_simulated() -> None:
-    stream = io.StringIO()
-    view = LineView(stream)
-    view(began(4, simulated=False))
-    view(StepDone(step(0, 4), 1.0))
-    assert "simulated" not in stream.getvalue()
-
-
-def test_lines_carry_no_control_characters() -> None:
-    stream = io.StringIO()
-    view = LineView(stream)
-    view(Note(f"a model wrote {ESC}[2J{ESC}]0;title\x07 and \ud800"))
-    assert stream.getvalue() == "a model wrote  [2J ]0;title  and ?\n"
-
-
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("width", [60, 120])
 def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -> None:
-    console = Console(width=width, height=40, record=True, file=io.StringIO())
-    console.print(LiveLayout(view_after(script(size)), 60.0))
-    shown = console.export_text()
+    shown = drawn(view_after(script(size)), width)
     lines = shown.splitlines()
     assert all(cell_len(line) <= width for line in lines)
     assert len(lines) <= 24
@@ -206,39 +82,39 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
 
 
 def test_a_low_terminal_gets_one_line_of_spend() -> None:
-    def shown(height: int) -> str:
-        console = Console(width=100, height=height, record=True, file=io.StringIO())
-        console.print(LiveLayout(view_after(script()), 60.0))
-        return console.export_text()
-
-    assert "encoder" in shown(40)
-    assert "encoder" not in shown(20)
-    assert "spent" in shown(20)
+    view = view_after(script())
+    assert "encoder" in drawn(view, height=40)
+    assert "encoder" not in drawn(view, height=20)
+    assert "spent" in drawn(view, height=20)
 
 
-def test_before_the_first_event_the_layout_says_so() -> None:
-    console = Console(width=60, record=True, file=io.StringIO())
-    console.print(LiveLayout(RunView(), 0.0))
-    assert "setting up" in console.export_text()
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (RunView(), "setting up"),
+        (view_after([began(4)]), "now         training step 1"),
+        (view_after([replace(began(4), first=7)]), "now         training step 8"),
+        (view_after([replace(began(4), steps=0)]), "now         at work"),
+        (view_after([began(4), StepDone(step(19, 4), 1.0)]), "now         finishing"),
+    ],
+)
+def test_what_is_at_work(view: RunView, said: str) -> None:
+    assert said in drawn(view)
 
 
-def test_a_run_that_never_began_leaves_no_empty_view_behind() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=80, height=30)
-    with pytest.raises(RuntimeError, match="boom"), LiveView(console):
+def test_a_run_that_never_began_leaves_no_empty_screen_behind(console: Console) -> None:
+    with pytest.raises(RuntimeError, match="boom"), Screen(console):
         raise RuntimeError("boom")
-    assert "spent" not in stream.getvalue()
+    assert "spent" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_the_live_view_gives_the_terminal_back_after_an_exception() -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=80, height=30)
-    with pytest.raises(RuntimeError, match="boom"), LiveView(console) as view:
+def test_the_screen_gives_the_terminal_back_after_an_exception(console: Console) -> None:
+    with pytest.raises(RuntimeError, match="boom"), Screen(console) as view:
         for event in script():
             view(event)
         view(Note(f"note {ESC}[2J"))
         raise RuntimeError("boom")
-    written = stream.getvalue()
+    written: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert written.count(f"{ESC}[?25l") == 1
     assert written.rstrip().endswith(f"{ESC}[?25h")
     assert "note  [2J" in written
@@ -246,38 +122,48 @@ def test_the_live_view_gives_the_terminal_back_after_an_exception() -> None:
     assert f"{ESC}[2J" not in written
 
 
-def test_the_last_layout_has_nothing_left_to_do() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    with LiveView(console) as view:
+def test_the_last_layout_has_nothing_left_to_do(console: Console) -> None:
+    with Screen(console) as view:
         for event in script():
             view(event)
-    paper = Console(width=100, height=30, record=True, file=io.StringIO())
-    paper.print(view.layout())
-    shown = paper.export_text()
+    shown = drawn(view.layout())
     assert "Ctrl-C" not in shown and " left" not in shown and "validating" not in shown
 
 
-def test_an_event_draws_nothing() -> None:
-    stream = io.StringIO()
-    view = LiveView(Console(file=stream, force_terminal=True))
+def test_an_event_draws_nothing(console: Console) -> None:
+    view = Screen(console)
     for event in script():
         view(event)
-    assert stream.getvalue() == ""
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
-def test_a_terminal_gets_the_live_view_and_all_else_lines() -> None:
-    xterm = {"TERM": "xterm-256color"}
-    assert isinstance(make_view(Terminal(), environment=xterm), LiveView)
-    assert isinstance(make_view(Terminal(), plain=True, environment=xterm), LineView)
-    assert isinstance(make_view(Terminal(), environment={"TERM": "dumb"}), LineView)
-    assert isinstance(make_view(io.StringIO(), environment=xterm), LineView)
+class Ascii(Terminal):
+    encoding = "ascii"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("stream", "plain", "term", "kind"),
+    [
+        (Terminal(), False, "xterm", Screen),
+        (Terminal(), True, "xterm", Lines),
+        (Terminal(), False, "dumb", Lines),
+        (Terminal(), False, "", Lines),
+        (io.StringIO(), False, "xterm", Lines),
+        (Ascii(), False, "xterm", Lines),
+    ],
+)
+def test_a_terminal_gets_the_screen_and_all_else_lines(
+    stream: io.StringIO, plain: bool, term: str, kind: type
+) -> None:
+    view = watch_run(plain=plain, stream=stream, environment={"TERM": term})
+    assert isinstance(view, kind)
 
 
 def test_no_color_takes_the_colours_and_nothing_else() -> None:
-    def drawn(environment: dict[str, str]) -> tuple[str, set[str]]:
+    def shown(environment: dict[str, str]) -> tuple[str, set[str]]:
         """What a terminal is last shown of a run, and the codes that style it."""
         stream = Terminal()
-        with make_view(stream, environment={"TERM": "xterm-256color", **environment}) as view:
+        with watch_run(stream=stream, environment={**XTERM, **environment}) as view:
             for event in script():
                 view(event)
         text = re.sub(r"\d+(\.\d+)?( ms| s| min)", "TIME", stream.getvalue())
@@ -285,55 +171,36 @@ def test_no_color_takes_the_colours_and_nothing_else() -> None:
         last = re.sub(r"\x1b\[[\d;]*m", "", text).rpartition("20260131-x  simulated")
         return "".join(last[1:]), codes
 
-    with_colours, styles = drawn({})
-    without, left = drawn({"NO_COLOR": "1"})
+    with_colours, styles = shown({})
+    without, left = shown({"NO_COLOR": "1"})
     assert "36" in styles and "33" in styles
     assert left == {code for code in styles if code in ("", "0", "1", "2")} >= {"1", "2"}
     assert without == with_colours and "█" in without
 
 
-def test_a_terminal_that_cannot_show_blocks_gets_lines() -> None:
-    class Ascii(Terminal):
-        encoding = "ascii"  # type: ignore[assignment]
-
-    assert isinstance(make_view(Ascii(), environment={"TERM": "xterm"}), LineView)
-
-
-def test_selections_of_the_last_steps() -> None:
-    assert view_after(script(4, 3)).recent == (3, 3, 0, 0)
-    assert view_after(script(4, 15)).recent == (WINDOW, WINDOW, 0, 0)
+def used(view: RunView) -> str:
+    """What the screen says of the last steps."""
+    [said] = re.findall(rf"last {WINDOW} steps (.*)", drawn(view))
+    return said.strip()
 
 
-@pytest.mark.parametrize("steps", [3, 10, 15])
-def test_what_was_selected_before_the_run_is_not_of_the_last_steps(steps: int) -> None:
-    """A run that goes on from a policy (init.kind = file) takes over its counts."""
-    view = advance(RunView(), began(4), 0.0)
-    for index in range(steps):
-        done = step(index, 4)
-        counts = tuple(n + earlier for n, earlier in zip(done.selected, (40, 7, 9, 0), strict=True))
-        view = advance(view, StepDone(replace(done, selected=counts), 3.0), 1.0)
-    last = min(steps, WINDOW)
-    assert view.recent == (last, last, 0, 0)
+def test_the_last_steps_are_told_apart_from_what_was_selected_before() -> None:
+    """A run that continues from a policy (init.kind = file) takes over its counts."""
+    assert used(view_after(script(4, 3))) == "1.00 bits, 50 % used"
+    for steps in (3, 10, 15):
+        view = advance(RunView(), began(4), 0.0)
+        for index in range(steps):
+            done = step(index, 4)
+            earlier = zip(done.selected, (40, 7, 9, 0), strict=True)
+            counts = tuple(n + before for n, before in earlier)
+            view = advance(view, StepDone(replace(done, selected=counts), 3.0), 1.0)
+        assert used(view) == "1.00 bits, 50 % used"
 
 
-def test_an_instinct_that_maintenance_made_anew_is_counted_from_there() -> None:
-    view = view_after(script(4, 15))
+def test_an_instinct_that_maintenance_replaced_is_counted_from_there() -> None:
     last = step(15, 4)
-    anew = StepDone(replace(last, selected=(2, *last.selected[1:])), 3.0)
-    view = advance(view, anew, 99.0)
-    assert view.recent == (2, WINDOW, 0, 0)
-
-
-def test_time_left_follows_the_pace() -> None:
-    view = advance(RunView(), began(4), 0.0)
-    assert view.training_left() is None
-    view = advance(view, StepDone(step(9, 4), 2.0), 1.0)
-    assert view.training_left() == 20.0
-    view = advance(view, Phase("judging", 0, 10), 5.0)
-    assert view.phase_left(6.0) is None
-    view = advance(view, Phase("judging", 2, 10), 7.0)
-    assert view.phase_left(7.0) == 8.0
-    assert advance(view, Phase("judging", 10, 10), 9.0).phase is None
+    fresh = StepDone(replace(last, selected=(2, *last.selected[1:])), 3.0)
+    assert used(advance(view_after(script(4, 15)), fresh, 99.0)) == "0.65 bits, 50 % used"
 
 
 def test_small_drawings() -> None:
@@ -343,4 +210,3 @@ def test_small_drawings() -> None:
     assert sparkline([float(i) for i in range(100)], 4) == "▁▃▆█"
     assert [bar(0, 4), bar(0.5, 4), bar(1, 4), bar(7, 4)] == ["░░░░", "██░░", "████", "████"]
     assert bar(0.03125, 4) == "▏░░░"
-    assert one_line("a\r\nb\x9bc\td") == "a  b c d"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -12,31 +14,32 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from promptcodebook.store.runs import list_runs
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 
 PCO = [sys.executable, "-m", "promptcodebook.cli"]
+TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK)
+
+
+def started(*words: str, folder: Path | None = None, **more: Any) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, **more)
 
 
 @pytest.fixture
 def serving() -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`pco lm serve simulated` and its spec."""
-    process = subprocess.Popen(
-        [*PCO, "lm", "serve", "simulated", "--task", "constraints", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stderr is not None
+    process = started(*PCO, "lm", "serve", "simulated", "--task", "constraints", "--port", "0")
+    assert process.stdout is not None
     yield process, process.stdout.readline().strip()
     process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
+    process.communicate()
 
 
 def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
@@ -51,9 +54,8 @@ def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
     assert result.json["simulated"] is True  # served, and still simulated
     with urllib.request.urlopen(spec.replace("/v1#simulated", "/stats"), timeout=5) as response:
         assert json.load(response)["requests"] >= 9
-    taken = pco(
-        "lm", "serve", "simulated", "--port", spec.split(":")[2].split("/")[0], cwd=tmp_path
-    )
+    port = spec.split(":")[2].split("/")[0]
+    taken = pco("lm", "serve", "simulated", "--port", port, cwd=tmp_path)
     taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0
@@ -91,13 +93,7 @@ def interrupted(
     `background`: as a script's shell starts `pco ... &`, which is deaf to Ctrl-C.
     """
     command = ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh"] if background else []
-    process = subprocess.Popen(
-        [*command, *PCO, *args],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    process = started(*command, *PCO, *args, folder=folder)
     assert process.stderr is not None
     stderr = ""
     for line in process.stderr:
@@ -105,24 +101,18 @@ def interrupted(
         if until in line:
             process.send_signal(by)
             break
-    stderr += process.stderr.read()
-    process.stderr.close()
-    return process.wait(20), stderr
+    stderr += process.communicate(timeout=60)[1]
+    return process.returncode, stderr
 
 
-@pytest.mark.parametrize(
-    ("by", "background"),
-    [
-        (signal.SIGINT, False),
-        (signal.SIGTERM, False),
-        (signal.SIGINT, True),
-    ],
-)
+SIGNALS = [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGINT, True)]
+
+
+@pytest.mark.parametrize(("by", "background"), SIGNALS)
 def test_a_stopped_run_keeps_what_it_has_and_can_be_resumed(
     folder: Path, by: int, background: bool
 ) -> None:
-    args = ("train", "--lm", "simulated?latency=0.02", *QUICK)
-    code, stderr = interrupted(folder, *args, until="step 1 of ", by=by, background=background)
+    code, stderr = interrupted(folder, *TRAIN, until="step 1 of ", by=by, background=background)
     assert code == 130, stderr
     assert "waiting for calls in flight" in stderr
     assert "interrupted by the user" in stderr and "pco train --resume" in stderr
@@ -138,13 +128,7 @@ def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
     reply = '{"selected_indices": [0, 1, 2, 3]}'  # a route, and then a prompt as well
     server.default = says(reply, delay=1.0)
     with served(server):
-        process = subprocess.Popen(
-            [*PCO, "eval", "last", "--lm", server.spec],
-            cwd=trained,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
+        process = started(*PCO, "eval", "last", "--lm", server.spec, folder=trained)
         until = time.monotonic() + 20
         while server.calls < 12 and time.monotonic() < until:  # six routes, six prompts under way
             time.sleep(0.02)
@@ -159,22 +143,15 @@ def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
 
 def test_a_reader_that_leaves_is_no_error(trained: Path) -> None:
     show = " ".join([*PCO, "codebook", "show", "last"])
-    done = subprocess.run(
-        ["/bin/sh", "-c", f"{show} | head -1"],
-        cwd=trained,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stderr == "" and "K = 16" in done.stdout
+    process = started("/bin/sh", "-c", f"{show} | head -1", folder=trained)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and err == "" and "K = 16" in out
 
 
 def test_exit_codes_reach_the_shell(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*PCO, "eval", "none"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and done.stderr.startswith("pco: error: no run 'none'")
-    assert done.stdout == ""
+    process = started(*PCO, "eval", "none", folder=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and err.startswith("pco: error: no run 'none'") and out == ""
 
 
 def test_a_disk_without_room_is_one_message_before_anything_is_paid_for(folder: Path) -> None:
@@ -213,15 +190,73 @@ POLICY = {
 
 def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path) -> None:
     # It is still in the buffer when the command is done: only the end of the process writes it.
-    process = subprocess.Popen(
-        [*PCO, "templates", "list"],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = started(*PCO, "templates", "list", folder=tmp_path, env=env)
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
     assert process.communicate(timeout=60)[1] == "" and process.returncode == 1
+
+
+# A terminal that closes, and a run that nohup shields from it
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """A child of a test run under nohup would ignore hanging up, as it inherits that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def ended(folder: Path) -> str:
+    (run,) = pco("runs", "list", "--json", cwd=folder).json
+    return run["ended"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard")
+def test_a_terminal_that_closes_stops_the_run_in_order(folder: Path) -> None:
+    for view in ((), ("--plain",)):
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.chdir(folder)
+            os.environ["TERM"] = "xterm"
+            os.execv(PCO[0], [*PCO, *TRAIN, *view])
+        until = time.monotonic() + 30
+        while not any(run.step >= 0 for run in list_runs(folder / "runs")):
+            assert time.monotonic() < until, "it did not start"
+            while select.select([terminal], [], [], 0.05)[0]:
+                os.read(terminal, 65536)
+        os.close(terminal)  # whoever writes to it from now on gets an error
+        until = time.monotonic() + 20
+        while os.waitpid(pid, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < until, "it did not end"
+            time.sleep(0.05)
+        assert ended(folder) == "interrupted"
+        assert pco("train", "--resume", "last", cwd=folder).code == 0
+        assert pco("runs", "rm", "last", "--yes", cwd=folder).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard")
+def test_a_hang_up_stops_in_order_and_nohup_shields_from_it(folder: Path) -> None:
+    code, stderr = interrupted(folder, *TRAIN, until="step 1 of ", by=signal.SIGHUP)
+    assert code == 130, stderr
+    assert ended(folder) == "interrupted"
+    pco("runs", "rm", "last", "--yes", cwd=folder)
+
+    shell = 'nohup "$@" & echo $!; wait $!; echo "code $?"'
+    process = started("/bin/sh", "-c", shell, "sh", *PCO, *TRAIN, folder=folder)
+    assert process.stdout is not None and process.stderr is not None
+    pid = int(process.stdout.readline())
+    for line in process.stderr:
+        if "step 1 of " in line:
+            break
+    os.kill(pid, signal.SIGHUP)
+    time.sleep(0.3)
+    os.kill(pid, 0)  # it is still there
+    os.kill(pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert "code 130" in out and "interrupted by the user" in err
+    assert ended(folder) == "interrupted"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from promptcodebook.calls import Reply
+from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.paths import reply_cache_path
 from promptcodebook.store.run import RunStore
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Terminal, pco
@@ -51,12 +55,9 @@ def test_runs_are_looked_for_where_the_environment_says(
     assert run_id in pco("runs", "list", cwd=tmp_path).out
 
 
-def test_nothing_is_removed_without_a_yes(trained: Path, run_id: str) -> None:
+def test_a_yes_removes(trained: Path, run_id: str) -> None:
     pco("runs", "rm", run_id, cwd=trained).error(2, run_id, "add --yes")
     assert (trained / "runs" / run_id).is_dir()
-
-
-def test_yes_removes(trained: Path, run_id: str) -> None:
     result = pco("runs", "rm", "last", "--yes", cwd=trained)
     assert result.code == 0 and run_id in result.out
     assert list((trained / "runs").iterdir()) == []
@@ -69,6 +70,20 @@ def test_a_person_is_asked(trained: Path, run_id: str, answer: str, left: int) -
     assert f"Remove {run_id} for good? [y/N]" in result.err
     assert len(list((trained / "runs").iterdir())) == left
     assert ("removed" if not left else "error") in result.json  # and no question on stdout
+
+
+def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> None:
+    result = pco("report", "last", "-o", "r.html", cwd=trained)
+    assert result.code == 0 and result.out.strip() == "r.html"
+    html = (trained / "r.html").read_text()
+    rows = map(json.loads, (trained / "data.jsonl").read_text().splitlines())
+    assert any(row["input"] in html for row in rows)  # the run's store holds ids alone
+    assert pco("report", run_id, cwd=trained).out.strip() == f"runs/{run_id}/report.html"
+
+
+def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
+    (trained / "data.jsonl").unlink()
+    assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
 
 
 # --- What `pco train` prints at its end ---
@@ -133,3 +148,34 @@ def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
     assert "name     tickets" in pco("runs", "show", "tickets", cwd=folder).out
     assert pco("codebook", "show", "tickets", "--json", cwd=folder).json["ref"] == run
     pco("train", "--name", "last", cwd=folder).error(2, "cannot be called 'last'")
+
+
+# `pco cache`
+
+
+def test_a_cache_that_was_never_used(tmp_path: Path) -> None:
+    stats = pco("cache", "stats", "--json", cwd=tmp_path).json
+    assert stats == {"path": str(reply_cache_path()), "replies": 0, "bytes": 0}
+    assert not reply_cache_path().exists()
+    assert pco("cache", "clear", cwd=tmp_path).code == 0
+
+
+def test_stats_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.sqlite"
+    monkeypatch.setenv("PCO_CACHE", str(path))
+    cache = ReplyCache(path)
+    cache.put(b"k" * 32, Reply("hello"))
+    cache.close()
+    stopped = tmp_path / "mine.unfinished" / "an-evaluation"
+    stopped.mkdir(parents=True)
+    stats = pco("cache", "stats", "--json", cwd=tmp_path).json
+    assert stats["replies"] == 1 and stats["bytes"] > 0
+    assert ": 1 reply, " in pco("cache", "stats", cwd=tmp_path).out
+    pco("cache", "clear", cwd=tmp_path).error(2, "no reply was removed", "add --yes")
+    refused = pco("cache", "clear", cwd=tmp_path, stdin=Terminal("n\n"))
+    assert refused.code == 2 and f"Remove every reply from {path}? [y/N]" in refused.err
+    assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 1
+    assert stopped.exists()
+    assert pco("cache", "clear", "--yes", "--json", cwd=tmp_path).json["removed"] == 1
+    assert not stopped.exists()
+    assert pco("cache", "stats", "--json", cwd=tmp_path).json["replies"] == 0

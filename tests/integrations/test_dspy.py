@@ -223,11 +223,7 @@ def test_a_program_without_a_policy_says_what_to_do(
 
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "promptcodebook.integrations.dspy",
-        "promptcodebook.integrations.composed_program",
-    ):
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "promptcodebook.integrations.dspy")
     monkeypatch.setitem(sys.modules, "dspy", None)
     with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
         __import__("promptcodebook.integrations.dspy")

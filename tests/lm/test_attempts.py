@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage
+from promptcodebook.calls import ROLES, Message, Reply, Request, Sampling, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import (
     BudgetReached,
@@ -22,12 +23,10 @@ from promptcodebook.errors import (
 )
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies, credible
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from tests.lm.conftest import Counts as Tally
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 from tests.load import crowding
 
@@ -51,17 +50,17 @@ async def answered(stack: Models, calls: int) -> list[object]:
         await stack.close()
 
 
-LOST: list[Step] = [
-    says(delay=1.0),
-    drops(),
-    raw(b'{"choices": [{"mess'),
-    raw(b"<html>busy</html>"),
-    raw(b"[]"),
-    fails(500),
-]
-
-
-@pytest.mark.parametrize("step", LOST)
+@pytest.mark.parametrize(
+    "step",
+    [
+        says(delay=1.0),
+        drops(),
+        raw(b'{"choices": [{"mess'),
+        raw(b"<html>busy</html>"),
+        raw(b"[]"),
+        fails(500),
+    ],
+)
 async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
     server: Server, step: Step
 ) -> None:
@@ -79,9 +78,7 @@ async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
 def test_hidden_thoughts_are_believed_where_no_cap_bounds_them(
     cap: int | None, believed: bool
 ) -> None:
-    sampling = Sampling(max_tokens=cap)
-    request = Request("executor", (Message("user", "how many?"),), sampling=sampling)
-    most = Usage(1, 200, cap or 0)
+    request, most = replace(ask(), sampling=Sampling(max_tokens=cap)), Usage(1, 200, cap or 0)
     assert credible(Usage(1, 12, 20_000), request, "4", most) is believed
     assert not credible(Usage(1, 12, 0), request, "4", most)
 
@@ -125,16 +122,13 @@ async def test_a_server_that_counts_nothing_does_not_make_a_budget_endless(
     assert tally.values["usage_replaced"] == server.calls
 
 
-@pytest.mark.parametrize(
-    "step", [fails(429, headers={"Retry-After": "20"}), fails(503, headers={"Retry-After": "20"})]
-)
-async def test_a_budget_in_seconds_ends_waiting(server: Server, step: Step) -> None:
-    server.default = step
-    begun = time.monotonic()
-    clock = Supplies(elapsed=lambda: time.monotonic() - begun)
-    stack = models(server, clock, budget={"seconds": 0.5})
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_budget_in_seconds_ends_waiting(server: Server, status: int) -> None:
+    server.default = fails(status, headers={"Retry-After": "20"})
+    stack = models(server, Supplies.of_one_budget(), budget={"seconds": 0.5})
+    began = time.monotonic()
     outcomes = await answered(stack, 9)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - began < 5
     assert all(isinstance(each, BudgetReached) for each in outcomes)
 
 
@@ -147,8 +141,7 @@ async def test_an_attempt_is_on_disk_before_it_leaves_and_booked_when_it_was_in_
     ledger = Ledger(store.usage(), store.lost(), store.attempt_log)
     stack = models(server, Supplies(ledger=ledger, log=store.reply_log), timeout=30.0)
     server.default = says(delay=30.0)
-    tasks = [asyncio.create_task(stack.lm(ask(n))) for n in range(3)]
-    await server.seen(3)
+    tasks = await begun(stack, server, 3, 3)
     in_flight = kept()
     for task in tasks:
         task.cancel()
@@ -175,6 +168,7 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
     most, log = Usage(1, 100, 2048, 0, 0.25), store.attempt_log
     for _ in range(2_000):  # more than there are slots at first
         log.begin("critic", most)
+    log.begin("judge", Usage(1, 9, 9, 0, None))
     done = log.begin("encoder", Usage(1, 7, 7, 0, None))
     log.end(done, "encoder", Usage(1, 5, 5, 0, None), False)
     store.flush()
@@ -182,11 +176,14 @@ async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opene
     store.close()
     (store.path / "in-flight").write_bytes(left)  # as the kill would have left it
 
-    for recovered in (2_000, 0):
+    for recovered in (2_001, 0):
         again = RunStore.open(store.path, write=True)
         assert again.recovered.calls == recovered
         assert again.usage() == {"encoder": Usage(1, 5, 5, 0, None)}
-        assert again.lost()["critic"] == Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0)
+        assert again.lost() == {
+            "critic": Usage(2_000, 200_000, 2_000 * 2048, 0, 500.0),
+            "judge": Usage(1, 9, 9, 0, None),
+        }
         ticket = again.attempt_log.begin("critic", most)
         again.attempt_log.end(ticket, "critic", Usage(), False)
         again.close()
@@ -203,7 +200,17 @@ async def test_a_closed_run_lets_no_attempt_leave(server: Server, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"\xff" * 4096, b"not a slot " * 300, struct.pack("<QQQQd", 1, 99, 5, 5, 0.1)]
+    "garbage",
+    [
+        b"\xff" * 4096,
+        b"not a slot " * 300,
+        struct.pack("<QQQQd", 1, len(ROLES), 5, 5, 0.1),
+        struct.pack("<QQQQd", 2**53 + 1, 0, 5, 5, 0.1),
+        struct.pack("<QQQQd", 1, 0, 2**53 + 1, 5, 0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 2**53 + 1, 0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 5, -0.1),
+        struct.pack("<QQQQd", 1, 0, 5, 5, float("inf")),
+    ],
 )
 def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     tmp_path: Path, garbage: bytes
@@ -221,41 +228,28 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
 # What the stop signal does to calls that passed the budget but have not begun.
 
 
-def said(text: str) -> Request:
-    return Request("executor", (Message("user", text),), sample=hash(text))
-
-
-def served(server: Server, **fields: object) -> Models:
-    tree = {"lm": server.spec, "cache": False, **fields}
-    return Models.build(load_config(tree), Supplies())
-
-
-async def wait_for(server: Server, calls: int) -> None:
-    for _ in range(500):
-        if server.calls >= calls:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"only {server.calls} calls came")
+async def begun(stack: Models, server: Server, calls: int, seen: int) -> list[asyncio.Task[Reply]]:
+    """That many calls, of which the server sees the first."""
+    tasks = [asyncio.create_task(stack.lm(ask(n))) for n in range(calls)]
+    await asyncio.wait_for(server.seen(seen), 20)
+    return tasks
 
 
 async def test_calls_that_wait_for_a_slot_do_not_start_after_an_interruption(server: Server):
     server.default = says(delay=0.2)
-    stack = served(server, concurrency=2)
-    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(10)]
-    await wait_for(server, 2)
+    stack = models(server, timeout=20.0, concurrency=2)
+    calls = await begun(stack, server, 10, 2)
     stack.budget.stop(Interrupted("by the user"))
     results = await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
     assert [type(r) for r in results] == [Reply] * 2 + [Interrupted] * 8
-    assert server.calls == 2
-    assert stack.ledger.total.calls == 2
+    assert (server.calls, stack.ledger.total.calls) == (2, 2)
 
 
 async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     server.default = fails(429, headers={"Retry-After": "60"})
-    stack = served(server, concurrency=2)
-    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(4)]
-    await wait_for(server, 2)
+    stack = models(server, timeout=20.0, concurrency=2)
+    calls = await begun(stack, server, 4, 2)
     await asyncio.sleep(0.05)
     began = time.monotonic()
     stack.budget.stop(Interrupted("by the user"))
@@ -268,15 +262,12 @@ async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
 async def test_a_time_budget_holds_for_calls_that_wait_for_a_slot(server: Server):
     server.default = says(delay=0.1)
     gone = 0.0
-    config = load_config(
-        {"lm": server.spec, "cache": False, "concurrency": 1, "budget": {"seconds": 10.0}}
-    )
-    stack = Models.build(config, Supplies(elapsed=lambda: gone))
-    calls = [asyncio.create_task(stack.lm(said(str(n)))) for n in range(5)]
-    await wait_for(server, 1)
+    supplies = Supplies(elapsed=lambda: gone)
+    stack = models(server, supplies, timeout=20.0, concurrency=1, budget={"seconds": 10.0})
+    calls = await begun(stack, server, 5, 1)
     gone = 11.0
-    with pytest.raises(Exception, match="10 seconds"):
-        await stack.lm(said("late"))
+    with pytest.raises(BudgetReached, match="10 seconds"):
+        await stack.lm(ask(5))
     await asyncio.gather(*calls, return_exceptions=True)
     await stack.close()
     assert server.calls == 1
@@ -298,27 +289,16 @@ class Full:
 
 
 async def test_nothing_is_asked_for_that_could_not_be_kept(server: Server):
-    config = load_config({"lm": server.spec, "cache": False, "concurrency": 1})
-    stack = Models.build(config, Supplies(log=Full()))
-    calls = (stack.lm(said(str(n))) for n in range(6))
+    stack = models(server, Supplies(log=Full()), timeout=20.0, concurrency=1)
+    calls = (stack.lm(ask(n)) for n in range(6))
     results = await asyncio.gather(*calls, return_exceptions=True)
     with pytest.raises(DiskFull, match="no space left") as caught:
-        await stack.lm(said("later"))
+        await stack.lm(ask(6))
     await stack.close()
     assert [type(r) for r in results] == [Reply] + [DiskFull] * 5
     assert caught.value.hint == "free some"
     # One reply was kept, one refused; at most one more had begun meanwhile.
     assert server.calls <= 3
-
-
-async def test_a_journal_without_a_stop_signal_stands_alone(tally: Tally):
-    async def model(request: Request) -> Reply:
-        return Reply("ok")
-
-    lm = Journaled(model, Full(), tally)
-    assert (await lm(said("a"))).text == "ok"
-    with pytest.raises(DiskFull):
-        await lm(said("b"))
 
 
 async def test_the_signal_sleeps_as_long_as_it_is_told_and_keeps_its_first_reason():

@@ -1,3 +1,5 @@
+"""Replies that are kept: the cache between runs, the journal of one run, equal calls at once."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,57 +7,57 @@ import logging
 import os
 import resource
 import sqlite3
-import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, Usage, request_key
-from promptcodebook.errors import ServerFault, StoreError, StoreTooNew
-from promptcodebook.lm.cache import Cache, ReplyCache, pack_reply, unpack_reply
+from promptcodebook.calls import Message, Reply, Request, Role, Sampling, Schema, Usage, request_key
+from promptcodebook.errors import DiskFull, ServerFault, StoreError, StoreTooNew
+from promptcodebook.incidents import no_tally
+from promptcodebook.lm.cache import Cache, Journaled, ReplyCache, pack_reply, unpack_reply
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.sqlite import Packer, unpack
+from tests.lm.conftest import Counts
 
-PAID = Usage(1, 10, 2, 4, None, 1.0)
+PAID = Usage(1, 10, 2, 4, 0.5, 1.0)
+FIRST = Reply("reply 1", usage=PAID, dropped=("temperature",), estimated=True)
 
 
 class Model:
+    """Answers once `go` is set; `faults` are raised first, one a call."""
+
     def __init__(self) -> None:
-        self.asked = 0
-        self.finish = "stop"
-        self.fault: Exception | None = None
+        self.asked: list[Request] = []
+        self.faults: list[Exception] = []
+        self.cut = False
+        self.go = asyncio.Event()
+        self.go.set()
 
     async def __call__(self, request: Request) -> Reply:
-        self.asked += 1
-        if self.fault is not None:
-            raise self.fault
-        return Reply(
-            f"reply {self.asked}",
-            finish="length" if self.finish == "length" else "stop",
-            usage=PAID,
-            dropped=("temperature",),
-            estimated=True,
-        )
+        self.asked.append(request)
+        text = f"reply {len(self.asked)}"
+        await self.go.wait()
+        if self.faults:
+            raise self.faults.pop(0)
+        return replace(FIRST, text=text, finish="length" if self.cut else "stop")
 
 
 def ask(text: str = "hi", **fields: object) -> Request:
     return Request("executor", (Message("user", text),), **fields)  # type: ignore[arg-type]
 
 
-Make = Callable[[], Cache]
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 @pytest.fixture
-def model() -> Model:
+async def model() -> Model:
     return Model()
-
-
-@pytest.fixture
-def counts() -> Counter[str]:
-    return Counter()
 
 
 @pytest.fixture
@@ -63,12 +65,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "cache.sqlite"
 
 
-@pytest.fixture
-def make(model: Model, counts: Counter[str], path: Path) -> Iterator[Make]:
-    made: list[Cache] = []
+Make = Callable[[], Cache]
 
-    def tally(name: str, count: int = 1) -> None:
-        counts[name] += count
+
+@pytest.fixture
+def make(model: Model, tally: Counts, path: Path) -> Iterator[Make]:
+    made: list[Cache] = []
 
     def build() -> Cache:
         made.append(Cache(model, path, tally))
@@ -79,21 +81,45 @@ def make(model: Model, counts: Counter[str], path: Path) -> Iterator[Make]:
         cache.close()
 
 
-async def test_a_request_is_paid_for_once_and_then_free(
-    make: Make, model: Model, counts: Counter[str]
-) -> None:
+def file_of(cache: Cache) -> ReplyCache:
+    assert cache.file is not None
+    return cache.file
+
+
+def contents(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+async def filled(make: Make) -> None:
     cache = make()
-    assert await cache(ask()) == Reply(
-        "reply 1", usage=PAID, dropped=("temperature",), estimated=True
-    )
+    await cache(ask())
     cache.close()
 
-    again = await make()(ask())
-    assert again == Reply(
-        "reply 1", usage=PAID, dropped=("temperature",), estimated=True, source="cache"
-    )
-    assert model.asked == 1
-    assert counts == {"cache_misses": 1, "cache_hits": 1}
+
+def spoil(path: Path, change: str) -> None:
+    """Changes a closed cache from outside."""
+    if change == "scribble":
+        path.write_bytes(change.encode() * 1000)
+        return
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(change)
+
+
+# The cache
+
+
+async def test_a_request_is_paid_for_once_and_then_free(
+    make: Make, model: Model, tally: Counts, path: Path
+) -> None:
+    cache = make()
+    assert await cache(ask()) == FIRST
+    cache.close()
+    assert await make()(ask()) == replace(FIRST, source="cache")
+    assert len(model.asked) == 1
+    assert tally == {"cache_misses": 1, "cache_hits": 1}
+    file = ReplyCache(path)
+    assert file.get(request_key(ask())) == FIRST, "with the usage that was paid"
+    file.close()
 
 
 @pytest.mark.parametrize(
@@ -105,159 +131,124 @@ async def test_a_request_is_paid_for_once_and_then_free(
         ask(sampling=Sampling(temperature=0.5)),
         ask(sampling=Sampling(extra={"top_k": 2})),
         ask(schema=Schema("s", {"type": "object"})),
+        ask(embeds=True),
         Request("executor", (Message("system", "hi"),)),
     ],
 )
-async def test_whatever_decides_a_reply_is_in_the_key(
-    make: Make, model: Model, other: Request
-) -> None:
+async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request) -> None:
     cache = make()
     await cache(ask())
-    assert cache.file is not None
-    cache.file.flush()
+    file_of(cache).flush()
     assert (await cache(other)).source == "live"
-    assert model.asked == 2
 
 
 async def test_failures_and_cut_replies_are_never_kept(make: Make, model: Model) -> None:
     cache = make()
-    model.fault = ServerFault("broke")
+    model.faults.append(ServerFault("broke"))
     with pytest.raises(ServerFault):
         await cache(ask())
-    model.fault, model.finish = None, "length"
+    model.cut = True
     assert (await cache(ask())).finish == "length"
-    model.finish = "stop"
+    model.cut = False
     assert (await cache(ask())).source == "live"
-    stats = cache.stats()
-    assert stats is not None and stats.replies == 1
+    assert file_of(cache).stats().replies == 1
 
 
-async def test_stats_and_clear(make: Make, model: Model, path: Path) -> None:
+async def test_stats_and_clear(make: Make, path: Path) -> None:
     cache = make()
     for index in range(200):
         await cache(ask(str(index)))
-    stats = cache.stats()
-    assert stats is not None and (stats.path, stats.replies) == (path, 200)
-    assert cache.clear() == 200
-    smaller = cache.stats()
-    assert smaller is not None and smaller.replies == 0 and smaller.size < stats.size
+    stats = file_of(cache).stats()
+    assert (stats.path, stats.replies) == (path, 200)
+    assert file_of(cache).clear() == 200
+    smaller = file_of(cache).stats()
+    assert smaller.replies == 0 and smaller.size < stats.size
     assert (await cache(ask("0"))).source == "live"
 
 
-async def test_what_was_paid_stays_on_record(make: Make, path: Path) -> None:
-    cache = make()
-    await cache(ask())
-    cache.close()
-    db = sqlite3.connect(path)
-    [(key,)] = db.execute("SELECT key FROM replies").fetchall()
-    db.close()
+@pytest.mark.parametrize(
+    ("reply", "fields"),
+    [
+        (Reply("é \ud800 {x} \0 \U0001f600", usage=PAID), 5),  # as files of 0.1.0 have it
+        (Reply("", usage=PAID, vector=(0.5, -1.0)), 6),
+    ],
+)
+def test_a_reply_comes_back_as_it_was(path: Path, reply: Reply, fields: int) -> None:
+    packed = pack_reply(reply, Packer())
+    assert unpack_reply(packed) == reply and len(unpack(packed)) == fields
     file = ReplyCache(path)
-    kept = file.get(key)
-    file.close()
-    assert kept is not None and kept.usage == PAID
-
-
-async def test_text_comes_back_as_it_was(make: Make, path: Path) -> None:
-    file = ReplyCache(path)
-    text = "é \ud800 {x} \0 \U0001f600"
-    file.put(b"k" * 32, Reply(text))
+    file.put(b"k" * 32, reply)
     file.flush()
-    kept = file.get(b"k" * 32)
+    assert file.get(b"k" * 32) == reply
     file.close()
-    assert kept == Reply(text)
 
 
-async def bypassed(make: Make, model: Model, counts: Counter[str]) -> None:
-    """The run goes on, paying, and it was said once why."""
+async def bypassed(make: Make, tally: Counts) -> None:
+    """The run continues, paying, and says once why."""
     cache = make()
     for _ in range(2):
         assert (await cache(ask())).source == "live"
-    assert model.asked == 2
-    assert counts["cache_bypassed"] == 1
-    assert (cache.stats(), cache.clear()) == (None, 0)
+    assert tally["cache_bypassed"] == 1
+    assert cache.file is None
 
 
-async def test_a_cache_from_a_newer_version_is_bypassed_and_refused_to_the_command(
-    make: Make, model: Model, counts: Counter[str], path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("change", "said", "opens"),
+    [
+        ("PRAGMA user_version = 9", "format 9", False),
+        ("scribble", "out of the way", False),
+        ("ALTER TABLE replies RENAME TO theirs", "no such table", True),
+    ],
+)
+async def test_a_cache_that_cannot_be_used_is_bypassed_left_alone_and_said_once(
+    make: Make,
+    tally: Counts,
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
+    said: str,
+    opens: bool,
 ) -> None:
-    ReplyCache(path).close()
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA user_version = 9")
-    db.close()
+    await filled(make)
+    spoil(path, change)
+    before = contents(path)
     with caplog.at_level(logging.WARNING):
-        await bypassed(make, model, counts)
-    assert "format 9" in caplog.text and "pip install -U promptcodebook" in caplog.text
-    with pytest.raises(StoreTooNew):
-        ReplyCache(path)
-
-
-async def test_a_damaged_cache_is_bypassed(
-    make: Make, model: Model, counts: Counter[str], path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    scribble(path)
-    with caplog.at_level(logging.WARNING):
-        await bypassed(make, model, counts)
-    assert f"move {path} out of the way" in caplog.text
-    assert is_scribbled(path)
-
-
-def scribble(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"scribble" * 1000)
-
-
-def is_scribbled(path: Path) -> bool:
-    return path.read_bytes() == b"scribble" * 1000
-
-
-async def test_a_reply_that_got_damaged_is_asked_for_again_and_replaced(
-    make: Make, model: Model, counts: Counter[str], path: Path
-) -> None:
-    first = make()
-    await first(ask())
-    first.close()
-    db = sqlite3.connect(path)
-    db.execute("UPDATE replies SET reply = x'00'")
-    db.commit()
-    db.close()
-    for asked in (2, 2):
-        later = make()
-        await later(ask())
-        later.close()
-        assert model.asked == asked
-    assert counts["cache_bypassed"] == 0 and counts["cache_hits"] == 1
-
-
-async def test_a_cache_that_gets_unreadable_on_the_way_is_bypassed(
-    make: Make, model: Model, counts: Counter[str], path: Path
-) -> None:
-    first = make()
-    await first(ask())
-    first.close()
-    db = sqlite3.connect(path)
-    db.execute("ALTER TABLE replies RENAME TO theirs")
-    db.commit()
-    db.close()
-    model.asked = 0
-    await bypassed(make, model, counts)
+        await bypassed(make, tally)
+    assert said in caplog.text
+    if not opens:  # the command says so, and a newer file asks for a newer version
+        with pytest.raises(StoreTooNew if "format" in said else StoreError, match=said):
+            ReplyCache(path)
+    assert contents(path) == before
 
 
 async def test_a_folder_that_cannot_be_made_is_bypassed(
-    make: Make, model: Model, counts: Counter[str], path: Path
+    make: Make, tally: Counts, path: Path
 ) -> None:
-    path.parent.write_text("a file stands where the folder should be")
-    await bypassed(make, model, counts)
+    path.parent.write_text("a file is where the folder should be")
+    await bypassed(make, tally)
     with pytest.raises(StoreError, match="cannot be written"):
         ReplyCache(path)
 
 
+async def test_a_reply_that_got_damaged_is_asked_for_again_and_replaced(
+    make: Make, model: Model, tally: Counts, path: Path
+) -> None:
+    await filled(make)
+    spoil(path, "UPDATE replies SET reply = x'00'")
+    for _ in range(2):
+        later = make()
+        await later(ask())
+        later.close()
+        assert len(model.asked) == 2
+    assert tally["cache_bypassed"] == 0 and tally["cache_hits"] == 1
+
+
 async def test_a_cache_on_a_full_disk_is_bypassed_and_keeps_what_it_had(
-    make: Make, model: Model, counts: Counter[str], path: Path
+    make: Make, tally: Counts
 ) -> None:
     cache = make()
     await cache(ask())
-    assert cache.file is not None
-    cache.file.flush()
+    file_of(cache).flush()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
@@ -265,37 +256,33 @@ async def test_a_cache_on_a_full_disk_is_bypassed_and_keeps_what_it_had(
             assert (await cache(ask(str(index)))).source == "live"
             # The writer's thread needs a moment to meet the end of the disk.
             await asyncio.sleep(0.001)
-            if counts["cache_bypassed"]:
+            if tally["cache_bypassed"]:
                 break
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert counts["cache_bypassed"] == 1
+    assert tally["cache_bypassed"] == 1
     assert (await make()(ask())).source == "cache"
 
 
-async def test_processes_share_a_cache(make: Make, model: Model, path: Path) -> None:
+THEIRS = """
+import sys, pathlib
+from promptcodebook.calls import Reply
+from promptcodebook.lm.cache import ReplyCache
+c = ReplyCache(pathlib.Path(sys.argv[1]))
+[c.put(i.to_bytes(32), Reply(f'theirs {i}')) for i in range(100)]
+c.close()
+"""
+
+
+async def test_processes_share_a_cache(make: Make, path: Path) -> None:
     cache = make()
-    process = start_another(path)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", THEIRS, str(path))
     for index in range(100):
         await cache(ask(str(index)))
         await asyncio.sleep(0)
-    assert process.wait(60) == 0
-    stats = cache.stats()
-    assert stats is not None and stats.replies == 200
-    assert cache.file is not None
-    assert cache.file.get((7).to_bytes(32)) == Reply("theirs 7")
-
-
-def start_another(path: Path) -> subprocess.Popen[bytes]:
-    other = (
-        "import sys, pathlib\n"
-        "from promptcodebook.calls import Reply\n"
-        "from promptcodebook.lm.cache import ReplyCache\n"
-        "c = ReplyCache(pathlib.Path(sys.argv[1]))\n"
-        "[c.put(i.to_bytes(32), Reply(f'theirs {i}')) for i in range(100)]\n"
-        "c.close()\n"
-    )
-    return subprocess.Popen([sys.executable, "-c", other, str(path)])
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert file_of(cache).stats().replies == 200
+    assert file_of(cache).get((7).to_bytes(32)) == Reply("theirs 7")
 
 
 def test_the_cache_is_its_owners_alone_and_an_old_one_is_closed(
@@ -327,10 +314,148 @@ def test_a_folder_of_the_users_own_choice_stays_as_it_is(tmp_path: Path) -> None
     assert (tmp_path / "mine.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-def test_an_embedding_has_a_key_of_its_own_and_is_kept() -> None:
-    assert request_key(ask()) != request_key(ask(embeds=True))
-    reply = Reply("", usage=PAID, vector=(0.5, -1.0))
-    assert unpack_reply(pack_reply(reply, Packer())) == reply
-    plain = Reply("a text", usage=PAID)
-    assert unpack_reply(pack_reply(plain, Packer())) == plain
-    assert len(unpack(pack_reply(plain, Packer()))) == 5, "as files of 0.1.0 have it"
+# The journal, and equal calls at once
+
+
+class Log:
+    """A ReplyLog in memory whose writes can be held back."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Reply] = {}
+        self.puts: list[Usage] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.refusal: Exception | None = None
+
+    def get(self, key: bytes) -> Reply | None:
+        return self.rows.get(key)
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        self.puts.append(reply.usage)
+        await self.go.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        self.rows.setdefault(key, reply)
+
+
+@pytest.fixture
+async def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+async def lm(model: Model, log: Log, tally: Counts) -> Journaled:
+    return Journaled(model, log, tally)
+
+
+async def begun(lm: Journaled, calls: int) -> list[asyncio.Future[Reply]]:
+    """Equal calls in flight."""
+    tasks = [asyncio.ensure_future(lm(ask())) for _ in range(calls)]
+    await settle()
+    return tasks
+
+
+async def test_a_request_is_asked_and_logged_once_and_says_so(
+    lm: Journaled, model: Model, log: Log, tally: Counts
+) -> None:
+    reply = await lm(ask())
+    assert reply == FIRST and log.rows == {request_key(ask()): FIRST}
+    assert await lm(ask()) == replace(FIRST, source="journal")
+    assert len(model.asked) == 1 and tally == {"journal_hits": 1}
+    assert len({(await lm(ask(sample=n))).text for n in range(3)}) == 3
+
+
+async def test_a_reply_is_returned_only_once_it_is_on_disk(lm: Journaled, log: Log) -> None:
+    log.go.clear()
+    [call] = await begun(lm, 1)
+    assert log.puts == [PAID] and not call.done()
+    log.go.set()
+    assert (await call).text == "reply 1"
+
+
+async def test_equal_requests_in_flight_share_one_call(
+    lm: Journaled, model: Model, tally: Counts
+) -> None:
+    model.go.clear()
+    calls = await begun(lm, 5)
+    model.go.set()
+    replies = await asyncio.gather(*calls)
+    assert len(model.asked) == 1
+    assert {r.text for r in replies} == {"reply 1"}
+    assert [r.source for r in replies].count("live") == 1, "one of them has paid"
+    assert tally == {"shared_calls": 4}
+
+
+async def test_a_follower_takes_over_when_the_leader_is_cancelled(
+    lm: Journaled, model: Model
+) -> None:
+    model.go.clear()
+    leader, *followers = await begun(lm, 3)
+    leader.cancel()
+    await settle()
+    model.go.set()
+    replies = await asyncio.gather(*followers)
+    assert leader.cancelled() and len(model.asked) == 2
+    assert {r.text for r in replies} == {"reply 2"}
+    assert [r.source for r in replies].count("live") == 1, "one of them has paid"
+
+
+async def test_a_cancelled_follower_leaves_the_others_alone(lm: Journaled, model: Model) -> None:
+    model.go.clear()
+    leader, gone, other = await begun(lm, 3)
+    gone.cancel()
+    await settle()
+    model.go.set()
+    assert (await leader).text == (await other).text == "reply 1"
+    assert gone.cancelled() and len(model.asked) == 1
+
+
+async def test_a_reply_that_was_paid_is_kept_when_its_leader_is_cancelled_while_storing(
+    lm: Journaled, model: Model, log: Log
+) -> None:
+    log.go.clear()
+    leader, follower = await begun(lm, 2)
+    leader.cancel()
+    await settle()
+    assert not follower.done(), "it waits for the disk as well"
+    log.go.set()
+    assert (await follower).text == "reply 1" and len(model.asked) == 1
+    # handed over twice; the store adds usage only for a row it did not hold
+    assert log.puts == [PAID, PAID]
+
+
+async def test_a_failure_reaches_all_who_share_the_call_and_is_not_kept(
+    lm: Journaled, model: Model, log: Log
+) -> None:
+    for calls in (3, 1):  # with and without a follower that hears of it
+        model.go.clear()
+        model.faults.append(ServerFault("broke"))
+        waiting = await begun(lm, calls)
+        model.go.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(r) for r in results] == [ServerFault] * calls
+        assert log.rows == {}
+    assert (await lm(ask())).text == "reply 3"
+
+
+async def test_a_reply_that_cannot_be_stored_is_not_used(lm: Journaled, log: Log) -> None:
+    log.refusal = DiskFull("full")
+    with pytest.raises(DiskFull):
+        await lm(ask())
+
+
+async def test_a_model_served_elsewhere_now_has_the_replies_of_then(model: Model, log: Log) -> None:
+    """And those it gives now are found when it is back."""
+    old, new = "http://a:1/v1#m", "http://b:2/v1#m"
+
+    def journaled(then: dict[tuple[Role, str], str] | None = None) -> Journaled:
+        return Journaled(model, log, no_tally, None, then)
+
+    moved = journaled({("executor", new): old})
+    first = await journaled()(ask("one", model=old))
+    assert (await moved(ask("one", model=new))).text == first.text
+    second = await moved(ask("two", model=new))
+    assert [each.model for each in model.asked] == [old, new]
+    assert (await journaled()(ask("two", model=old))).text == second.text
+    await moved(replace(ask("one", model=new), role="judge"))
+    assert model.asked[-1].model == new and len(model.asked) == 3

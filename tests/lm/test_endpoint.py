@@ -1,3 +1,5 @@
+"""One model behind an address: what is sent, what is read, and what each failure becomes."""
+
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -28,18 +30,17 @@ from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
 from promptcodebook.lm.transport import read_retry_after
 from promptcodebook.method.policy import route_schema
-from tests.lm.server import Server, drops, fails, pours, raw, refusing, says
+from tests.lm.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
+KEY = "sk-abc123-very-secret"
+USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
+READ = Request("encoder", (Message("user", "text"),), sampling=Sampling(max_tokens=0), embeds=True)
 
 
 def request(**sampling) -> Request:
-    return Request(
-        role="executor",
-        messages=(Message("system", "be brief"), Message("user", "hi")),
-        sample=2**40 + 5,
-        sampling=Sampling(**sampling),
-    )
+    messages = (Message("system", "be brief"), Message("user", "hi"))
+    return Request("executor", messages, sample=2**40 + 5, sampling=Sampling(**sampling))
 
 
 def endpoint(
@@ -49,93 +50,50 @@ def endpoint(
     return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout, **options)
 
 
-async def failure(server: Server, **options) -> LMError:
+async def answers(server: Server, *asked: Request, **options) -> list[Reply]:
+    async with endpoint(server, **options) as lm:
+        return [await lm(each) for each in asked]
+
+
+async def failure(server: Server, *steps: Step, asked: Request | None = None, **options) -> LMError:
+    server.script(*steps)
     async with endpoint(server, **options) as lm:
         with pytest.raises(LMError) as caught:
-            await lm(request())
+            await lm(asked or request())
     return caught.value
 
 
+# What is sent
+
+
 async def test_the_body_holds_what_was_asked(server: Server):
-    async with endpoint(server) as lm:
-        asked = request(temperature=0.5, top_p=0.9, max_tokens=20, extra={"top_k": 4})
-        reply = await lm(asked)
-    assert reply.text == "ok"
-    assert reply.finish == "stop"
-    assert (reply.usage.calls, reply.usage.tokens) == (1, 10)
-    assert reply.usage.cost is None
+    asked = request(temperature=0.5, top_p=0.9, max_tokens=20, extra={"top_k": 4})
+    [reply] = await answers(server, asked)
+    assert (reply.text, reply.finish) == ("ok", "stop")
+    assert (reply.usage.calls, reply.usage.tokens, reply.usage.cost) == (1, 10, None)
     assert reply.usage.latency_s > 0
-    body = server.bodies[0]
-    assert body["model"] == "m"
-    assert body["messages"][0] == {"role": "system", "content": "be brief"}
-    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.5, 0.9, 20)
-    assert body["top_k"] == 4
-    assert body["seed"] == 5
-    assert "response_format" not in body
+    assert server.bodies == [{
+        "model": "m", "temperature": 0.5, "top_p": 0.9, "max_tokens": 20, "top_k": 4, "seed": 5,
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+    }]  # fmt: skip
     assert "Authorization" not in server.headers[0]
 
 
-READ = Request(
-    "encoder", (Message("user", "a text"),), sampling=Sampling(max_tokens=0), embeds=True
-)
-
-
-async def test_an_embedding_is_asked_for_at_its_own_place(server: Server):
-    bodies: list[Any] = []
-
-    async def embeddings(request: web.Request) -> web.Response:
-        bodies.append(await request.json())
-        data = [{"index": 0, "embedding": [0.25, -1, 1 / 3]}]
-        return web.json_response({"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}})
-
-    await server.stop()
-    server.extra_routes.append(("/v1/embeddings", embeddings))
-    await server.start()
-    async with endpoint(server) as lm:
-        reply = await lm(READ)
-    assert bodies == [{"model": "m", "input": "a text", "encoding_format": "float"}]
-    assert (reply.vector, reply.text) == ((0.25, -1.0, 0.333333), "")
-    assert (reply.usage.calls, reply.usage.prompt_tokens, reply.usage.completion_tokens) == (
-        1,
-        3,
-        0,
-    )
-    assert not reply.estimated and server.calls == 0
-
-
-async def test_a_server_without_embeddings_is_said_to_make_none(server: Server):
-    async with endpoint(server) as lm:
-        with pytest.raises(RequestRefused, match=r"makes no embeddings \(HTTP 404\)") as caught:
-            await lm(READ)
-    assert "router.features = 'words'" in caught.value.hint
-    assert caught.value.role == "encoder"
-
-
-@pytest.mark.parametrize("data", [[], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"])
-async def test_an_embedding_without_numbers_is_malformed(server: Server, data: Any):
-    async def embeddings(request: web.Request) -> web.Response:
-        return web.json_response({"data": data})
-
-    await server.stop()
-    server.extra_routes.append(("/v1/embeddings", embeddings))
-    await server.start()
-    async with endpoint(server) as lm:
-        with pytest.raises(ServerFault, match="embedding"):
-            await lm(READ)
-
-
-async def test_a_greedy_call_sends_no_seed(server: Server):
-    async with endpoint(server) as lm:
-        await lm(request(temperature=0.0))
-    assert "seed" not in server.bodies[0]
+async def test_what_is_not_set_is_not_sent_and_a_greedy_call_has_no_seed(server: Server):
+    await answers(server, request(), request(temperature=0.0))
+    assert [set(body) - {"model", "messages"} for body in server.bodies] == [
+        {"seed"},
+        {"temperature"},
+    ]
 
 
 async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Server):
     closed = {**SCHEMA.body, "additionalProperties": False, "required": ["a"]}
-    async with endpoint(server) as lm:
-        for body in (SCHEMA.body, closed):
-            asked = Request("critic", (Message("user", "x"),), schema=Schema("Thing", body))
-            await lm(asked)
+    asked = [
+        Request("critic", (Message("user", "x"),), schema=Schema("Thing", body))
+        for body in (SCHEMA.body, closed)
+    ]
+    await answers(server, *asked)
     first, second = (body["response_format"] for body in server.bodies)
     assert first["type"] == "json_schema"
     assert first["json_schema"] == {"name": "Thing", "schema": SCHEMA.body}
@@ -144,9 +102,48 @@ async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Ser
 
 async def test_text_with_braces_role_markers_and_half_surrogates_arrives_unchanged(server: Server):
     text = "{x} {{y}} <|im_start|>system\n\\u0041 \ud83d é"
-    async with endpoint(server) as lm:
-        await lm(Request("executor", (Message("user", text),)))
+    await answers(server, Request("executor", (Message("user", text),)))
     assert server.bodies[0]["messages"][0]["content"] == text
+
+
+async def embedded(server: Server, body: dict[str, Any]) -> list[Any]:
+    """Serves this body at /embeddings; what is asked there is in the list."""
+    asked: list[Any] = []
+
+    async def embeddings(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response(body)
+
+    await server.stop()
+    server.extra_routes.append(("/v1/embeddings", embeddings))
+    await server.start()
+    return asked
+
+
+async def test_an_embedding_is_asked_for_at_its_own_place(server: Server):
+    data = [{"index": 0, "embedding": [0.25, -1, 1 / 3]}]
+    asked = await embedded(server, {"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}})
+    [reply] = await answers(server, READ)
+    assert asked == [{"model": "m", "input": "text", "encoding_format": "float"}]
+    assert (reply.vector, reply.text) == ((0.25, -1.0, 0.333333), "")
+    assert (reply.usage.calls, reply.usage.tokens, reply.usage.completion_tokens) == (1, 3, 0)
+    assert not reply.estimated and server.calls == 0
+
+
+@pytest.mark.parametrize("data", [[], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"])
+async def test_an_embedding_without_numbers_is_malformed(server: Server, data: Any):
+    await embedded(server, {"data": data})
+    error = await failure(server, asked=READ)
+    assert isinstance(error, ServerFault) and "embedding" in str(error)
+
+
+async def test_a_server_without_embeddings_is_said_to_make_none(server: Server):
+    error = await failure(server, asked=READ)
+    assert isinstance(error, RequestRefused) and "makes no embeddings (HTTP 404)" in str(error)
+    assert "router.features = 'words'" in error.hint and error.role == "encoder"
+
+
+# What is read
 
 
 async def test_odd_but_legal_replies_are_read(server: Server):
@@ -157,51 +154,68 @@ async def test_odd_but_legal_replies_are_read(server: Server):
         says("x", finish="content_filter"),
         says(None, message={"content": parts}),
         says("12345678", usage=None),
-        says(
-            "x",
-            usage={
-                "prompt_tokens": 9,
-                "completion_tokens": 1,
-                "prompt_tokens_details": {"cached_tokens": 8},
-            },
-        ),
+        says("x", usage={**USAGE, "prompt_tokens_details": {"cached_tokens": 6}}),
     )
-    async with endpoint(server) as lm:
-        replies = [await lm(request()) for _ in range(6)]
-    assert replies[0].text == ""
+    replies = await answers(server, *[request()] * 6)
+    assert [r.text for r in replies] == ["", "cut", "x", "ab", "12345678", "x"]
     assert [r.finish for r in replies[:3]] == ["stop", "length", "other"]
-    assert replies[3].text == "ab"
-    assert replies[4].estimated
+    assert [r.estimated for r in replies[3:]] == [False, True, False]
     assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (12, 3)
-    assert not replies[5].estimated
-    assert replies[5].usage.cached_prompt_tokens == 8
+    assert replies[5].usage.cached_prompt_tokens == 6
 
 
 @pytest.mark.parametrize(
     "usage",
     [
-        {"prompt_tokens": -5, "completion_tokens": 1},
-        {"prompt_tokens": True, "completion_tokens": 1},
-        {"prompt_tokens": 10**30, "completion_tokens": 1},
-        {"prompt_tokens": 1.5, "completion_tokens": 1},
+        {**USAGE, "prompt_tokens": -5},
+        {**USAGE, "prompt_tokens": True},
+        {**USAGE, "prompt_tokens": 10**30},
+        {**USAGE, "prompt_tokens": 1.5},
         ["no", "usage"],
     ],
 )
 async def test_a_usage_that_cannot_be_is_estimated(server: Server, usage):
-    server.script(says("12345678", usage=usage))
-    async with endpoint(server) as lm:
-        reply = await lm(request())
-    assert reply.estimated and reply.usage.completion_tokens == 3
+    server.script(says("12345678", usage=usage, message={"reasoning": "abcdef"}))
+    [reply] = await answers(server, request())
+    assert reply.estimated and reply.usage.completion_tokens == 5, "thoughts are paid for too"
 
 
 @pytest.mark.parametrize("cached", ["many", [1], -3, None, 1.5])
 async def test_a_count_of_cached_tokens_that_cannot_be_is_none(server: Server, cached):
-    usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    server.script(says(usage={**usage, "prompt_tokens_details": {"cached_tokens": cached}}))
-    async with endpoint(server) as lm:
-        reply = await lm(request())
+    server.script(says(usage={**USAGE, "prompt_tokens_details": {"cached_tokens": cached}}))
+    [reply] = await answers(server, request())
     assert not reply.estimated
     assert (reply.usage.tokens, reply.usage.cached_prompt_tokens) == (10, 0)
+
+
+async def test_a_key_that_the_server_says_back_is_not_in_the_reply(server: Server):
+    server.script(says(f"you sent {KEY}, thanks"))
+    assert (await answers(server, request(), key=KEY))[0].text == "you sent ***, thanks"
+
+
+async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
+    whole = json.dumps({"choices": [{"message": {"content": "a" * 3000}}]}).encode()
+    server.script(raw(whole))
+    assert (await answers(server, request(), most_bytes=len(whole)))[0].text == "a" * 3000
+    for step in (raw(whole), pours(b" " * 1000, 10**9)):
+        error = await failure(server, step, most_bytes=len(whole) - 1, timeout=30)
+        assert isinstance(error, ServerFault) and error.incident == "malformed_body"
+        assert "max_reply_mb" in str(error) and len(str(error)) < 400
+
+
+async def test_the_limit_counts_what_a_body_unpacks_to(server: Server):
+    packed = gzip.compress(b" " * 50_000_000)
+    error = await failure(server, pours(packed, 1, **{"Content-Encoding": "gzip"}))
+    assert isinstance(error, ServerFault) and "8 MB" in str(error)
+
+
+async def test_of_an_error_no_more_than_its_beginning_is_read(server: Server):
+    error = await failure(server, pours(b"sorry " * 1000, 10**9, status=400), timeout=30)
+    assert isinstance(error, RequestRefused)
+    assert "sorry sorry" in str(error) and len(str(error)) < 400
+
+
+# Fields that an endpoint refuses
 
 
 async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server: Server):
@@ -215,38 +229,22 @@ async def test_max_completion_tokens_is_used_once_max_tokens_was_refused(server:
     assert server.bodies[-1]["max_completion_tokens"] == 9
 
 
-async def test_a_length_cap_that_is_too_large_is_an_error_and_changes_nothing(server: Server):
-    said = "max_tokens is too large: 9. This model's context length is 4."
-    server.script(fails(400, said, param="max_tokens"))
-    async with endpoint(server) as lm:
-        with pytest.raises(RequestRefused, match="too large"):
-            await lm(request(max_tokens=9))
-        await lm(request(max_tokens=2))
-    assert server.bodies[-1]["max_tokens"] == 2
-
-
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "said", "status"),
     [
-        ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this model."),
-        ("top_p", "`top_p` is not supported"),
-        ("seed", "Unknown parameter: seed"),
-        ("response_format", "json_schema is unsupported here"),
+        ("temperature", "Unsupported value: 'temperature' does not support 0.5 with this.", 400),
+        ("top_p", "`top_p` is not supported", 422),
+        ("seed", "Unknown parameter: seed", 400),
+        ("response_format", "json_schema is unsupported here", 422),
     ],
 )
-@pytest.mark.parametrize("status", [400, 422])
-async def test_a_refused_field_is_dropped_and_the_reply_says_so(
+async def test_a_refused_field_is_left_out_from_then_on(
     server: Server, field: str, said: str, status: int
 ):
     server.default = refusing(field, said, status=status)
-    asked = Request(
-        "critic",
-        (Message("user", "x"),),
-        schema=SCHEMA,
-        sampling=Sampling(temperature=0.5, top_p=0.9),
-    )
-    async with endpoint(server) as lm:
-        first, second = await lm(asked), await lm(asked)
+    sampling = Sampling(temperature=0.5, top_p=0.9)
+    asked = Request("critic", (Message("user", "x"),), schema=SCHEMA, sampling=sampling)
+    first, second = await answers(server, asked, asked)
     assert first.dropped == second.dropped == (field,)
     assert server.calls == 3
     assert set(server.bodies[0]) - set(server.bodies[2]) == {field}
@@ -269,9 +267,9 @@ async def test_a_schema_is_kept_without_the_one_word_that_not_every_engine_knows
     server.default = picky
     asked = Request("encoder", (Message("user", "x"),), schema=route_schema(2, 4))
     async with endpoint(server) as lm:
-        first, second = await asyncio.gather(lm(asked), lm(asked))
-        third = await lm(asked)
-    assert first.dropped == second.dropped == third.dropped == () and server.calls == 5
+        both = await asyncio.gather(lm(asked), lm(asked))
+        dropped = {each.dropped for each in (*both, await lm(asked))}
+    assert dropped == {()} and server.calls == 5
     sent = server.bodies[-1]["response_format"]["json_schema"]["schema"]["properties"]
     assert sent["selected_indices"]["minItems"] == 2
 
@@ -279,26 +277,32 @@ async def test_a_schema_is_kept_without_the_one_word_that_not_every_engine_knows
 async def test_a_validation_list_names_the_field_it_refuses(server: Server):
     detail = b'{"detail":[{"loc":["body","seed"],"msg":"Extra inputs are not permitted"}]}'
     server.script(raw(detail, 422))
-    async with endpoint(server) as lm:
-        reply = await lm(request())
-    assert reply.dropped == ("seed",)
+    assert (await answers(server, request()))[0].dropped == ("seed",)
 
 
-async def test_a_refused_value_is_not_a_refused_field(server: Server):
-    server.script(fails(400, "temperature must be at most 2", param="temperature"))
-    async with endpoint(server) as lm:
-        with pytest.raises(RequestRefused, match="at most 2"):
-            await lm(request(temperature=3.0))
-        reply = await lm(request(temperature=1.0))
-    assert reply.dropped == ()
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("temperature", "temperature must be at most 2"),
+        ("max_tokens", "max_tokens is too large: 9. This model's context length is 4."),
+    ],
+)
+async def test_a_refused_value_is_an_error_and_no_refused_field(
+    server: Server, name: str, said: str
+):
+    error = await failure(server, fails(400, said, param=name), asked=request(**{name: 9}))
+    assert isinstance(error, RequestRefused) and said in str(error)
+    [reply] = await answers(server, request(**{name: 1}))
+    assert reply.dropped == () and server.bodies[-1][name] == 1
 
 
 async def test_extra_fields_that_stay_refused_end_in_an_error(server: Server):
     server.default = fails(400, "max_tokens is not supported", param="max_tokens")
-    async with endpoint(server) as lm:
-        with pytest.raises(RequestRefused):
-            await lm(request(extra={"max_tokens": 5}))
-    assert server.calls < 10
+    error = await failure(server, asked=request(extra={"max_tokens": 5}))
+    assert isinstance(error, RequestRefused) and server.calls < 10
+
+
+# What failures become
 
 
 @pytest.mark.parametrize(
@@ -320,37 +324,18 @@ async def test_extra_fields_that_stay_refused_end_in_an_error(server: Server):
     ],
 )
 async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
-    server.script(step)
-    error = await failure(server, timeout=0.5 if kind is CallTimeout else 20.0)
-    assert type(error) is kind
-    assert error.retryable
+    error = await failure(server, step, timeout=0.5 if kind is CallTimeout else 20.0)
+    assert type(error) is kind and error.retryable
     assert error.incident == incident
-    assert server.url in str(error)
-    assert error.hint
-
-
-async def test_retry_after_is_read_as_seconds_or_date(server: Server):
-    server.script(fails(429, headers={"Retry-After": "3"}))
-    assert (await failure(server)).retry_after == 3.0
-    server.script(fails(503, headers={"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}))
-    assert (await failure(server)).retry_after > 1e6
-    server.script(fails(503, headers={"Retry-After": "soon"}))
-    assert (await failure(server)).retry_after == 0.0
+    assert server.url in str(error) and error.hint
 
 
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [
-        ("-5", 0.0),
-        ("0", 0.0),
-        ("1e3", 1000.0),
-        ("99999999999999999999", 1e20),
-        ("1e400", 0.0),
-        ("inf", 0.0),
-        ("nan", 0.0),
-        ("1e", 0.0),
-        ("\u0663", 3.0),
-        (",", 0.0),
+        ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
+        ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
+        ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
         ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0),
         ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
         ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0),
@@ -359,13 +344,19 @@ async def test_retry_after_is_read_as_seconds_or_date(server: Server):
         ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
         ("Fri, 31 Dec 9999 23:59:59 -9999", 0.0),
         ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", 0.0),
-        ("x" * 8000, 0.0),
-        ("9" * 8000, 0.0),
     ],
-)
-def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str, seconds: float):
-    now = 1e9 if "1970 07" in value else 10.0
+)  # fmt: skip
+def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str | None, seconds: float):
+    now = 1e9 if value is not None and "1970 07" in value else 10.0
     assert read_retry_after(value, now=now) == pytest.approx(seconds)
+
+
+async def test_the_retry_after_of_a_refusal_is_in_its_error(server: Server):
+    for status in (429, 503):
+        error = await failure(server, fails(status, headers={"Retry-After": "3"}))
+        assert error.retry_after == 3.0
+    late = {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"}
+    assert (await failure(server, fails(503, headers=late))).retry_after > 1e6
 
 
 @pytest.mark.parametrize(
@@ -380,58 +371,77 @@ def test_a_retry_after_of_any_shape_is_read_or_ignored(value: str, seconds: floa
     ],
 )
 async def test_an_empty_account_is_told_as_one_and_asked_once(server: Server, status, body):
-    server.script(raw(json.dumps({"error": body}).encode(), status))
-    error = await failure(server, key="sk-1")
-    assert isinstance(error, NoCredit)
-    assert not error.retryable and error.lasting
+    step = raw(json.dumps({"error": body}).encode(), status)
+    error = await failure(server, step, key="sk-1")
+    assert isinstance(error, NoCredit) and not error.retryable and error.lasting
     assert "no credit left" in str(error) and body["message"] in str(error)
     assert "concurrency" not in error.hint and "PCO_API_KEY" in error.hint
 
 
 async def test_a_limit_on_the_rate_is_no_empty_account(server: Server):
     said = "Rate limit reached for requests: 3 per minute. Credit to our users."
-    server.script(fails(429, said, code="rate_limit_exceeded"))
-    assert isinstance(await failure(server), RateLimited)
+    assert isinstance(
+        await failure(server, fails(429, said, code="rate_limit_exceeded")), RateLimited
+    )
 
 
-@pytest.mark.parametrize("loc", [5, None, {"a": 1}, "body", [["deep"], 3]])
-async def test_a_refusal_of_any_shape_is_quoted(server: Server, loc):
-    detail = json.dumps({"detail": [{"loc": loc, "msg": "bad input"}]}).encode()
-    server.script(raw(detail, 400))
-    error = await failure(server)
-    assert isinstance(error, RequestRefused) and "bad input" in str(error)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"error": {"message": "bad input"}}, "bad input"),
+        ({"error": "bad input"}, "bad input"),
+        ({"message": "bad input"}, "bad input"),
+        ({"detail": "bad input"}, "bad input"),
+        ({"detail": [{"loc": ["body", "seed"], "msg": "bad input"}]}, "body.seed: bad input"),
+        ({"detail": [{"loc": [["deep"], 3], "msg": "bad input"}]}, "['deep'].3: bad input"),
+        ({"detail": [{"loc": 5, "msg": "bad"}, {"loc": None, "msg": "x"}, 7]}, "5: bad; None: x"),
+        ({"detail": [{"loc": {"a": 1}, "msg": "bad input"}]}, "{'a': 1}: bad input"),
+        ([{"a": "bad input"}], '[{"a": "bad input"}]'),
+        ({"error": "x" * 300}, "x" * 300),
+        ({"error": "too long " * 100}, ("too long " * 100)[:300] + "…"),
+    ],
+)
+async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: Any, said: str):
+    error = await failure(server, raw(json.dumps(body).encode(), 400))
+    assert isinstance(error, RequestRefused) and not error.retryable
+    assert str(error) == f"{server.url} answered 400: {said}"
 
 
-async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
-    whole = json.dumps({"choices": [{"message": {"content": "a" * 3000}}]}).encode()
-    server.script(raw(whole), raw(whole), pours(b" " * 1000, 10**9))
-    async with endpoint(server, most_bytes=len(whole)) as lm:
-        assert (await lm(request())).text == "a" * 3000
-    for _ in range(2):
-        error = await failure(server, most_bytes=len(whole) - 1, timeout=30)
-        assert isinstance(error, ServerFault)
-        assert error.incident == "malformed_body"
-        assert "max_reply_mb" in str(error) and len(str(error)) < 400
+async def test_nothing_at_the_address():
+    async with Endpoint(parse_spec("http://127.0.0.1:9/v1#m", {})) as lm:
+        with pytest.raises(
+            EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
+        ) as caught:
+            await lm(request())
+    assert "pco doctor --lm http://127.0.0.1:9/v1#m" in caught.value.hint
 
 
-async def test_the_limit_counts_what_a_body_unpacks_to(server: Server):
-    packed = gzip.compress(b" " * 50_000_000)
-    server.script(pours(packed, 1, **{"Content-Encoding": "gzip"}))
-    error = await failure(server)
-    assert isinstance(error, ServerFault) and "8 MB" in str(error)
+async def test_a_wrong_path_hints_at_the_path(server: Server):
+    error = await failure(server, spec=server.url.removesuffix("/v1") + "#m")
+    assert isinstance(error, RequestRefused) and "/v1" in error.hint
 
 
-async def test_of_an_error_no_more_than_its_beginning_is_read(server: Server):
-    server.script(pours(b"sorry " * 1000, 10**9, status=400))
-    error = await failure(server, timeout=30)
-    assert isinstance(error, RequestRefused)
-    assert "sorry sorry" in str(error) and len(str(error)) < 400
+# Models by name
 
 
-async def test_a_key_that_the_server_says_back_is_not_in_the_reply(server: Server):
-    server.script(says("you sent sk-very-secret, thanks"))
-    async with endpoint(server, key="sk-very-secret") as lm:
-        assert (await lm(request())).text == "you sent ***, thanks"
+async def test_an_unknown_model_lists_the_known_ones(server: Server):
+    server.models = ["qwen3-8b", "llama-3"]
+    step = fails(404, "The model `qwen3-8` does not exist.", code="model_not_found")
+    error = await failure(server, step, spec=f"{server.url}#qwen3-8")
+    assert isinstance(error, ModelNotFound) and "did you mean 'qwen3-8b'" in str(error)
+    assert "llama-3" in error.hint
+    server.models = None
+    assert isinstance(await failure(server, fails(404, "model not found")), ModelNotFound)
+
+
+async def test_of_an_endless_list_of_models_a_few_short_names_are_told(server: Server):
+    server.models = [f"{n} {KEY} {'x' * 300}" for n in range(20_000)]
+    begun = time.process_time()
+    error = await failure(server, fails(404, "no such model", code="model_not_found"), key=KEY)
+    assert isinstance(error, ModelNotFound)
+    assert "0 *** xxx" in error.hint and len(error.hint) < 4000
+    assert KEY not in str(error) + error.hint
+    assert time.process_time() - begun < 3
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": ' * 20_000, b"[]", b'{"data": 3}'])
@@ -443,66 +453,12 @@ async def test_a_list_of_models_of_any_shape_is_one_error(server: Server, body: 
         assert await lm.count_tokens("a") is None
 
 
-async def test_of_an_endless_list_of_models_a_few_short_names_are_told(server: Server):
-    names = [f"{n} sk-very-secret {'x' * 300}" for n in range(20_000)]
-    server.models = names
-    server.script(fails(404, "no such model", code="model_not_found"))
-    begun = time.process_time()
-    error = await failure(server, key="sk-very-secret")
-    assert isinstance(error, ModelNotFound)
-    assert "0 *** xxx" in error.hint and len(error.hint) < 4000
-    assert "sk-very-secret" not in str(error) + error.hint
-    assert time.process_time() - begun < 3
-
-
-async def test_nothing_at_the_address():
-    spec = parse_spec("http://127.0.0.1:9/v1#m", {})
-    async with Endpoint(spec) as lm:
-        with pytest.raises(EndpointDown, match=r"127\.0\.0\.1:9") as caught:
-            await lm(request())
-    assert "pco doctor" in caught.value.hint
-
-
-async def test_an_unknown_model_lists_the_known_ones(server: Server):
-    server.models = ["qwen3-8b", "llama-3"]
-    server.script(fails(404, "The model `qwen3-8` does not exist.", code="model_not_found"))
-    error = await failure(server, spec=f"{server.url}#qwen3-8")
-    assert isinstance(error, ModelNotFound)
-    assert "did you mean 'qwen3-8b'" in str(error)
-    assert "llama-3" in error.hint
-
-
-async def test_an_unknown_model_where_nothing_is_listed(server: Server):
-    server.models = None
-    server.script(fails(404, "model not found"))
-    assert isinstance(await failure(server), ModelNotFound)
-
-
-async def test_a_wrong_path_hints_at_the_path(server: Server):
-    error = await failure(server, spec=server.url.removesuffix("/v1") + "#m")
-    assert isinstance(error, RequestRefused)
-    assert "/v1" in error.hint
-
-
-async def test_another_refusal_quotes_the_server_in_short(server: Server):
-    server.script(fails(400, "context too long " * 100))
-    error = await failure(server)
-    assert isinstance(error, RequestRefused)
-    assert not error.retryable
-    assert "context too long" in str(error)
-    assert len(str(error)) < 400
-
-
 async def test_an_unnamed_model_is_the_only_one_there(server: Server):
     async with endpoint(server, spec=server.url) as lm:
         await lm(request())
         await lm(request())
         assert lm.model == "m"
-    assert server.bodies[0]["model"] == "m"
-    assert server.listed == 1
-
-
-async def test_an_unnamed_model_among_several_is_an_error(server: Server):
+    assert (server.bodies[0]["model"], server.listed) == ("m", 1)
     server.models = ["a", "b"]
     async with endpoint(server, spec=server.url) as lm:
         with pytest.raises(ConfigError, match="2 models") as caught:
@@ -510,13 +466,15 @@ async def test_an_unnamed_model_among_several_is_an_error(server: Server):
     assert "a, b" in caught.value.hint
 
 
+# The key
+
+
 async def test_the_key_is_sent_and_never_shown(server: Server, caplog):
-    secret = "sk-abc123-very-secret"
-    server.default = fails(401, f"Incorrect API key provided: {secret}.")
+    server.default = fails(401, f"Incorrect API key provided: {KEY}.")
     caplog.set_level(logging.DEBUG)
-    async with endpoint(server, key=secret) as lm:
+    async with endpoint(server, key=KEY) as lm:
         seen = repr(lm) + str(vars(lm))
-        for step in (None, drops(), fails(500, secret), fails(400, secret), raw(secret.encode())):
+        for step in (None, drops(), fails(500, KEY), fails(400, KEY), raw(KEY.encode())):
             if step is not None:
                 server.script(step)
             with pytest.raises(LMError) as caught:
@@ -526,46 +484,39 @@ async def test_the_key_is_sent_and_never_shown(server: Server, caplog):
             seen += str(error) + repr(error) + error.hint
             seen += "".join(traceback.format_exception(error))
             if step is None:
-                assert isinstance(error, AuthRefused)
-                assert "PCO_API_KEY" in error.hint
-    assert server.headers[0]["Authorization"] == f"Bearer {secret}"
-    assert secret not in seen
-    assert secret not in caplog.text
+                assert isinstance(error, AuthRefused) and "PCO_API_KEY" in error.hint
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert KEY not in seen + caplog.text
 
 
 async def test_without_a_key_the_error_says_where_to_put_one(server: Server):
-    server.script(fails(401, "missing key"))
-    error = await failure(server)
-    assert isinstance(error, AuthRefused)
-    assert "export PCO_API_KEY" in error.hint
+    error = await failure(server, fails(401, "missing key"))
+    assert isinstance(error, AuthRefused) and "export PCO_API_KEY" in error.hint
 
 
 async def test_the_key_does_not_follow_a_redirect(server: Server):
     async def away(request, body):
-        from aiohttp import web
-
         return web.Response(status=307, headers={"Location": f"{server.url}/chat/completions"})
 
-    server.script(away)
-    error = await failure(server, key="sk-1")
-    assert isinstance(error, RequestRefused)
-    assert "redirect" in str(error)
+    error = await failure(server, away, key="sk-1")
+    assert isinstance(error, RequestRefused) and "redirect" in str(error)
     assert server.calls == 1
 
 
-async def test_a_cancelled_call_leaves_no_task_behind(server: Server):
-    server.default = says(delay=30)
-    before = asyncio.all_tasks()
-    async with endpoint(server, timeout=60) as lm:
-        calls = [asyncio.create_task(lm(request())) for _ in range(5)]
-        await server.seen(5)
-        for call in calls:
-            call.cancel()
-        done = await asyncio.gather(*calls, return_exceptions=True)
-    assert all(isinstance(each, asyncio.CancelledError) for each in done)
-    await asyncio.sleep(0.05)
-    left = {t for t in asyncio.all_tasks() - before if "RequestHandler" not in repr(t)}
-    assert not left
+def test_a_malformed_key_is_refused_without_being_shown():
+    with pytest.raises(ConfigError, match="PCO_API_KEY") as caught:
+        read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})
+    assert "sk-1" not in str(caught.value) + caught.value.hint
+
+
+def test_the_first_key_that_is_set_counts():
+    key = read_key(("A", "B"), {"A": " ", "B": " sk-2 "})
+    assert key is not None and "sk-2" not in repr(key)
+    assert (key.name, key.headers()) == ("B", {"Authorization": "Bearer sk-2"})
+    assert read_key(("A",), {}) is None
+
+
+# The connection
 
 
 async def test_a_closed_endpoint_opens_again(server: Server):
@@ -581,24 +532,7 @@ async def test_the_environments_proxy_is_used_but_not_for_this_machine(server: S
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
-    async with endpoint(server, spec="http://far.example/v1#m") as lm:
-        assert (await lm(request())).text == "ok"
+    assert (await answers(server, request(), spec="http://far.example/v1#m"))[0].text == "ok"
     assert server.headers[0]["Host"] == "far.example"
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    async with endpoint(server) as lm:
-        assert (await lm(request())).text == "ok"
-
-
-def test_a_malformed_key_is_refused_without_being_shown():
-    with pytest.raises(ConfigError) as caught:
-        read_key(("PCO_API_KEY",), {"PCO_API_KEY": "sk-1\nsk-2"})
-    assert "sk-1" not in str(caught.value) + caught.value.hint
-    assert "PCO_API_KEY" in str(caught.value)
-
-
-def test_the_first_key_that_is_set_counts():
-    key = read_key(("A", "B"), {"A": " ", "B": " sk-2 "})
-    assert key is not None
-    assert (key.name, key.headers()) == ("B", {"Authorization": "Bearer sk-2"})
-    assert "sk-2" not in repr(key)
-    assert read_key(("A",), {}) is None
+    assert (await answers(server, request()))[0].text == "ok"

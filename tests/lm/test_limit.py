@@ -1,3 +1,5 @@
+"""The limit of calls in flight: who is let in, what halves it, what makes it grow."""
+
 from __future__ import annotations
 
 import asyncio
@@ -10,17 +12,17 @@ from promptcodebook.lm.limit import AdaptiveLimit
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self) -> float:
         return self.now
 
 
-async def window(limit: AdaptiveLimit, seconds: float, kind: str = "executor") -> None:
-    """As many answered calls as make one window."""
+async def window(limit: AdaptiveLimit, seconds: float, kind: str = "executor") -> int:
+    """As many answered calls as make one window; what the limit is then."""
     for _ in range(max(limit.current, 4)):
         limit.record_answer(kind, seconds)
+    return limit.current
 
 
 async def settle() -> None:
@@ -28,37 +30,35 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_it_starts_at_the_maximum_and_never_passes_it():
-    limit = AdaptiveLimit(3)
-    peak = 0
+async def objected(limit: AdaptiveLimit, retry_after: float = 0.0) -> None:
+    limit.record_objection(await limit.acquire(), retry_after)
+    limit.release()
 
-    async def call() -> None:
+
+async def halved(maximum: int) -> AdaptiveLimit:
+    limit = AdaptiveLimit(maximum, Clock())
+    await objected(limit)
+    assert limit.current == maximum // 2
+    return limit
+
+
+async def test_first_come_first_served_and_never_more_than_the_maximum():
+    limit, peak, order = AdaptiveLimit(3), 0, list[int]()
+
+    async def call(number: int) -> None:
         nonlocal peak
         await limit.acquire()
+        order.append(number)
         peak = max(peak, limit.in_flight)
         await asyncio.sleep(0.001)
         limit.release()
 
-    await asyncio.gather(*(call() for _ in range(20)))
-    assert peak == 3
-    assert limit.in_flight == 0
-
-
-async def test_first_come_first_served():
-    limit = AdaptiveLimit(1)
-    order: list[int] = []
-
-    async def call(number: int) -> None:
-        await limit.acquire()
-        order.append(number)
-        await asyncio.sleep(0)
-        limit.release()
-
     await asyncio.gather(*(call(n) for n in range(30)))
+    assert (peak, limit.in_flight) == (3, 0)
     assert order == list(range(30))
 
 
-async def test_a_wave_of_objections_halves_once():
+async def test_a_wave_of_objections_halves_once_and_never_below_one():
     clock = Clock()
     limit = AdaptiveLimit(64, clock)
     wave = [await limit.acquire() for _ in range(64)]
@@ -66,87 +66,46 @@ async def test_a_wave_of_objections_halves_once():
     for started in wave:
         limit.record_objection(started)
         limit.release()
-    assert limit.current == 32
-    clock.now += 1
-    started = await limit.acquire()
-    limit.record_objection(started)
-    limit.release()
-    assert limit.current == 16
-
-
-async def test_it_never_falls_below_one():
-    clock = Clock()
-    limit = AdaptiveLimit(4, clock)
-    for _ in range(10):
+    seen = [limit.current]
+    for _ in range(7):
         clock.now += 1
-        started = await limit.acquire()
-        limit.record_objection(started)
-        limit.release()
-    assert limit.current == 1
-
-
-async def halved(maximum: int) -> AdaptiveLimit:
-    clock = Clock()
-    limit = AdaptiveLimit(maximum, clock)
-    limit.record_objection(await limit.acquire())
-    limit.release()
-    return limit
+        await objected(limit)
+        seen.append(limit.current)
+    assert seen == [32, 16, 8, 4, 2, 1, 1, 1]
 
 
 async def test_it_grows_by_steps_while_latency_holds_up_to_the_maximum():
     limit = await halved(32)
-    assert limit.current == 16
-    seen = []
-    for _ in range(12):
-        await window(limit, 0.1)
-        seen.append(limit.current)
+    seen = [await window(limit, 0.1) for _ in range(12)]
     assert seen[:3] == [18, 20, 22]
     assert seen[-1] == 32
 
 
 async def test_it_does_not_grow_once_latency_has_more_than_doubled():
     limit = await halved(32)
-    await window(limit, 0.1)
-    grown = limit.current
-    for _ in range(5):
-        await window(limit, 0.3)
-    assert limit.current == grown
-    for _ in range(3):
-        await window(limit, 0.15)
-    assert limit.current > grown
+    grown = await window(limit, 0.1)
+    assert [await window(limit, 0.3) for _ in range(5)][-1] == grown
+    assert [await window(limit, 0.15) for _ in range(3)][-1] > grown
 
 
 async def test_kinds_of_calls_are_compared_with_their_own_kind_only():
     limit = await halved(32)
-    await window(limit, 0.01, "encoder")
-    before = limit.current
-    await window(limit, 2.0, "executor")
-    assert limit.current > before
+    before = await window(limit, 0.01, "encoder")
+    assert await window(limit, 2.0, "executor") > before
 
 
-async def test_retry_after_holds_every_new_call_until_then():
-    limit = AdaptiveLimit(8)
-    loop = asyncio.get_running_loop()
-    started = await limit.acquire()
-    limit.record_objection(started, 0.1)
-    limit.release()
-    begun = loop.time()
-    await asyncio.gather(*(limit.acquire() for _ in range(4)))
-    assert loop.time() - begun >= 0.095
-    assert limit.in_flight == 4
-
-
-async def test_a_later_retry_after_moves_the_end_of_the_pause():
+async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves_it():
     limit = AdaptiveLimit(8)
     loop = asyncio.get_running_loop()
     first, second = await limit.acquire(), await limit.acquire()
     begun = loop.time()
     limit.record_objection(first, 0.05)
-    waiting = asyncio.create_task(limit.acquire())
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(2)]
     await settle()
     limit.record_objection(second, 0.12)
-    await waiting
+    await asyncio.gather(*waiting)
     assert loop.time() - begun >= 0.115
+    assert limit.in_flight == 4
 
 
 async def test_a_cancelled_wait_gives_its_place_away():
@@ -158,8 +117,7 @@ async def test_a_cancelled_wait_gives_its_place_away():
     await settle()
     limit.release()
     await asyncio.wait_for(waiting[1], 20)
-    assert limit.in_flight == 1
-    assert not waiting[2].done()
+    assert limit.in_flight == 1 and not waiting[2].done()
     waiting[2].cancel()
     await settle()
     limit.release()
@@ -181,8 +139,7 @@ async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
 
 async def test_a_cancelled_pause_leaves_no_timer():
     limit = AdaptiveLimit(1)
-    limit.record_objection(await limit.acquire(), 60.0)
-    limit.release()
+    await objected(limit, 60.0)
     waiting = asyncio.create_task(limit.acquire())
     await settle()
     waiting.cancel()
@@ -190,14 +147,11 @@ async def test_a_cancelled_pause_leaves_no_timer():
     assert limit._timer is None
 
 
+FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))
+
+
 @settings(max_examples=40)
-@given(
-    st.integers(1, 5),
-    st.lists(
-        st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3)),
-        max_size=40,
-    ),
-)
+@given(st.integers(1, 5), st.lists(FATES, max_size=40))
 def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, int]]):
     async def run() -> None:
         limit = AdaptiveLimit(maximum)

@@ -18,39 +18,32 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from promptcodebook.lm.connections import missing_key, require_keys
 from promptcodebook.lm.litellm_client import LiteLLM
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
+
+OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
 
 
-def test_an_http_spec_names_address_and_model():
-    spec = parse_spec("http://localhost:8000/v1#Qwen/Qwen3-8B:latest", {})
-    assert (spec.kind, spec.base_url) == ("http", "http://localhost:8000/v1")
-    assert spec.model == "Qwen/Qwen3-8B:latest"
-    assert spec.key_names == ("PCO_API_KEY",)
-
-
-def test_the_model_may_be_left_out_and_the_full_path_may_be_given():
-    assert parse_spec("https://host/v1/", {}).model == ""
-    assert parse_spec("https://host/v1/chat/completions#m", {}).base_url == "https://host/v1"
-
-
-def test_openai_uses_its_own_key_and_address():
-    spec = parse_spec("openai/gpt-4o", {})
-    assert (spec.base_url, spec.model) == ("https://api.openai.com/v1", "gpt-4o")
-    assert spec.key_names == ("OPENAI_API_KEY",)
-    moved = parse_spec("openai/gpt-4o", {"OPENAI_BASE_URL": "http://proxy:1/v1/"})
-    assert moved.base_url == "http://proxy:1/v1"
-
-
-def test_the_openai_key_goes_to_openai_alone():
-    assert "OPENAI_API_KEY" in parse_spec("https://api.openai.com/v1#x", {}).key_names
-    for other in ("https://api.openai.com.evil.example/v1#x", "http://localhost/v1#x"):
-        assert "OPENAI_API_KEY" not in parse_spec(other, {}).key_names
-
-
-def test_litellm_keeps_the_provider_in_the_name():
-    assert parse_spec("litellm/anthropic/claude", {}).model == "anthropic/claude"
+@pytest.mark.parametrize(
+    ("text", "environment", "url", "model", "keys"),
+    [
+        ("http://h:80/v1#Qwen/Qwen3:x", {}, "http://h:80/v1", "Qwen/Qwen3:x", OURS),
+        ("https://host/v1/", {}, "https://host/v1", "", OURS),
+        ("https://host/v1/chat/completions#m", {}, "https://host/v1", "m", OURS),
+        ("openai/gpt-4o", {}, "https://api.openai.com/v1", "gpt-4o", OPENAI),
+        ("openai/x", {"OPENAI_BASE_URL": "http://proxy:1/v1/"}, "http://proxy:1/v1", "x", OPENAI),
+        ("https://api.openai.com/v1#x", {}, "https://api.openai.com/v1", "x", OURS + OPENAI),
+        ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
+         "x", OURS),
+        ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
+    ],
+)  # fmt: skip
+def test_a_spec_names_address_model_and_keys(
+    text: str, environment: dict[str, str], url: str, model: str, keys: tuple[str, ...]
+):
+    """The key of openai goes to openai alone."""
+    spec = parse_spec(text, environment)
+    assert (spec.base_url, spec.model, spec.key_names) == (url, model, keys)
 
 
 def test_the_simulated_model_takes_settings():
@@ -127,41 +120,29 @@ def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: st
     require_keys({spec: {}}, {variable: "k"})
 
 
-def test_any_of_the_variables_will_do() -> None:
-    assert missing_key("litellm/gemini/flash", environment={"GOOGLE_API_KEY": "k"}) == ()
-    address = "https://api.openai.com/v1#gpt-x"
-    assert missing_key(address, environment={"OPENAI_API_KEY": "k"}) == ()
-
-
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "headers", "environment", "missing"),
     [
-        "simulated",
-        "http://localhost:8000/v1#m",
-        "https://models.example.org/v1#m",
-        "https://api.openai.com.example.org/v1#m",
-        "litellm/ollama/small",
-        "litellm/some-model",
+        ("litellm/gemini/flash", [], {"GOOGLE_API_KEY": "k"}, ()),  # any of the variables will do
+        ("https://api.openai.com/v1#x", [], {"OPENAI_API_KEY": "k"}, ()),
+        ("https://api.x.ai/v1#m", ["$PCO_OTHER"], {}, ()),  # a key in a header is a key
+        ("https://api.x.ai/v1#m", ["2024-01-01"], {}, ("PCO_API_KEY",)),
+        ("openai/m", [], {"OPENAI_BASE_URL": "http://localhost:8000/v1"}, ()),
+        ("simulated", [], {}, ()),
+        ("http://localhost:8000/v1#m", [], {}, ()),
+        ("https://models.example.org/v1#m", [], {}, ()),
+        ("https://api.openai.com.example.org/v1#m", [], {}, ()),
+        ("litellm/ollama/small", [], {}, ()),
+        ("litellm/some-model", [], {}, ()),
     ],
 )
-def test_who_may_do_without_a_key_is_not_asked_for_one(spec: str) -> None:
-    assert missing_key(spec, environment={}) == ()
+def test_who_may_do_without_a_key_is_not_asked_for_one(
+    spec: str, headers: list[str], environment: dict[str, str], missing: tuple[str, ...]
+) -> None:
+    assert missing_key(spec, headers, environment) == missing
 
 
-def test_a_server_of_ones_own_behind_openai_needs_none() -> None:
-    env = {"OPENAI_BASE_URL": "http://localhost:8000/v1"}
-    assert missing_key("openai/m", environment=env) == ()
-
-
-def test_a_key_in_a_header_is_a_key() -> None:
-    assert missing_key("https://api.x.ai/v1#m", ["$PCO_OTHER"], {}) == ()
-    assert missing_key("https://api.x.ai/v1#m", ["2024-01-01"], {}) == ("PCO_API_KEY",)
-
-
-# .
-
-
-# The part of the library that we call, so that these tests need neither it nor a network.
+# The part of litellm that we call, so that these tests need neither it nor a network.
 LIBRARY = """
 import os
 seen = []
@@ -214,21 +195,22 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("litellm", None)
 
 
-def ask(text: str = "hi") -> Request:
-    return Request("critic", (Message("user", text),), sampling=Sampling(0.5, 0.9, 20))
+def ask(text: str = "hi", **extra: object) -> Request:
+    sampling = Sampling(0.5, 0.9, 20, extra)
+    return Request("critic", (Message("user", text),), sampling=sampling)
 
 
 async def test_a_call_goes_through_the_library_without_its_retries(library):
     lm = LiteLLM("anthropic/x", timeout=9.0, headers={"X-A": "b"})
-    reply = await lm(ask())
-    assert reply.text == "hello"
-    assert reply.usage.tokens == 5
+    reply = await lm(ask(top_k=3))
+    assert (reply.text, reply.usage.tokens) == ("hello", 5)
     stub = sys.modules["litellm"]
     assert stub.told_before_import == "True"
-    sent = stub.seen[0]
-    assert (sent["model"], sent["temperature"], sent["max_tokens"]) == ("anthropic/x", 0.5, 20)
-    assert (sent["num_retries"], sent["max_retries"], sent["timeout"]) == (0, 0, 9.0)
-    assert sent["extra_headers"] == {"X-A": "b"}
+    expected = {
+        "model": "anthropic/x", "temperature": 0.5, "max_tokens": 20, "top_k": 3, "timeout": 9.0,
+        "num_retries": 0, "max_retries": 0, "extra_headers": {"X-A": "b"},
+    }  # fmt: skip
+    assert stub.seen[0].items() >= expected.items()
 
 
 @pytest.mark.parametrize(
@@ -237,18 +219,10 @@ async def test_a_call_goes_through_the_library_without_its_retries(library):
      "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
 )  # fmt: skip
 async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
-    drawn = Sampling(extra={name: "http://127.0.0.1:9", "top_k": 3})
-    request = Request("critic", (Message("user", "hi"),), sampling=drawn)
     with pytest.raises(RequestRefused, match=name) as caught:
-        await LiteLLM("anthropic/x")(request)
+        await LiteLLM("anthropic/x")(ask(**{name: "http://127.0.0.1:9", "top_k": 3}))
     assert "roles.critic.extra" in caught.value.hint
     assert sys.modules["litellm"].seen == []
-
-
-async def test_body_fields_go_through(library):
-    request = Request("critic", (Message("user", "hi"),), sampling=Sampling(extra={"top_k": 3}))
-    await LiteLLM("anthropic/x")(request)
-    assert sys.modules["litellm"].seen[0]["top_k"] == 3
 
 
 @pytest.mark.parametrize(

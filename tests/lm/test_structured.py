@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,11 @@ from pydantic import BaseModel, Field, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Schema
 from promptcodebook.errors import BudgetReached, LMError, ParseError, RequestRefused, TruncatedReply
-from promptcodebook.lm.extraction import extract, strip_think
+from promptcodebook.lm import structured
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import (
     Ask,
+    Extraction,
     Indices,
     LenientNumber,
     LenientText,
@@ -25,6 +27,7 @@ from promptcodebook.lm.structured import (
     ReplyShape,
     bounded,
     read_by_name,
+    strip_think,
 )
 from promptcodebook.lm.wire import is_strict, schema_of
 from tests.lm.conftest import Counts
@@ -51,8 +54,11 @@ GOOD = '{"score": 0.5, "feedback": "cite {x}"}'
 REQUEST = Request("critic", (Message("user", "judge"),), sample=3, model="http://h/v1#m")
 
 
-def ask(lm: ScriptedLM, tally: Counts) -> Ask:
-    return Ask(lm, tally)
+VERDICT = Verdict(score=0.5, feedback="cite {x}")
+
+
+def extract(text: str, shape: type[structured.T], *, cut: bool = False) -> Extraction[structured.T]:
+    return asyncio.run(structured.extract(text, shape, cut=cut))
 
 
 # What is found in a text
@@ -71,17 +77,12 @@ def ask(lm: ScriptedLM, tally: Counts) -> Ask:
     ],
 )
 def test_thoughts_and_fences_are_no_fault(text: str):
-    found = extract(text, Verdict)
-    assert found.strict
-    assert found.value == Verdict(score=0.5, feedback="cite {x}")
+    assert extract(text, Verdict) == Extraction(VERDICT, strict=True)
 
 
 def test_a_value_may_speak_of_thoughts():
-    text = json.dumps({"score": 0.5, "feedback": "close </think> first"})
-    found = extract(text, Verdict)
-    assert found.strict
-    assert found.value is not None
-    assert found.value.feedback == "close </think> first"
+    value = Verdict(score=0.5, feedback="close </think> first")
+    assert extract(value.model_dump_json(), Verdict) == Extraction(value, strict=True)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +98,7 @@ def test_a_value_may_speak_of_thoughts():
     ],
 )
 def test_the_last_valid_object_counts(text: str):
-    found = extract(text, Verdict)
-    assert not found.strict
-    assert not found.repaired
-    assert found.value == Verdict(score=0.5, feedback="cite {x}")
+    assert extract(text, Verdict) == Extraction(VERDICT)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +111,7 @@ def test_the_last_valid_object_counts(text: str):
     ],
 )
 def test_broken_json_is_repaired(text: str):
-    found = extract(text, Verdict)
-    assert found.repaired
-    assert found.value is not None
-    assert found.value.score == 0.5
+    assert extract(text, Verdict) == Extraction(VERDICT, repaired=True)
 
 
 def test_a_reply_cut_at_its_cap_is_never_repaired():
@@ -142,8 +137,7 @@ def test_a_reply_cut_at_its_cap_is_never_repaired():
 )
 def test_what_holds_no_value_says_why(text: str, fault: str):
     found = extract(text, Verdict)
-    assert found.value is None
-    assert fault in found.fault
+    assert found.value is None and fault in found.fault
 
 
 NOISE = {
@@ -194,7 +188,7 @@ async def test_other_calls_go_on_while_a_long_reply_is_read(tally: Counts):
 
     counting = asyncio.create_task(count_turns())
     with pytest.raises(ParseError):
-        await ask(ScriptedLM().reply_with(lambda _: NOISE["arrays"]), tally).typed(REQUEST, Verdict)
+        await Ask(ScriptedLM().reply_with(lambda _: NOISE["arrays"]), tally).typed(REQUEST, Verdict)
     counting.cancel()
     assert turns > 10
 
@@ -229,19 +223,22 @@ def test_a_value_is_found_behind_any_preamble(score: float, feedback: str, noise
 
 
 def test_the_schema_keeps_bounds_and_drops_titles_and_docstrings():
-    body = json.loads(json.dumps(schema_of(Verdict).body))
-    assert schema_of(Verdict).name == "Verdict"
-    assert "title" not in json.dumps(body)
-    assert "description" not in body
-    assert body["properties"]["feedback"]["maxLength"] == 200
-    assert body["properties"]["score"]["maximum"] == 1
-    assert body["additionalProperties"] is False
+    schema = schema_of(Verdict)
+    assert schema.name == "Verdict"
+    assert schema.body == {
+        "type": "object",
+        "properties": {
+            "score": {"type": "number", "minimum": 0, "maximum": 1},
+            "feedback": {"type": "string", "maxLength": 200, "default": ""},
+        },
+        "required": ["score"],
+        "additionalProperties": False,
+    }
 
 
 def test_a_property_named_title_survives_and_nested_objects_are_closed():
-    body = json.loads(json.dumps(schema_of(Outer).body))
-    assert "title" in body["properties"]
-    assert body["properties"]["verdicts"]["maxItems"] == 3
+    body: Any = schema_of(Outer).body
+    assert "title" in body["properties"] and body["properties"]["verdicts"]["maxItems"] == 3
     assert body["$defs"]["Verdict"]["additionalProperties"] is False
 
 
@@ -249,9 +246,8 @@ def test_strict_needs_every_property_required():
     class Closed(BaseModel):
         score: float
 
-    assert is_strict(schema_of(Closed).body)
-    assert not is_strict(schema_of(Verdict).body)
-    assert not is_strict(schema_of(Blame).body)
+    strict = [is_strict(schema_of(shape).body) for shape in (Closed, Verdict, Blame)]
+    assert strict == [True, False, False]
 
 
 # Asking
@@ -285,7 +281,7 @@ async def test_what_replies_come_to(
 ):
     """A value at fault is better than none, and says its fault."""
     lm = ScriptedLM().enqueue(*replies)
-    answer = await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+    answer = await Ask(lm, tally).typed(REQUEST, Verdict, too_high)
     assert answer.value.score == score
     assert answer.reasked == (len(replies) > 1)
     assert answer.repaired == ("repaired" in counts)
@@ -324,7 +320,7 @@ async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
 ):
     lm = ScriptedLM().enqueue(*replies)
     with pytest.raises(kind, match=said) as caught:
-        await ask(lm, tally).typed(REQUEST, Verdict)
+        await Ask(lm, tally).typed(REQUEST, Verdict)
     assert (caught.value.role, caught.value.model) == ("critic", "http://h/v1#m")
     assert hint in caught.value.hint
     assert caught.value.usage.calls == len(lm.history) == 2
@@ -332,45 +328,34 @@ async def test_replies_without_a_value_end_in_an_error_that_says_what_they_took(
 
 
 @pytest.mark.parametrize(
-    ("first", "complaint"), [(HIGH, "score 0.9 is above 0.6"), (CUT, "cut"), ("no", "not valid")]
+    ("first", "quoted", "complaint"),
+    [
+        (HIGH, HIGH, "score 0.9 is above 0.6"),
+        (CUT, CUT.text, "it was cut at its length limit"),
+        ("<think>hm</think>no idea", "no idea", "not valid JSON"),
+        ("", "(empty)", "not valid JSON"),
+        ("x" * 9000, "x" * 4000, "not valid JSON"),
+    ],
 )
-async def test_the_re_ask_quotes_what_was_wrong(first: Scripted, complaint: str, tally: Counts):
-    lm = ScriptedLM().enqueue(first, GOOD)
-    await ask(lm, tally).typed(REQUEST, Verdict, too_high)
-    assert complaint in lm.history[1].messages[-1].content
-
-
-async def test_a_schema_given_is_the_schema_sent(tally: Counts):
-    lm = ScriptedLM().enqueue(GOOD)
-    own = Schema("own", {"type": "object"})
-    request = Request("critic", REQUEST.messages, schema=own)
-    await ask(lm, tally).typed(request, Verdict)
-    assert lm.history[0].schema == own
-
-
-async def test_the_re_ask_quotes_reply_and_fault_under_another_sample(tally: Counts):
-    lm = ScriptedLM().enqueue("<think>hm</think>no idea", GOOD)
-    await ask(lm, tally).typed(REQUEST, Verdict)
-    first, second = lm.history
-    assert second.messages[:1] == first.messages
-    assert second.messages[1] == Message("assistant", "no idea")
-    assert second.sample != first.sample
-    assert second.schema == first.schema
-
-
-async def test_the_same_fault_is_re_asked_under_the_same_sample(tally: Counts):
-    samples = []
-    for _ in range(2):
-        lm = ScriptedLM().enqueue("no", GOOD)
-        await ask(lm, tally).typed(REQUEST, Verdict)
-        samples.append(lm.history[1].sample)
-    assert samples[0] == samples[1]
+async def test_the_re_ask_quotes_reply_and_fault_under_a_sample_of_its_own(
+    first: Scripted, quoted: str, complaint: str, tally: Counts
+):
+    samples: set[int] = set()
+    for schema in (None, Schema("own", {"type": "object"})):
+        lm = ScriptedLM().enqueue(first, GOOD)
+        await Ask(lm, tally).typed(replace(REQUEST, schema=schema), Verdict, too_high)
+        one, two = lm.history
+        assert two.messages[:2] == (*one.messages, Message("assistant", quoted))
+        assert complaint in two.messages[-1].content
+        assert one.schema == two.schema == (schema or schema_of(Verdict))
+        samples |= {one.sample, two.sample}
+    assert len(samples) == 2, "the same fault is asked for again under the same sample"
 
 
 async def test_a_reached_budget_is_never_swallowed(tally: Counts):
     lm = ScriptedLM().enqueue('{"score": 0.9}', BudgetReached("done"))
     with pytest.raises(BudgetReached):
-        await ask(lm, tally).typed(REQUEST, Verdict, too_high)
+        await Ask(lm, tally).typed(REQUEST, Verdict, too_high)
 
 
 @pytest.mark.parametrize("source", ["journal", "cache"])
@@ -381,19 +366,20 @@ async def test_a_reply_counts_when_it_is_paid_for_and_not_again(
     told = [Reply(text, "length" if text == "half a" else "stop", source=source) for text in texts]
     lm = ScriptedLM().enqueue(*told)
     with pytest.raises(ParseError):
-        await ask(lm, tally).typed(REQUEST, Verdict)
-    assert (await ask(lm, tally).typed(REQUEST, Verdict, too_high)).repaired
-    assert (await ask(lm, tally).text(REQUEST)).truncated
+        await Ask(lm, tally).typed(REQUEST, Verdict)
+    assert (await Ask(lm, tally).typed(REQUEST, Verdict, too_high)).repaired
+    assert (await Ask(lm, tally).text(REQUEST)).truncated
     assert tally == {}
 
 
 async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts):
     lm = ScriptedLM().enqueue("<think>x</think> Be brief. ", Reply("half a", finish="length"))
-    whole = await ask(lm, tally).text(REQUEST)
-    half = await ask(lm, tally).text(REQUEST)
-    assert (whole.text, whole.truncated) == ("Be brief.", False)
-    assert (half.text, half.truncated) == ("half a", True)
-    assert half.usage.calls == 1
+    told = [await Ask(lm, tally).text(REQUEST) for _ in range(2)]
+    assert [(each.text, each.truncated) for each in told] == [
+        ("Be brief.", False),
+        ("half a", True),
+    ]
+    assert told[1].usage.calls == 1
     assert tally == {"truncated": 1}
 
 
@@ -412,18 +398,18 @@ async def test_a_text_at_fault_is_asked_for_once_more(
     reply: str | Reply, complaint: str, counted: str, tally: Counts
 ):
     lm = ScriptedLM().enqueue(reply, "one two", reply, reply)
-    answer = await ask(lm, tally).text(REQUEST, too_long)
+    answer = await Ask(lm, tally).text(REQUEST, too_long)
     assert (answer.text, answer.fault, answer.usage.calls) == ("one two", None, 2)
     assert complaint in lm.history[1].messages[-1].content
     assert "JSON" not in lm.history[1].messages[-1].content
     assert tally == {counted: 1, "reasked": 1}
-    again = await ask(lm, tally).text(REQUEST, too_long)
+    again = await Ask(lm, tally).text(REQUEST, too_long)
     assert again.fault is not None and complaint in again.fault and again.usage.calls == 2
 
 
 async def test_a_text_whose_second_try_fails_comes_back_with_its_fault(tally: Counts):
     lm = ScriptedLM().enqueue("one two three", RequestRefused("context too long"))
-    answer = await ask(lm, tally).text(REQUEST, too_long)
+    answer = await Ask(lm, tally).text(REQUEST, too_long)
     assert (answer.text, answer.fault) == ("one two three", "it has more than two words")
 
 

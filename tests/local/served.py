@@ -11,10 +11,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _START_S = 180.0
 _STOP_S = 20.0
@@ -73,15 +74,7 @@ def served_by_us(model: str, folder: Path, *options: str) -> Iterator[Ours]:
     command = [str(program), "lm", "serve", model, "--port", "0", *options]
     log = folder / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            env=offline(folder),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=out,
-            start_new_session=True,
-        )
+        process = _start(command, folder, stdout=subprocess.PIPE, stderr=out)
     assert process.stdout is not None
     try:
         spec = process.stdout.readline().decode().strip()
@@ -96,6 +89,17 @@ def served_by_us(model: str, folder: Path, *options: str) -> Iterator[Ours]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert "Traceback" not in log.read_text("utf-8", "replace")
+
+
+def _start(command: Sequence[object], folder: Path, **streams: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [str(part) for part in command],
+        env=offline(folder),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        **streams,
+    )
 
 
 def offline(home: Path) -> dict[str, str]:
@@ -123,15 +127,7 @@ def served(model: Path, folder: Path) -> Iterator[Served]:
     command = [program, "serve", model, "--host", "127.0.0.1", "--port", port, "--device", "cpu"]
     log = folder / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            env=offline(folder),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = _start(command, folder, stdout=out, stderr=subprocess.STDOUT)
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(url, process, log)

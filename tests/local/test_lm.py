@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Sources, assemble
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
+from promptcodebook.calls import Message, Request, Sampling, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.budget import PriceTable
@@ -30,6 +29,7 @@ from promptcodebook.local.engine import (
     missing_extra,
 )
 from promptcodebook.local.lm import LocalModels, job_of
+from tests.local.written import write_gguf
 
 
 class EchoEngine:
@@ -64,25 +64,20 @@ class EchoEngine:
 @pytest.fixture
 def gguf(tmp_path: Path) -> Path:
     """The header of a small model, and nothing after it."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    fields = [
-        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
-        text("general.name") + struct.pack("<I", 8) + text("Small One"),
-        text("llama.context_length") + struct.pack("<II", 4, 512),
-        text("llama.block_count") + struct.pack("<II", 4, 2),
-        text("llama.embedding_length") + struct.pack("<II", 4, 64),
-        text("llama.attention.head_count") + struct.pack("<II", 4, 4),
-        text("llama.attention.head_count_kv") + struct.pack("<II", 4, 1),
-        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 2) + text("<|end|>") + text("a"),
-        text("tokenizer.ggml.token_type") + struct.pack("<IIQ", 9, 5, 2) + struct.pack("<2i", 3, 1),
-        text("not.read") + struct.pack("<IIQ", 9, 6, 3) + struct.pack("<3f", 1, 2, 3),
-    ]
-    path = tmp_path / "small.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(fields)) + b"".join(fields))
-    return path
+    fields = {
+        "general.architecture": "llama",
+        "general.name": "Small One",
+        "llama.context_length": 512,
+        "llama.block_count": 2,
+        "llama.embedding_length": 64,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 1,
+        "tokenizer.ggml.tokens": ["<|end|>", "a"],
+        "tokenizer.ggml.token_type": [3, 1],
+        "not.read": [1.0, 2.0, 3.0],
+    }
+    write_gguf(tmp_path / "small.gguf", fields, {})
+    return tmp_path / "small.gguf"
 
 
 def test_the_header_of_a_gguf_file(gguf: Path) -> None:
@@ -169,15 +164,18 @@ def test_a_field_that_no_local_model_takes_is_named(extra: dict[str, Any], said:
         job_of(Request("executor", (), sampling=Sampling(extra=extra)))
 
 
-async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path) -> None:
-    loaded: list[EchoEngine] = []
-
+def loader(loaded: list[EchoEngine]) -> LocalModels:
     def load(weights: Weights) -> EchoEngine:
         time.sleep(0.02)
         loaded.append(EchoEngine())
         return loaded[-1]
 
-    local = LocalModels(load, needs=())
+    return LocalModels(load, needs=())
+
+
+async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path) -> None:
+    loaded: list[EchoEngine] = []
+    local = loader(loaded)
     config = Config.model_validate({"lm": str(gguf), "cache": False, "budget": {"usd": 1}})
     models = Models.build(config, Supplies(local=local, closes=local))
     requests = [
@@ -195,34 +193,23 @@ async def test_roles_share_one_engine_that_is_loaded_once_and_closed(gguf: Path)
     assert loaded[0].closed
 
 
-def loader(loaded: list[EchoEngine]) -> LocalModels:
-    def load(weights: Weights) -> EchoEngine:
-        loaded.append(EchoEngine())
-        return loaded[-1]
-
-    return LocalModels(load, needs=())
-
-
-async def asked(local: LocalModels, gguf: Path) -> Reply:
-    models = Models.build(
-        Config.model_validate({"lm": str(gguf)}), Supplies(local=local, closes=local)
-    )
-    try:
-        return await models.lm(Request("executor", (Message("user", "hi"),)))
-    finally:
-        await models.close()
-
-
 def test_a_file_that_was_replaced_gives_no_replies_of_the_earlier_one(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_CACHE", str(tmp_path / "cache"))
     loaded: list[EchoEngine] = []
     local = loader(loaded)
-    assert asyncio.run(asked(local, gguf)).source == "live"
-    assert asyncio.run(asked(local, gguf)).source == "cache"
+
+    async def source() -> str:
+        supplies = Supplies(local=local, closes=local)
+        models = Models.build(Config.model_validate({"lm": str(gguf)}), supplies)
+        reply = await models.lm(Request("executor", (Message("user", "hi"),)))
+        await models.close()
+        return reply.source
+
+    assert [asyncio.run(source()) for _ in range(2)] == ["live", "cache"]
     gguf.write_bytes(gguf.read_bytes()[:-1] + b"!")  # of the same name and size
-    assert asyncio.run(asked(local, gguf)).source == "live"
+    assert asyncio.run(source()) == "live"
     assert sum(len(each.jobs) for each in loaded) == 2
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import LMError, RequestRefused, ServerFault
-from promptcodebook.local import batch
+from promptcodebook.local import openvino
 from promptcodebook.local.conversion import GgufHeader
 from promptcodebook.local.engine import Generation, Job, Load
 from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine, Runtime
 
 _END = 2
 _HEADER = GgufHeader("Tiny", "llama", 64, ("<|end|>",), 0)
+_LONG = GgufHeader("T", "llama", 5000, (), 0)
 
 
 class Tokenizer:
@@ -138,8 +140,12 @@ RUNTIME = Runtime(
 )
 
 
-def engine_of(pipeline: Pipeline) -> OpenVinoEngine:
-    return OpenVinoEngine(RUNTIME, lambda: pipeline, "tiny", _HEADER, HiddenStates("", "tiny", 64))
+@asynccontextmanager
+async def running(pipeline: Pipeline, header: GgufHeader = _HEADER) -> AsyncIterator[Any]:
+    size = header.context_length
+    made = OpenVinoEngine(RUNTIME, lambda: pipeline, "tiny", header, HiddenStates("", "tiny", size))
+    yield made
+    await made.close()
 
 
 def ask(text: str = "hi", **fields: Any) -> Job:
@@ -147,10 +153,9 @@ def ask(text: str = "hi", **fields: Any) -> Job:
 
 
 async def test_a_reply_with_its_counts_and_its_reason() -> None:
-    engine = engine_of(Pipeline())
-    whole = await engine.generate(ask(logprobs=0))
-    cut = await engine.generate(ask(max_tokens=3))
-    await engine.close()
+    async with running(Pipeline()) as engine:
+        whole = await engine.generate(ask(logprobs=0))
+        cut = await engine.generate(ask(max_tokens=3))
     assert (whole.text, whole.finish, whole.prompt_tokens) == ("hello", "stop", 5)
     assert whole.completion_tokens == 6  # the end is a token too
     assert whole.cached_tokens is None
@@ -161,12 +166,11 @@ async def test_a_reply_with_its_counts_and_its_reason() -> None:
 
 async def test_what_the_job_asks_for_reaches_the_pipeline() -> None:
     pipeline = Pipeline()
-    engine = engine_of(pipeline)
-    schema = {"type": "boolean"}
-    job = ask(temperature=0.5, top_p=0.9, seed=2**31 + 7, stop=("x",), schema=schema)
-    await engine.generate(job)
-    await engine.generate(ask(temperature=0.0, top_p=0.3, seed=9))
-    await engine.close()
+    async with running(pipeline) as engine:
+        schema = {"type": "boolean"}
+        job = ask(temperature=0.5, top_p=0.9, seed=2**31 + 7, stop=("x",), schema=schema)
+        await engine.generate(job)
+        await engine.generate(ask(temperature=0.0, top_p=0.3, seed=9))
     drawn, greedy = (handle.settings for handle in pipeline.handles)
     assert (drawn.do_sample, drawn.temperature, drawn.top_p, drawn.rng_seed) == (True, 0.5, 0.9, 7)
     assert drawn.stop_strings == {"x"}
@@ -178,9 +182,8 @@ async def test_what_the_job_asks_for_reaches_the_pipeline() -> None:
 
 async def test_jobs_of_the_same_time_share_steps_on_one_thread() -> None:
     pipeline = Pipeline(pace=lambda: time.sleep(0.01))
-    engine = engine_of(pipeline)
-    replies = await asyncio.gather(*(engine.generate(ask(str(i))) for i in range(8)))
-    await engine.close()
+    async with running(pipeline) as engine:
+        replies = await asyncio.gather(*(engine.generate(ask(str(i))) for i in range(8)))
     assert {each.text for each in replies} == {"hello"}
     assert max(pipeline.together) == 8
     assert len(pipeline.together) < 2 * 6
@@ -190,22 +193,20 @@ async def test_jobs_of_the_same_time_share_steps_on_one_thread() -> None:
 
 async def test_jobs_of_one_moment_begin_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long each takes to prepare: else they come in one by one, a step for each."""
-    monkeypatch.setattr(batch, "_MOMENT_S", 1.0)
+    monkeypatch.setattr(openvino, "_MOMENT_S", 1.0)
     pipeline = Pipeline()
     pipeline.get_tokenizer = Careful
-    engine = engine_of(pipeline)
-    jobs = [asyncio.create_task(engine.generate(ask(str(i)))) for i in range(8)]
-    await asyncio.gather(*jobs)
-    await engine.generate(ask())
-    await engine.close()
+    async with running(pipeline) as engine:
+        jobs = [asyncio.create_task(engine.generate(ask(str(i)))) for i in range(8)]
+        await asyncio.gather(*jobs)
+        await engine.generate(ask())
     assert pipeline.together[0] == 8
     assert pipeline.together == [8] * 6 + [1] * 6
 
 
 async def test_a_stream_is_its_pieces_and_the_whole() -> None:
-    engine = engine_of(Pipeline(says="caf\u00e9"))
-    events = [event async for event in engine.stream(ask())]
-    await engine.close()
+    async with running(Pipeline(says="caf\u00e9")) as engine:
+        events = [event async for event in engine.stream(ask())]
     assert events[:-1] == ["c", "a", "f", "\u00e9"]
     assert isinstance(events[-1], Generation)
     assert events[-1].text == "caf\u00e9"
@@ -213,13 +214,12 @@ async def test_a_stream_is_its_pieces_and_the_whole() -> None:
 
 async def test_who_cancels_frees_the_place() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
-    engine = OpenVinoEngine(
-        RUNTIME,
-        lambda: pipeline,
-        "tiny",
-        GgufHeader("T", "llama", 5000, (), 0),
-        HiddenStates("", "tiny", 5000),
-    )
+    async with running(pipeline, _LONG) as engine:
+        await _cancel_both(engine)
+    assert all(handle.cancelled for handle in pipeline.handles)
+
+
+async def _cancel_both(engine: OpenVinoEngine) -> None:
     task = asyncio.create_task(engine.generate(ask()))
     stream = engine.stream(ask())
     await anext(stream)
@@ -233,25 +233,21 @@ async def test_who_cancels_frees_the_place() -> None:
             break
         await asyncio.sleep(0.01)
     assert engine.load == Load()
-    assert all(handle.cancelled for handle in pipeline.handles)
-    await engine.close()
 
 
 async def test_a_mark_in_a_message_is_text_and_no_mark() -> None:
     pipeline = Pipeline()
-    engine = engine_of(pipeline)
-    await engine.generate(ask("a<|end|>\ue000b"))
-    await engine.close()
+    async with running(pipeline) as engine:
+        await engine.generate(ask("a<|end|>\ue000b"))
     tokens = pipeline.prompts[0]
     assert tokens.count(_END) == 1  # the template's own
     assert "".join(map(chr, tokens[:-1])) == "u:a<|end|>\ue000b"
 
 
 async def test_a_prompt_without_room_for_a_reply_is_refused_with_figures() -> None:
-    engine = engine_of(Pipeline())
-    with pytest.raises(RequestRefused, match="the prompt has 103 tokens, and tiny reads 64"):
-        await engine.generate(ask("x" * 100))
-    await engine.close()
+    async with running(Pipeline()) as engine:
+        with pytest.raises(RequestRefused, match="the prompt has 103 tokens, and tiny reads 64"):
+            await engine.generate(ask("x" * 100))
 
 
 @pytest.mark.parametrize(
@@ -263,10 +259,9 @@ async def test_a_prompt_without_room_for_a_reply_is_refused_with_figures() -> No
     ],
 )
 async def test_what_cannot_be_done_is_refused(fields: dict[str, Any], said: str) -> None:
-    engine = engine_of(Pipeline())
-    with pytest.raises(RequestRefused, match=said):
-        await engine.generate(ask(**fields))
-    await engine.close()
+    async with running(Pipeline()) as engine:
+        with pytest.raises(RequestRefused, match=said):
+            await engine.generate(ask(**fields))
 
 
 async def test_a_step_that_breaks_is_the_new_job_s_fault_and_no_other_s() -> None:
@@ -275,43 +270,34 @@ async def test_a_step_that_breaks_is_the_new_job_s_fault_and_no_other_s() -> Non
         pace=lambda: time.sleep(0.005),
         breaks=lambda settings: hasattr(settings, "structured_output_config"),
     )
-    engine = engine_of(pipeline)
-    good = asyncio.create_task(engine.generate(ask()))
-    await asyncio.sleep(0.05)
-    with pytest.raises(RequestRefused, match="no such rule"):
-        await engine.generate(ask(schema={"type": "null"}))
-    assert (await good).text == "x" * 40
-    assert (await engine.generate(ask())).text == "x" * 40
-    await engine.close()
+    async with running(pipeline) as engine:
+        good = asyncio.create_task(engine.generate(ask()))
+        await asyncio.sleep(0.05)
+        with pytest.raises(RequestRefused, match="no such rule"):
+            await engine.generate(ask(schema={"type": "null"}))
+        assert (await good).text == "x" * 40
+        assert (await engine.generate(ask())).text == "x" * 40
 
 
 async def test_a_job_without_room_in_the_cache_says_so() -> None:
     pipeline = Pipeline(says="x" * 40)
-    engine = engine_of(pipeline)
+    async with running(pipeline) as engine:
 
-    def starve() -> None:
-        for handle in pipeline.handles:
-            handle.state = "IGNORED"
+        def starve() -> None:
+            for handle in pipeline.handles:
+                handle.state = "IGNORED"
 
-    pipeline.pace = starve
-    with pytest.raises(ServerFault, match="ran out of memory"):
-        await engine.generate(ask())
-    await engine.close()
+        pipeline.pace = starve
+        with pytest.raises(ServerFault, match="ran out of memory"):
+            await engine.generate(ask())
 
 
 async def test_closing_ends_what_runs_and_what_comes_later() -> None:
     pipeline = Pipeline(says="x" * 1000, pace=lambda: time.sleep(0.002))
-    engine = OpenVinoEngine(
-        RUNTIME,
-        lambda: pipeline,
-        "tiny",
-        GgufHeader("T", "llama", 5000, (), 0),
-        HiddenStates("", "tiny", 5000),
-    )
-    task = asyncio.create_task(engine.generate(ask()))
-    await asyncio.sleep(0.05)
-    await engine.close()
-    await engine.close()
+    async with running(pipeline, _LONG) as engine:
+        task = asyncio.create_task(engine.generate(ask()))
+        await asyncio.sleep(0.05)
+        await engine.close()
     with pytest.raises(LMError):
         await task
     with pytest.raises(ServerFault, match="closed"):

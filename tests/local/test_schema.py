@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from itertools import product
@@ -16,9 +17,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.errors import RequestRefused
 from promptcodebook.lm.wire import schema_of
-from promptcodebook.local.grammar import Chars, Choice, Literal, Node, Repeat, Row, Rule
-from promptcodebook.local.schema import bound_schema
-from promptcodebook.local.schema_grammar import schema_ebnf, schema_grammar
+from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.method.critic import CritiqueReply, RubricReply, VerdictReply
 from promptcodebook.method.gradients import (
     AttributionReply,
@@ -48,73 +47,111 @@ _KEYWORDS = (
 _KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
+_TOKEN = re.compile(
+    r'(?P<text>"(?:[^"\\]|\\.)*")|\[(?P<chars>(?:[^\]\\]|\\.)*)\]|(?P<rule>r\d+)'
+    r"|\{(?P<least>\d+),?(?P<most>\d*)\}|(?P<mark>[?()|])"
+)
+_RANGE = re.compile(r"(\\x..|\\.|.)(?:-(\\x..|\\.|.))?")
+
+Meaning = Mapping[str, Callable[..., Any]]
+"""What to make of texts, characters, rows, choices and repetitions."""
+
+LONGEST: Meaning = {
+    "text": len,
+    "chars": lambda _: 1,
+    "row": sum,
+    "or": max,
+    "times": lambda part, _, most: part * most,
+}
+EVERY: Meaning = {
+    "text": lambda text: [text],
+    "chars": list,
+    "row": lambda parts: ["".join(each) for each in product(*parts)],
+    "or": lambda parts: [text for part in parts for text in part],
+    "times": lambda part, least, most: [t * n for n in range(least, most + 1) for t in part],
+}
+DRAWN: Meaning = {
+    "text": st.just,
+    "chars": lambda chars: (
+        st.characters(exclude_characters=chars[1:], codec="utf-8")
+        if chars[0] == "^"
+        else st.sampled_from(chars)
+    ),
+    "row": lambda parts: st.tuples(*parts).map("".join),
+    "or": st.one_of,
+    "times": lambda part, least, most: (
+        part.map(lambda text: text * least)  # a long block: one piece of it, over and over
+        if least > 4
+        else st.lists(part, min_size=least, max_size=min(most, least + 3)).map("".join)
+    ),
+}
+
+
+def meaning(schema: Any, of: Meaning) -> Any:
+    """The printed grammar of a schema, read back."""
+    lines = [line.split(" ::= ", 1) for line in schema_ebnf(schema).text.strip("\n").split("\n")]
+    bodies, known = dict(lines), dict[str, Any]()
+    assert lines[0][0] == "root" and len(bodies) == len(lines)
+
+    def rule(name: str) -> Any:
+        if name not in known:
+            assert not _TOKEN.sub("", bodies[name]).strip()
+            known[name] = options(list(_TOKEN.finditer(bodies[name]))[::-1])
+        return known[name]
+
+    def options(left: list[re.Match[str]]) -> Any:
+        found = [row(left)]
+        while left and left[-1]["mark"] == "|":
+            left.pop()
+            found.append(row(left))
+        return of["or"](found) if len(found) > 1 else found[0]
+
+    def row(left: list[re.Match[str]]) -> Any:
+        parts: list[Any] = []
+        while left and left[-1]["mark"] not in ("|", ")"):
+            token = left.pop()
+            if token["least"] or token["mark"] == "?":
+                least, most = (token["least"], token["most"]) if token["least"] else ("0", "1")
+                parts[-1] = of["times"](parts[-1], int(least), int(most or least))
+            elif token["mark"]:
+                parts.append(options(left))
+                assert left.pop()["mark"] == ")"
+            elif token["text"]:
+                parts.append(of["text"](json.loads(token["text"])))
+            else:
+                chars = token["chars"]
+                parts.append(rule(token["rule"]) if chars is None else of["chars"](spelled(chars)))
+        return of["row"](parts) if len(parts) > 1 else parts[0]
+
+    return rule("root")
+
+
+def spelled(chars: str) -> str:
+    """A class of characters without its ranges and escapes; a ^ before it stays."""
+
+    def code(text: str) -> int:
+        return int(text[2:], 16) if text.startswith("\\x") else ord(text[-1])
+
+    pairs = ((code(m[1]), code(m[2] or m[1])) for m in _RANGE.finditer(chars))
+    return "".join(chr(each) for low, high in pairs for each in range(low, high + 1))
+
+
 @cache
-def _role_grammar(name: str) -> Node:
-    return schema_grammar(_ROLES[name])
+def _of_role(name: str) -> st.SearchStrategy[str]:
+    return meaning(_ROLES[name], DRAWN)
 
 
-def draw_text(node: Node, data: st.DataObject) -> str:
-    """A text of the grammar, by hypothesis' choices."""
-    match node:
-        case Literal(text):
-            return text
-        case Chars(ranges, negated):
-            if negated:
-                barred = {chr(c) for a, b in ranges for c in range(ord(a), ord(b) + 1)}
-                return data.draw(st.characters(exclude_characters=barred, codec="utf-8"))
-            low, high = data.draw(st.sampled_from(ranges))
-            return data.draw(st.characters(min_codepoint=ord(low), max_codepoint=ord(high)))
-        case Row(parts):
-            return "".join(draw_text(part, data) for part in parts)
-        case Choice(options):
-            return draw_text(data.draw(st.sampled_from(options)), data)
-        case Repeat(part, least, most):
-            times = data.draw(st.integers(least, min(most, least + 3)))
-            if times > 4:  # a long block: one piece of it, over and over
-                return draw_text(part, data) * times
-            return "".join(draw_text(part, data) for _ in range(times))
-        case Rule(part):
-            return draw_text(part, data)
-
-
-def longest(node: Node, known: dict[int, int] | None = None) -> int:
-    """Characters of the grammar's longest text."""
-    known = {} if known is None else known
-    if id(node) not in known:
-        known[id(node)] = _longest(node, known)
-    return known[id(node)]
-
-
-def _longest(node: Node, known: dict[int, int]) -> int:
-    match node:
-        case Literal(text):
-            return len(text)
-        case Chars():
-            return 1
-        case Row(parts):
-            return sum(longest(part, known) for part in parts)
-        case Choice(options):
-            return max(longest(option, known) for option in options)
-        case Repeat(part, _, most):
-            return most * longest(part, known)
-        case Rule(part):
-            return longest(part, known)
-
-
-def check(schema: Any, data: st.DataObject, grammar: Node | None = None) -> Any:
-    text = draw_text(grammar or schema_grammar(schema), data)
-    value = json.loads(text)
-    jsonschema.validate(value, dict(schema))
+def check(schema: Any, text: str) -> None:
+    jsonschema.validate(json.loads(text), dict(schema))
     outside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
     assert re.search(r"\s\s|[\[{] | [\]},:]|[\n\t]", outside) is None, text
-    return value
 
 
 @pytest.mark.parametrize("name", _ROLES)
 @given(data=st.data())
 @settings(max_examples=6, deadline=None)
 def test_a_role_s_reply_satisfies_its_schema(name: str, data: st.DataObject) -> None:
-    check(_ROLES[name], data, _role_grammar(name))
+    check(_ROLES[name], data.draw(_of_role(name)))
 
 
 def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -195,65 +232,25 @@ _SCHEMAS = st.recursive(
 @given(schema=_SCHEMAS, data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_schema_that_is_taken_is_kept(schema: Any, data: st.DataObject) -> None:
-    check(schema, data)
+    check(schema, data.draw(meaning(schema, DRAWN)))
 
 
 @given(schema=_SCHEMAS)
 @settings(max_examples=20, deadline=None)
-def test_every_text_has_an_end_and_the_bounded_schema_says_where(schema: Any) -> None:
-    assert longest(schema_grammar(schema)) < 10**7
-
-    def walk(node: Any) -> None:
-        if isinstance(node, dict):
-            assert node.get("type") != "string" or "maxLength" in node
-            assert node.get("type") != "array" or "maxItems" in node
-            for each in node.values():
-                walk(each)
-        elif isinstance(node, list):
-            for each in node:
-                walk(each)
-
-    walk({k: v for k, v in bound_schema(schema).items() if k != "enum"})
+def test_every_text_has_an_end(schema: Any) -> None:
+    assert meaning(schema, LONGEST) < 10**7
 
 
 @given(low=st.integers(-3000, 3000), width=st.integers(0, 500))
 @settings(max_examples=15, deadline=None)
 def test_a_range_of_whole_numbers_is_just_that(low: int, width: int) -> None:
-    found = _all({"type": "integer", "minimum": low, "maximum": low + width})
+    found = meaning({"type": "integer", "minimum": low, "maximum": low + width}, EVERY)
     assert sorted(map(int, found)) == list(range(low, low + width + 1))
-
-
-def _all(schema: dict[str, Any]) -> list[str]:
-    """Every text of a grammar without long repetition."""
-    root = schema_grammar(schema)  # held, for its parts are known by their id
-    return _texts(root, {})
-
-
-def _texts(node: Node, known: dict[int, list[str]]) -> list[str]:
-    if id(node) not in known:
-        known[id(node)] = _listed(node, known)
-    return known[id(node)]
-
-
-def _listed(node: Node, known: dict[int, list[str]]) -> list[str]:
-    match node:
-        case Literal(text):
-            return [text]
-        case Chars(ranges, _):
-            return [chr(c) for a, b in ranges for c in range(ord(a), ord(b) + 1)]
-        case Row(parts):
-            return ["".join(each) for each in product(*(_texts(p, known) for p in parts))]
-        case Choice(options):
-            return [text for option in options for text in _texts(option, known)]
-        case Repeat(part, least, most):
-            return [t * n for n in range(least, most + 1) for t in _texts(part, known)]
-        case Rule(part):
-            return _texts(part, known)
 
 
 def test_exclusive_bounds_and_decimals() -> None:
     schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-    found = {float(text) for text in _all(schema)}
+    found = {float(text) for text in meaning(schema, EVERY)}
     assert max(found) == 1.0
     assert min(found) == 0.001
     assert len(found) == 1000
@@ -263,7 +260,7 @@ def test_distinct_items_come_in_any_order_where_that_can_be_spelled_out() -> Non
     def orders(size: int, take: int) -> set[tuple[int, ...]]:
         items = {"enum": list(range(size))}
         schema = {"type": "array", "items": items, "minItems": take, "maxItems": take}
-        return {tuple(json.loads(t)) for t in _all(schema | {"uniqueItems": True})}
+        return {tuple(json.loads(t)) for t in meaning(schema | {"uniqueItems": True}, EVERY)}
 
     assert orders(4, 2) == {(a, b) for a in range(4) for b in range(4) if a != b}
     many = orders(45, 3)  # 1,036 sets on the way: in the schema's order
@@ -274,7 +271,7 @@ def test_distinct_items_come_in_any_order_where_that_can_be_spelled_out() -> Non
 def test_properties_stand_in_the_schema_s_order_and_optional_ones_may_be_missing() -> None:
     fields = {name: {"type": "null"} for name in "abc"}
     schema = {"type": "object", "properties": fields, "required": ["b"]}
-    found = {tuple(json.loads(text)) for text in _all(schema)}
+    found = {tuple(json.loads(text)) for text in meaning(schema, EVERY)}
     assert found == {("b",), ("a", "b"), ("b", "c"), ("a", "b", "c")}
 
 
@@ -285,7 +282,10 @@ def test_references_are_followed() -> None:
         "properties": {"x": {"$ref": "#/$defs/Leaf"}},
         "required": ["x"],
     }
-    assert {text.replace(" ", "") for text in _all(schema)} == {'{"x":true}', '{"x":false}'}
+    assert {text.replace(" ", "") for text in meaning(schema, EVERY)} == {
+        '{"x":true}',
+        '{"x":false}',
+    }
 
 
 @pytest.mark.parametrize(
@@ -314,17 +314,6 @@ def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> N
         schema_ebnf(schema)
     assert said in str(caught.value)
     assert caught.value.hint
-
-
-def test_the_printed_grammar_is_one_rule_a_line() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
-    lines = schema_ebnf(schema).text.splitlines()
-    assert lines[0].startswith("root ::= ")
-    names = [line.split(" ::= ")[0] for line in lines]
-    assert len(set(names)) == len(names)
-    for line in lines:
-        body = re.sub(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]', "", line.split(" ::= ")[1])
-        assert set(re.findall(r"r\d+", body)) <= set(names)
 
 
 _ANY = st.recursive(

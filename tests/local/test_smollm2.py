@@ -17,7 +17,7 @@ import pytest
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import RequestRefused
-from promptcodebook.local import batch
+from promptcodebook.local import openvino
 from promptcodebook.local.engine import (
     Embedder,
     Embedding,
@@ -158,7 +158,7 @@ def resident_mb() -> float:
 
 async def test_what_grammars_take_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole bound is tested over a scripted pipeline (tests/attack/test_schemas.py)."""
-    monkeypatch.setattr(batch, "_MOST_STATES", 120_000)
+    monkeypatch.setattr(openvino, "_MOST_STATES", 120_000)
     engine = load_engine(find_weights("smollm2"))
     draw, sizes = random.Random(0), list[float]()
     try:

@@ -7,11 +7,7 @@ critiques are noise. So one training example is unsolved, and the critic asked a
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,8 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.report import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout, Step
-from tests.local.served import Served, offline
+from tests.cli import invoked
+from tests.local.served import Served
 from tests.local.tiny import BEGIN, END, TURN
 
 pytestmark = pytest.mark.local
@@ -113,30 +110,22 @@ async def say(server: Served, text: str, sample: int = 0, cap: int = 24) -> Repl
         return await endpoint(request)
 
 
-async def test_the_usage_told_is_the_tokenizers_own_count(server: Served) -> None:
+async def test_a_reply_has_the_tokenizers_own_count_and_is_drawn_by_its_seed(
+    server: Served,
+) -> None:
     from tokenizers import Tokenizer
 
     reply = await say(server, "Where does the river lead?", cap=24)
     rendered = f"{BEGIN}{TURN}user\nWhere does the river lead?{END}{TURN}assistant\n"
     tokenizer = Tokenizer.from_file(str(server.model / "tokenizer.json"))
     assert reply.usage.prompt_tokens == len(tokenizer.encode(rendered).ids)
-    assert 1 <= reply.usage.completion_tokens <= 24
-    assert not reply.estimated
-    assert reply.text.strip()
-    assert 0.0 < reply.usage.latency_s < 60.0
-
-
-async def test_a_reply_is_drawn_by_its_seed(server: Served) -> None:
+    assert 1 <= reply.usage.completion_tokens <= 24 and not reply.estimated
+    assert reply.text.strip() and 0.0 < reply.usage.latency_s < 60.0
     first, again, other = [await say(server, "Name a boat.", sample) for sample in (1, 1, 2)]
-    assert first.text == again.text
-    assert first.text != other.text
-
-
-async def test_a_cut_reply_says_so(server: Served) -> None:
+    assert first.text == again.text != other.text
     # No reply ends before a second token: the first that can end it is still to be followed.
-    reply = await say(server, "Tell all you know.", cap=1)
-    assert reply.finish == "length"
-    assert reply.usage.completion_tokens == 1
+    cut = await say(server, "Tell all you know.", cap=1)
+    assert (cut.finish, cut.usage.completion_tokens) == ("length", 1)
 
 
 async def test_the_probe_sees_that_response_format_is_ignored(server: Served) -> None:
@@ -153,24 +142,14 @@ async def test_the_probe_sees_that_response_format_is_ignored(server: Served) ->
 def test_the_doctor_says_so_in_plain_words_and_as_json(server: Served, tmp_path: Path) -> None:
     look = ("doctor", "--task", "constraints", "--lm", server.spec)
     # The rehearsal fails: a random model's verdicts never parse, and doctor says so.
-    plain = pco_command(*look, cwd=tmp_path, code=1)
-    as_json = pco_command(*look, "--json", cwd=tmp_path, code=1)
-    assert "fail  critic: ParseError" in plain
-    assert "warn  structured output: accepted and ignored" in plain
-    [asked] = [each for each in json.loads(as_json)["sections"] if server.spec in each["title"]]
+    plain, as_json = (invoked.pco(*look, *more, cwd=tmp_path) for more in ((), ("--json",)))
+    assert plain.code == as_json.code == 1, plain.err
+    assert "fail  critic: ParseError" in plain.out
+    assert "warn  structured output: accepted and ignored" in plain.out
+    [asked] = [each for each in as_json.json["sections"] if server.spec in each["title"]]
     levels = {each["name"]: each["level"] for each in asked["findings"]}
     assert levels["structured output"] == "warn"
     assert {levels["call"], levels["usage"], levels["sampling"]} == {"ok"}
-
-
-def pco_command(*args: str, cwd: Path, code: int = 0) -> str:
-    """What the installed command prints; it must end with `code`."""
-    program = Path(sys.executable).with_name("pco")
-    ran = subprocess.run(
-        [str(program), *args], cwd=cwd, env=offline(cwd), capture_output=True, text=True
-    )
-    assert ran.returncode == code, (ran.stdout, ran.stderr)
-    return ran.stdout
 
 
 def test_a_run_of_two_steps_completes(finished: Finished) -> None:
@@ -238,24 +217,19 @@ def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Fi
     assert wire.isdisjoint(tallies)
 
 
-def test_the_report_shows_the_counts_that_the_run_counted(finished: Finished) -> None:
-    found = re.findall(r"<td><code>([\w ]+)</code></td><td[^>]*>([\d,]+)</td>", incidents(finished))
+def test_the_report_shows_what_the_run_counted_and_where_chains_broke(finished: Finished) -> None:
+    page = finished.page.split('id="incidents"')[1].split("</section>")[0]
+    found = re.findall(r"<td><code>([\w ]+)</code></td><td[^>]*>([\d,]+)</td>", page)
     shown = {name: int(number.replace(",", "")) for name, number in found}
     cut = sum(rollout.truncated for rollout in finished.rollouts)
     assert shown.pop("truncated outputs") == cut > STEPS * BATCH
     counted = finished.run.tallies
     assert {name: times for name, times in shown.items() if times} == counted
     assert {"malformed", "reasked", "parse_failed", "route_repairs", "truncated"} <= set(counted)
-
-
-def test_the_report_shows_where_chains_broke(finished: Finished) -> None:
     cell = r"<td[^>]*>([^<]+)</td>"
-    found = re.findall(rf"<tr><td>(\w+)</td><td>(\w+)</td>{cell}{cell}</tr>", incidents(finished))
-    shown = Counter[tuple[str, str]]()
-    for phase, stage, _, times in found:
-        shown[phase, stage] += int(times)
-    assert shown["training", "critique"] == STEPS
-    assert shown.total() == shown["training", "critique"]
+    broken = re.findall(rf"<tr><td>(\w+)</td><td>(\w+)</td>{cell}{cell}</tr>", page)
+    assert {(phase, stage) for phase, stage, _, _ in broken} == {("training", "critique")}
+    assert sum(int(times) for *_, times in broken) == STEPS
     assert not any(row.failed for row in finished.judged)
 
 
@@ -273,8 +247,3 @@ def test_a_run_whose_critiques_are_noise_stops_after_a_batch(
     outline = store.outline()
     store.close()
     assert (outline.ended, outline.step) == ("failed", -1)
-
-
-def incidents(finished: Finished) -> str:
-    """The report's section on what went wrong."""
-    return finished.page.split('id="incidents"')[1].split("</section>")[0]

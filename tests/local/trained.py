@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jsonschema
 
@@ -65,8 +66,7 @@ class Size:
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Completions and their tokens, as one side counts them."""
 
     calls: int
@@ -74,15 +74,10 @@ class Counts:
     completion_tokens: int
 
     def __sub__(self, other: Counts) -> Counts:
-        return Counts(
-            self.calls - other.calls,
-            self.prompt_tokens - other.prompt_tokens,
-            self.completion_tokens - other.completion_tokens,
-        )
+        return Counts(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+class Routes(NamedTuple):
     """Replies of the encoder, and how many of them are a route as they stand."""
 
     valid: int
@@ -135,9 +130,7 @@ def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> 
         reported(run),
         unbooked,
         routes(run),
-        by_role(run),
-        blamed(run),
-        rewritten(run),
+        *told_by(run),
         seen_by(server).calls - served.calls,
         policies[0] == policies[1],
         run,
@@ -248,11 +241,8 @@ def seen_by(server: Ours) -> Counts:
 
 def reported(run: Path) -> Counts:
     """The line of the run's report that adds up all roles."""
-    store = RunStore.open(run)
-    try:
+    with closing(RunStore.open(run)) as store:
         write_report(store, run / "report.html")
-    finally:
-        store.close()
     page = (run / "report.html").read_text("utf-8")
     found = _ROW.search(page)
     assert found is not None, "the report has no line of totals"
@@ -261,32 +251,15 @@ def reported(run: Path) -> Counts:
     return Counts(calls, prompt, completion)
 
 
-def by_role(run: Path) -> Mapping[str, int]:
-    """Calls paid for, by role."""
-    store = RunStore.open(run)
-    try:
-        return {role: usage.calls for role, usage in store.usage().items()}
-    finally:
-        store.close()
-
-
-def blamed(run: Path) -> bool:
-    """Whether any trace has a gradient for a text."""
-    store = RunStore.open(run)
-    try:
-        found = [trace.gradients for step in store.steps(traces=True) for trace in step.traces]
-    finally:
-        store.close()
-    return any(g.encoder or g.generator or g.critic or g.codebook for g in found)
-
-
-def rewritten(run: Path) -> int:
-    """Texts that were rewritten and kept."""
-    store = RunStore.open(run)
-    try:
-        return sum(each.kept for step in store.steps() for each in step.rewrites)
-    finally:
-        store.close()
+def told_by(run: Path) -> tuple[Mapping[str, int], bool, int]:
+    """Calls paid for, by role; whether any trace has a gradient for a text; and how many texts were
+    rewritten and kept."""
+    with closing(RunStore.open(run)) as store:
+        calls = {role: usage.calls for role, usage in store.usage().items()}
+        steps = list(store.steps(traces=True))
+    found = [trace.gradients for step in steps for trace in step.traces]
+    blamed = any(g.encoder or g.generator or g.critic or g.codebook for g in found)
+    return calls, blamed, sum(each.kept for step in steps for each in step.rewrites)
 
 
 def routes(run: Path) -> Routes:

@@ -15,16 +15,10 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.policy import (
-    Composer,
-    Composition,
-    Encoder,
-    Generator,
-    Router,
-)
+from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
@@ -106,11 +100,7 @@ def attributed(
 ) -> str:
     errors = instincts if isinstance(instincts, str) else {str(k): v for k, v in instincts.items()}
     return json.dumps(
-        {
-            "rendering_errors": rendering,
-            "instinct_errors": errors or {},
-            "routing_errors": routing,
-        }
+        {"rendering_errors": rendering, "instinct_errors": errors or {}, "routing_errors": routing}
     )
 
 
@@ -187,17 +177,13 @@ class World:
         self.ask = Ask(model, self.tally)
         self.templates = load_templates(config.templates)
         self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
-        self.generator = Generator(
-            self.ask,
-            self.templates,
-            Composition(config.compose, config.base_prompt, self.output_format),
-            self.tally,
-        )
+        composition = Composition(config.compose, config.base_prompt, self.output_format)
+        self.generator = Generator(self.ask, self.templates, composition, self.tally)
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
-        self.composer = Composer(
-            self.encoder, self.generator, RankedRoutes(config.select), config.select, self.stages
-        )
+        ranks = RankedRoutes(config.select).rank
+        parts = self.encoder, self.generator, ranks, config.select
+        self.composer = Composer(*parts, self.stages)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
@@ -214,24 +200,17 @@ class World:
     def learner(self) -> Learner:
         config = self.config
         router = self.router
-        rerun = Rerun(self.composer, self.trial, config.randomness)
+        rerun = Rerun(config, self.composer, self.trial, router, self.pool, self.credit.judge)
         return Learner(
             config=config,
-            randomness=config.randomness,
             composer=self.composer,
             router=router,
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(config, rerun, Others(self.pool, router, self.credit.judge)),
+            acceptance=make_acceptance(rerun),
             upkeep=Upkeep(
-                RouteGuard(
-                    router,
-                    config.randomness,
-                    config.encoder.max_fallback,
-                    config.update.batch_size,
-                    self.tally,
-                ),
+                RouteGuard(router, config, config.update.batch_size, self.tally),
                 self.maintainer,
             ),
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from promptcodebook.calls import Request
-from promptcodebook.errors import EndpointDown
+from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.accept import Others
-from promptcodebook.method.policy import Explorer
+from promptcodebook.method.accept import Rerun, find_rule
 from promptcodebook.method.state import State
 from promptcodebook.types import Variable
 from tests.method.build import (
@@ -24,10 +25,9 @@ from tests.method.build import (
 )
 
 
-def settings(accept: str = "improve", batch_size: int = 4, **tree):
-    update = {"batch_size": batch_size, "epochs": 1, "accept": accept}
-    update["encoder_on_explored"] = True
-    return config(update=update, **tree)
+def settings(accept: str = "improve", batch_size: int = 4, on: str = "batch", **tree):
+    update = {"batch_size": batch_size, "epochs": 1, "accept": accept, "accept_on": on}
+    return config(update={**update, "encoder_on_explored": True}, **tree)
 
 
 def after_rewriting(reward: Scripted) -> ScriptedLM:
@@ -49,12 +49,16 @@ def after_rewriting(reward: Scripted) -> ScriptedLM:
 
 @pytest.mark.parametrize("reward", ["0.5", "0.9"])
 async def test_rewrites_are_kept_when_the_reward_has_not_fallen(reward: str):
-    """Decision 9: equal is not fallen."""
-    world = World(settings(), after_rewriting(reward))
+    """Decision 9: equal is not fallen. The averages learn from the run as it was; it is repeated
+    with the same samples, noise and all."""
+    explore = {"policy": "none", "alpha": 1.0}
+    world = World(settings(explore=explore), after_rewriting(reward))
     (step,) = await world.run(examples(4))
     assert not step.reverted and all(r.kept for r in step.rewrites)
     assert step.parameters.generator == "phi 1"
-    assert len(world.asked("executor")) == 8
+    assert step.success == pytest.approx((0.5, 0.5, 0, 0))
+    samples = [(r.messages[-1].content, r.sample) for r in world.asked("executor")]
+    assert samples[:4] == samples[4:] and len(set(samples)) == 4 and len(samples) == 8
 
 
 async def test_rewrites_are_reverted_when_the_reward_fell_but_psi_is_exempt():
@@ -68,13 +72,6 @@ async def test_rewrites_are_reverted_when_the_reward_fell_but_psi_is_exempt():
     refused = [r for r in step.rewrites if not r.kept]
     assert {r.variable for r in step.rewrites} - {r.variable for r in refused} == {"critic"}
     assert {r.reason for r in refused} == {"the batch's reward fell from 0.5000 to 0.1000"}
-
-
-async def test_accept_always_runs_nothing_again():
-    world = World(settings("always"), after_rewriting("0.1"))
-    (step,) = await world.run(examples(4))
-    assert not step.reverted and step.parameters.generator == "phi 1"
-    assert len(world.asked("executor")) == 4
 
 
 async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
@@ -93,32 +90,13 @@ async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
     assert thetas[:4] == ["theta 0"] * 4 and thetas[4] == thetas[7] != "theta 0"
 
 
-async def test_the_executor_draws_the_same_samples_again():
-    """Decision 9: the comparison is paired, noise and all."""
-    world = World(settings(), after_rewriting("0.9"))
-    await world.run(examples(4))
-    samples = [(r.messages[-1].content, r.sample) for r in world.asked("executor")]
-    assert samples[:4] == samples[4:] and len(set(samples)) == 4
-
-
-async def test_the_averages_learn_from_the_run_as_it_was():
-    world = World(
-        settings(explore={"policy": "none", "alpha": 1.0}, critic={"trainable": False}),
-        after_rewriting("0.9"),
-    )
-    (step,) = await world.run(examples(4))
-    assert step.success == pytest.approx((0.5, 0.5, 0, 0))
-
-
 async def test_rewrites_under_which_nothing_runs_are_not_kept():
-    """No reward is no proof that the reward did not fall."""
+    """No reward is no proof that the reward did not fall; what had none before is not run again."""
     world = World(settings(), after_rewriting(EndpointDown("gone")))
     (step,) = await world.run(examples(4))
     assert step.reverted and step.parameters.generator == "phi 0"
     assert "could not be run again" in step.rewrites[0].reason
 
-
-async def test_examples_without_a_reward_are_not_run_again():
     def reply(request: Request) -> Scripted:
         lost = request.role == "executor" and "input 0" in said(request)
         return EndpointDown("gone") if lost else talkative(request)
@@ -134,6 +112,10 @@ async def test_nothing_to_judge_costs_nothing():
     ))  # fmt: skip
     (step,) = await world.run(examples(4), state=State.first(parameters()))
     assert step.rewrites == () and len(world.asked("executor")) == 4
+    world = World(settings("always"), after_rewriting("0.1"))
+    (step,) = await world.run(examples(4))
+    assert not step.reverted and step.parameters.generator == "phi 1"
+    assert len(world.asked("executor")) == 4
 
 
 @pytest.mark.parametrize("rule", ["improve", "improve_each"])
@@ -230,27 +212,13 @@ async def test_only_theta_routes_anew_and_each_part_is_tried_apart_from_the_rest
     assert sum("phi new" in s and "rule" in s and "rule zero new" in s for s in composed) == 0
 
 
-async def test_phi_is_tried_without_any_new_instinct_beside_it():
-    def no_instinct(variable, text, before, others):
-        return "no" if isinstance(variable, int) else None
-
-    settled = settings("improve_each", explore=ENCODED)
-    world = World(settled, by_part({"generator": -0.2}), check=no_instinct)
-    (step,) = await world.run(examples(4))
-    assert [r.variable for r in step.rewrites if r.kept] == ["encoder", "critic"]
-
-
 async def test_explored_routes_say_nothing_of_theta():
-    """All routes are drawn: θ touches no example, and nothing speaks against it."""
-    world = World(settings("improve_each", explore={"epsilon_min": 1.0}), by_part({}))
+    """All routes are drawn: θ touches no example, and nothing speaks against it. φ is judged."""
+    tree = settings("improve_each", explore={"epsilon_min": 1.0})
+    world = World(tree, by_part({"generator": -0.2}))
     (step,) = await world.run(examples(4))
     assert world.asked("encoder") == []
-    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "generator", "critic"}
-
-
-async def test_phi_is_judged_under_explored_routes_too():
-    settled = settings("improve_each", explore={"epsilon_min": 1.0})
-    (step,) = await World(settled, by_part({"generator": -0.2})).run(examples(4))
+    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "critic"}
     phi = next(r for r in step.rewrites if r.variable == "generator")
     assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"
 
@@ -290,8 +258,9 @@ async def test_an_instinct_is_judged_by_the_examples_that_are_routed_to_it():
 async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     """As many as the batch has, drawn by the step, run without the rewrites and with them."""
     data = examples(8)
-    update = {"batch_size": 3, "epochs": 1, "accept": rule, "accept_on": "others"}
-    world = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    world = World(
+        settings(rule, 3, "others", explore=ENCODED), by_part({"generator": -0.2}), pool=data
+    )
     (step,) = await world.run(data)
     batch = {t.rollout.example_id for t in step.traces}
     runs: dict[str, list[int]] = {}
@@ -305,17 +274,16 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     assert all(len(set(samples)) == 1 for samples in runs.values())
     phi = next(r for r in step.rewrites if r.variable == "generator")
     assert phi.reason == "the reward on other examples fell from 0.5000 to 0.3000"
-    again = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    again = World(world.config, by_part({"generator": -0.2}), pool=data)
     assert await again.run(data) == [step]
 
 
 @pytest.mark.parametrize("rule", ["improve", "improve_each"])
 async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule: str):
     """They are paid for. Each of the six earns 0.5, at ρ = 0.4; α = 0.5."""
-    update = {"batch_size": 3, "epochs": 1, "accept": rule, "accept_on": "others"}
-    explore = {**ENCODED, "alpha": 0.5}
     data = examples(8)
-    world = World(config(update=update, explore=explore), by_part({"generator": -0.2}), pool=data)
+    tree = settings(rule, 3, "others", explore={**ENCODED, "alpha": 0.5})
+    world = World(tree, by_part({"generator": -0.2}), pool=data)
     (step,) = await world.run(data)
     routed_to = sum(k == 0 for t in step.traces for k in t.rollout.route.indices)
     assert sum(step.selected) == 6 * 2 and step.selected[0] > routed_to
@@ -327,11 +295,9 @@ async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule
 def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
     pool = examples(12)
     settled = config()
-    others = Others(pool, Explorer(settled.explore, settled.select), World(settled).credit.judge)
-    drawn = [
-        [e.id for e in others.draw(pool[:3], settled.randomness.at(step, "accept"))]
-        for step in range(40)
-    ]
+    w = World(settled)
+    rerun = Rerun(settled, w.composer, w.trial, w.router, pool, w.credit.judge)
+    drawn = [[e.id for e in rerun.draw(pool[:3], step)] for step in range(40)]
     assert {len(set(ids)) for ids in drawn} == {3}
     assert {i for ids in drawn for i in ids} == {e.id for e in pool[3:]}
     assert len({tuple(ids) for ids in drawn}) > 30
@@ -339,9 +305,8 @@ def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
 
 async def test_other_examples_explore_as_in_training_and_keep_the_routes_they_drew():
     data = examples(8)
-    update = {"batch_size": 3, "epochs": 1, "accept": "improve", "accept_on": "others"}
-    explore = {"epsilon_min": 1.0}
-    world = World(config(update=update, explore=explore), by_part({}), pool=data)
+    tree = settings("improve", 3, "others", explore={"epsilon_min": 1.0})
+    world = World(tree, by_part({}), pool=data)
     await world.run(data)
     assert world.asked("encoder") == []
     composed = [said(r) for r in world.asked("generator")]
@@ -351,9 +316,8 @@ async def test_other_examples_explore_as_in_training_and_keep_the_routes_they_dr
 
 
 async def test_a_batch_that_leaves_no_others_judges_itself():
-    update = {"batch_size": 4, "epochs": 1, "accept": "improve", "accept_on": "others"}
-    data = examples(4)
-    world = World(config(update=update, explore=ENCODED), by_part({"generator": -0.2}), pool=data)
+    data, tree = examples(4), settings("improve", 4, "others", explore=ENCODED)
+    world = World(tree, by_part({"generator": -0.2}), pool=data)
     (step,) = await world.run(data)
     assert step.reverted and len(world.asked("executor")) == 8
 
@@ -361,14 +325,23 @@ async def test_a_batch_that_leaves_no_others_judges_itself():
 async def test_an_instinct_that_no_other_example_is_routed_to_is_kept():
     """c_1 and c_3 came from the batch's odd inputs; the others are even."""
     data = [e for e in examples(8) if int(e.id[1:]) % 2 == 0]
-    world = World(
-        config(
-            update={"batch_size": 2, "epochs": 1, "accept": "improve_each", "accept_on": "others"},
-            explore=ENCODED,
-        ),
-        by_part({0: -0.1, 1: -0.1}),
-        pool=data,
-    )
+    tree = settings("improve_each", 2, "others", explore=ENCODED)
+    world = World(tree, by_part({0: -0.1, 1: -0.1}), pool=data)
     (step,) = await world.run([e for e in examples(8) if int(e.id[1:]) % 2][:2])
     kept = {r.variable for r in step.rewrites if r.kept}
     assert kept >= {1, 3} and step.parameters.codebook.texts[1] == "rule one new"
+
+
+def test_a_rule_is_ours_or_an_installed_package_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gentle.py").write_text("def rule(rerun, proposal): ...")
+    info = tmp_path / "gentle-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gentle\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[promptcodebook.acceptance]\ngentle = gentle:rule\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_rule("gentle").__module__ == "gentle"
+    with pytest.raises(ConfigError, match=r"rule 'gentel' \(did you mean 'gentle'\?\)") as error:
+        find_rule("gentel")
+    assert error.value.hint == "choose one of: always, improve, improve_each, gentle"

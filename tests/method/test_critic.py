@@ -9,11 +9,9 @@ import pytest
 
 from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.critic import History, penalty, unit_reward
+from promptcodebook.method.critic import History, penalty
 from promptcodebook.method.gradients import (
     AttributionReply,
-    OneStringAttributionReply,
-    additivity_residual,
     blame_schema,
     gradients_of,
     nearest_instinct,
@@ -40,18 +38,11 @@ def history(
     return History(Example("x", "THE INPUT", target), codebook or book(), rollout)
 
 
-@pytest.mark.parametrize(
-    ("score", "feedback", "unit", "weight", "rho"),
-    [
-        (0.7, "bad", 0.5, 1.0, 0.3),
-        (0.7, "bad", 0.5, 0.5, 0.15),
-        (0.0, "bad", 0.0, 1.0, 1.0),
-        (0.0, "", 0.0, 1.0, 0.0),
-        (0.0, " \n", 0.0, 1.0, 0.0),
-        (0.0, "bad", 1.0, 1.0, 0.0),
-        (1.0, "bad", 0.5, 1.0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("score", "feedback", "unit", "weight", "rho"), [
+    (0.7, "bad", 0.5, 1.0, 0.3), (0.7, "bad", 0.5, 0.5, 0.15), (0.0, "bad", 0.0, 1.0, 1.0),
+    (0.0, "", 0.0, 1.0, 0.0), (0.0, " \n", 0.0, 1.0, 0.0), (0.0, "bad", 1.0, 1.0, 0.0),
+    (1.0, "bad", 0.5, 1.0, 0.0),
+])  # fmt: skip
 def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rho: float):
     """Decision 5: 0 for a full reward or an empty critique, else (1 - score) · weight."""
     assert penalty(Verdict(score, feedback), unit, weight) == pytest.approx(rho)
@@ -63,13 +54,12 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     sees: bool, stages: int
 ):
     """The printed template shows no r; ours does, and `critic.sees_reward: false` leaves it out."""
-    settled = config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1})
-    world = World(settled)
+    world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
-    shown = [
-        "Reward: 0.5 on a scale" in said(r) for r in (*world.asked("critic"), *world.own_gradients)
-    ]
-    assert shown == [sees] * 2
+    asked = *world.asked("critic"), *world.own_gradients
+    assert ["Reward: 0.5 on a scale" in said(r) for r in asked] == [sees] * 2
+    fields = asked[0].schema.body["properties"]
+    assert fields["score"] == {"type": "number", "minimum": 0, "maximum": 1}
     assert not load_config({"preset": "paper"}).critic.sees_reward
 
 
@@ -86,38 +76,24 @@ async def test_the_critic_sees_the_whole_trace(templates: str):
     assert "rule two" not in seen
 
 
-@pytest.mark.parametrize("call", ["critic", "critic_one", "adversary"])
-async def test_the_reward_is_shown_with_its_range(call: str):
+async def test_the_reward_is_shown_with_its_range():
     """0.25 is poor out of 1 and hopeless out of 5."""
     shown = replace(history(), reward_range=(-1.0, 5.0))
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5), verdict(0.5)))
-    match call:
-        case "critic":
-            await world.critic.verdict("psi", shown, DRAWS)
-        case "critic_one":
-            await world.critic.critique("psi", shown, DRAWS)
-        case _:
-            await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
-    assert "Reward: 0.25 on a scale from -1 to 5" in said(world.lm.history[0])
+    world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
+    await world.critic.verdict("psi", shown, DRAWS)
+    await world.critic.critique("psi", shown, DRAWS)
+    await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
+    assert all("Reward: 0.25 on a scale from -1 to 5" in said(r) for r in world.lm.history)
 
 
-@pytest.mark.parametrize(
-    ("replies", "score", "calls"),
-    [
-        (('{"score": "0.7"}',), 0.7, 1),
-        (('{"score": 1}',), 1.0, 1),
-        (('{"score": 0}',), 0.0, 1),
-        (('{"score": "7/10"}',), 0.7, 1),
-        (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
-        (('{"score": 7}', '{"score": 7}'), 0.7, 2),
-        (('{"score": 10}', '{"score": 10}'), 1.0, 2),
-        (('{"score": 1.5}', '{"score": 1.5}'), 0.15, 2),
-        (('{"score": 10.5}', '{"score": 10.5}'), 0.105, 2),
-        (('{"score": 85}', '{"score": 85}'), 0.85, 2),
-        (('{"score": 850}', '{"score": 850}'), 1.0, 2),
-        (('{"score": -1}', '{"score": -1}'), 0.0, 2),
-    ],
-)
+TWICE = {7: 0.7, 10: 1.0, 1.5: 0.15, 10.5: 0.105, 85: 0.85, 850: 1.0, -1: 0.0}
+
+
+@pytest.mark.parametrize(("replies", "score", "calls"), [
+    (('{"score": "0.7"}',), 0.7, 1), (('{"score": 1}',), 1.0, 1), (('{"score": 0}',), 0.0, 1),
+    (('{"score": "7/10"}',), 0.7, 1), (('{"score": 7}', '{"score": 0.6}'), 0.6, 2),
+    *(((f'{{"score": {odd}}}',) * 2, read, 2) for odd, read in TWICE.items()),
+])  # fmt: skip
 async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one_of_ten_or_hundred(
     replies: tuple[str, ...], score: float, calls: int
 ):
@@ -126,64 +102,18 @@ async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one
     assert found.score == pytest.approx(score) and len(world.lm.history) == calls
 
 
-@pytest.mark.parametrize("stages", [1, 2])
-async def test_a_score_is_asked_for_on_a_scale_from_0_to_1(stages: int):
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
-    ask = world.critic.critique if stages == 1 else world.critic.verdict
-    await ask("psi", history(), DRAWS)
-    (request,) = world.lm.history
-    assert request.schema is not None
-    score = request.schema.body["properties"]["score"]  # type: ignore[index, call-overload]
-    assert (score["type"], score["minimum"], score["maximum"]) == ("number", 0, 1)
-
-
-async def test_a_task_without_references_says_so():
-    """Decision 22."""
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
-    await world.critic.verdict("psi", history(target=None), DRAWS)
-    assert "There is no reference answer for this task" in said(world.lm.history[0])
-
-
-async def test_the_stages_of_a_compound_executor_are_shown():
-    stages = (Stage("retrieve", "query one", "title A"),)
+async def test_what_the_critic_sees_of_an_answer():
+    """The stages of a compound executor, an empty answer, and a long one cut in its middle."""
+    staged = history(stages=(Stage("retrieve", "query one", "title A"),), output="")
+    long = history(output="a" * 9000 + "b" * 9000)
     world = World(config(), ScriptedLM().enqueue(verdict(0.5), verdict(0.5)))
-    await world.critic.verdict("psi", history(stages=stages), DRAWS)
-    await world.critic.verdict("psi", history(), DRAWS)
-    with_stages, without = map(said, world.lm.history)
-    assert "Stages on the way:\n- retrieve: query one -> title A\n" in with_stages
-    assert "Stages" not in without
-
-
-async def test_an_empty_answer_is_shown_as_such_and_a_reward_s_range_is_0_to_1():
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
-    await world.critic.verdict("psi", history(output=""), DRAWS)
-    seen = said(world.lm.history[0])
-    assert "(empty)" in seen and "Reward: 0.25 on a scale from 0 to 1" in seen
-
-
-async def test_a_long_field_is_cut_in_its_middle():
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5)))
-    await world.critic.verdict("psi", history(output="a" * 9000 + "b" * 9000), DRAWS)
-    seen = said(world.lm.history[0])
-    assert "aaa\n[... 12000 characters left out ...]\nbbb" in seen and len(seen) < 10_000
-
-
-async def test_one_call_gives_verdict_and_gradients():
-    """Decision 3: Eq. 8 as printed."""
-    reply = json.dumps(
-        {
-            "score": 0.5,
-            "feedback": "bad",
-            "rendering_errors": "r",
-            "instinct_errors": {"3": "i", "2": "inactive"},
-            "routing_errors": "z",
-        }
-    )
-    world = World(config(), ScriptedLM().enqueue(reply))
-    said_, gradients = await world.critic.critique("psi", history(), DRAWS)
-    assert said_ == Verdict(0.5, "bad")
-    assert (gradients.generator, gradients.encoder) == ("r", "z")
-    assert gradients.codebook == {3: "i"}
+    for shown in (staged, long):
+        await world.critic.verdict("psi", shown, DRAWS)
+    first, second = map(said, world.lm.history)
+    assert "Stages on the way:\n- retrieve: query one -> title A\n" in first
+    assert "(empty)" in first and "Reward: 0.25 on a scale from 0 to 1" in first
+    assert "aaa\n[... 12000 characters left out ...]\nbbb" in second and len(second) < 10_000
+    assert "Stages" not in second
 
 
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])
@@ -210,19 +140,15 @@ async def test_instincts_reach_the_critic_unchanged():
 # Verdict, ρ and gradients of one rollout (Eqs. 7-8; decisions 3, 5, 19, 20).
 
 ONE_CALL = json.dumps(
-    {"score": 0.5, "feedback": "bad", "rendering_errors": "r", "instinct_errors": {},
-     "routing_errors": ""}
+    {"score": 0.5, "feedback": "bad", "rendering_errors": "r", "routing_errors": "z",
+     "instinct_errors": {"1": "i", "2": "inactive"}}
 )  # fmt: skip
 CHOSEN = Route((0, 1))
 OWN = json.dumps({"feedback": "own"})
 
 
 async def assign(
-    reward: float,
-    *critic: str,
-    attribution: str = attributed("r"),
-    route: Route = CHOSEN,
-    **tree,
+    reward: float, *critic: str, attribution: str = attributed("r"), route: Route = CHOSEN, **tree
 ):
     lm = ScriptedLM().enqueue(*critic, role="critic").enqueue(attribution, role="attribution")
     world = World(config(**tree), lm)
@@ -236,45 +162,32 @@ def roles(world: World) -> list[str]:
     return [r.role for r in world.lm.history]
 
 
-@pytest.mark.parametrize(
-    ("reward", "bounds", "unit"), [(0.5, (0, 1), 0.5), (0, (-1, 1), 0.5), (5, (0, 5), 1)]
-)
-def test_rewards_are_rescaled_to_the_unit_interval(reward, bounds, unit):
-    """Decision 5."""
-    assert unit_reward(reward, bounds) == unit
-
-
 async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
     """Decision 3: the default is App. C.2's pipeline."""
     world, trace = await assign(0.5, verdict(0.7), OWN)
     assert roles(world) == ["critic", "attribution", "critic"]
+    assert "Score: 0.7 on a scale" in said(world.lm.history[1])
     assert trace.gradients == Gradients(generator="r", critic="own")
     assert trace.penalty == pytest.approx(0.3)
 
 
 async def test_one_stage_asks_no_attribution():
-    """Decision 3: critic.stages = 1."""
+    """Decision 3: critic.stages = 1, Eq. 8 as printed."""
     world, trace = await assign(0.5, ONE_CALL, OWN, critic={"stages": 1})
     assert roles(world) == ["critic", "critic"]
-    assert trace.gradients == Gradients(generator="r", critic="own")
+    assert trace.gradients == Gradients("z", "r", {1: "i"}, "own")
     assert trace.verdict == Verdict(0.5, "bad") and trace.penalty == 0.5
 
 
-async def test_a_solved_example_costs_no_critic_call():
-    """Its critique is empty by definition, so ρ = 0."""
+async def test_a_solved_example_costs_no_critic_call_unless_it_is_asked_for():
+    """Its critique is empty by definition, so ρ = 0. Full is the top of the task's range (decision
+    5)."""
     world, trace = await assign(1.0)
     assert world.lm.history == []
     assert trace == Trace(trace.rollout, 1.0, Verdict(1.0, ""))
-
-
-async def test_skip_solved_false_calls_the_critic_all_the_same():
     world, trace = await assign(1.0, verdict(0.4), OWN, critic={"skip_solved": False})
     assert roles(world) == ["critic", "attribution", "critic"]
     assert trace.penalty == 0.0 and trace.gradients.generator == "r"
-
-
-async def test_full_is_the_top_of_the_task_s_range():
-    """Decision 5: 1 in the range 0..5 is far from full."""
     _, trace = await assign(1.0, verdict(0.4), OWN, reward_range=(0.0, 5.0))
     assert trace.unit == 0.2 and trace.penalty == pytest.approx(0.6)
     world, _ = await assign(5.0, reward_range=(0.0, 5.0))
@@ -286,15 +199,6 @@ async def test_an_empty_critique_is_not_attributed_but_may_be_questioned():
     assert roles(world) == ["critic", "critic"]
     assert trace.penalty == 0.0
     assert replace(trace.gradients, severity={}) == Gradients(critic="own")
-
-
-async def test_switches_save_their_calls():
-    """Decision 19."""
-    fixed, _ = await assign(0.5, verdict(0.4), critic={"trainable": False})
-    assert roles(fixed) == ["critic", "attribution"]
-    textless, trace = await assign(0.5, verdict(0.4), update={"text_updates": False})
-    assert roles(textless) == ["critic"]
-    assert trace.penalty == pytest.approx(0.6) and trace.gradients == Gradients()
 
 
 GRAVE = json.dumps(
@@ -323,6 +227,10 @@ async def test_severities_are_on_the_scale_of_the_penalty():
     unskipped = {"skip_solved": False}
     _, full = await assign(1.0, verdict(0.4), OWN_RATED, attribution=GRAVE, critic=unskipped)
     assert full.penalty == full.residual == 0.0 and set(full.gradients.severity.values()) == {0.0}
+    for silent in ('{"feedback": ""}', '{"feedback": "none", "severity": 0.8}'):
+        _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
+        assert trace.gradients.severity["critic"] == 0.0
+        assert trace.residual == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("own", [OWN, "a teapot", None])
@@ -334,22 +242,12 @@ async def test_without_a_severity_of_psi_the_residual_is_of_the_other_three(own:
     assert trace.residual == pytest.approx(0.3)
 
 
-async def test_a_rubric_that_needs_no_change_counts_nothing():
-    for silent in ('{"feedback": ""}', '{"feedback": "none", "severity": 0.8}'):
-        _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
-        assert trace.gradients.severity["critic"] == 0.0
-        assert trace.residual == pytest.approx(0.3)
-
-
-async def test_a_silent_verdict_leaves_the_blame_of_the_rubric_alone():
-    """ρ(ℓ) = 0 and nobody is to blame but ψ: δ = -ρ(g_ψ)."""
+async def test_without_severities_of_the_other_three_there_is_no_residual():
+    """A silent verdict leaves the blame of the rubric alone: ρ(ℓ) = 0 and δ = -ρ(g_ψ)."""
     _, trace = await assign(0.5, verdict(0.4, ""), OWN_RATED)
     assert trace.residual == pytest.approx(-0.05)
     _, printed = await assign(0.5, verdict(0.4, ""), OWN_RATED, templates="paper")
     assert printed.residual is None
-
-
-async def test_without_severities_of_the_other_three_there_is_no_residual():
     _, plain = await assign(0.5, verdict(0.4), OWN_RATED)
     assert plain.residual is None and plain.gradients.severity == {"critic": 0.05}
     partly = {"rendering_errors": "r", "routing_errors": "z", "severity": {"rendering": 0.1}}
@@ -357,11 +255,6 @@ async def test_without_severities_of_the_other_three_there_is_no_residual():
     assert part.residual is None
     _, failed = await assign(0.5, verdict(0.4), OWN_RATED, attribution="a teapot")
     assert failed.residual is None
-
-
-async def test_the_attribution_reads_the_score_that_severities_are_measured_by():
-    world, _ = await assign(0.5, verdict(0.35), OWN)
-    assert "Score: 0.35 on a scale" in said(world.lm.history[1])
 
 
 FILLED_UP = Route((0, 1), repaired=True, fallback=True, fault="[19] lie outside 0..15")
@@ -381,9 +274,6 @@ async def test_the_fault_of_a_route_is_learned_from_though_the_critic_fails():
     _, trace = await assign(0.5, "a teapot", "a teapot", route=FILLED_UP)
     assert trace.failure is not None and trace.failure.stage == "critique"
     assert "[19]" in trace.gradients.encoder
-
-
-async def test_without_text_updates_nothing_is_learned_from_a_fault():
     _, trace = await assign(0.5, verdict(0.4), route=FILLED_UP, update={"text_updates": False})
     assert trace.gradients == Gradients()
 
@@ -403,11 +293,6 @@ async def test_each_channel_reaches_its_own_part():
     assert gradients == Gradients("wrong pick", "blurred", {3: "vague"})
     seen = said(world.lm.history[0])
     assert "THE VERDICT" in seen and "[0] rule zero" in seen
-
-
-async def test_empty_means_not_to_blame():
-    _, gradients = await split(attributed())
-    assert gradients == Gradients()
 
 
 async def test_the_paper_s_one_string_goes_to_every_active_entry():
@@ -442,24 +327,13 @@ def test_models_write_an_index_in_several_ways(key: str):
     assert blamed({key: "vague"}) == ({3: "vague"}, {})
 
 
-@pytest.mark.parametrize(
-    "errors",
-    [
-        [{"index": 3, "text": "vague"}],
-        [{"index": "3", "error": "vague"}],
-        [{"text": "vague", "instinct": "[3]"}],
-        {"index": 3, "text": "vague"},
-        [{"3": "vague"}],
-        ["[3] vague"],
-        ["3: vague"],
-        "instinct 3: vague",
-        "[3] vague",
-        {"3": ["vague"]},
-        {"3": {"text": "vague"}, "1": None},
-        {"3": "vague", "1": "none"},
-        {"3": "vague", "1": "No errors."},
-    ],
-)
+@pytest.mark.parametrize("errors", [
+    [{"index": 3, "text": "vague"}], [{"index": "3", "error": "vague"}],
+    [{"text": "vague", "instinct": "[3]"}], {"index": 3, "text": "vague"}, [{"3": "vague"}],
+    ["[3] vague"], ["3: vague"], "instinct 3: vague", "[3] vague", {"3": ["vague"]},
+    {"3": {"text": "vague"}, "1": None}, {"3": "vague", "1": "none"},
+    {"3": "vague", "1": "No errors."},
+])  # fmt: skip
 def test_instinct_errors_are_read_in_whatever_form_they_come(errors: object):
     found, tally = blamed(errors)
     assert found in ({3: "vague"}, {3: "text: vague"}) and tally == {}
@@ -560,20 +434,3 @@ async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     severities = request.schema.body["properties"]["severity"]["properties"]  # type: ignore[index]
     share = {"type": "number", "minimum": 0, "maximum": 1}
     assert severities == dict.fromkeys(("rendering", "instinct", "routing"), share)
-
-
-def test_the_residual_is_the_penalty_less_the_severities():
-    """Decision 20: δ = ρ(ℓ) - Σ ρ(g_v)."""
-    text = json.dumps({"severity": {"rendering": 0.1, "instinct": 0.2, "routing": 0.05}})
-    gradients = gradients_of(AttributionReply.model_validate_json(text), book(), (1,), Counts())
-    assert gradients.severity == {"generator": 0.1, "codebook": 0.2, "encoder": 0.05}
-    assert additivity_residual(0.6, gradients) == pytest.approx(0.25)
-    whole = replace(gradients, severity={**gradients.severity, "critic": 0.15})
-    assert additivity_residual(0.6, whole) == pytest.approx(0.1)
-
-
-def test_without_severities_there_is_no_residual():
-    """Decision 20: left out, not invented."""
-    for reply in (AttributionReply(), OneStringAttributionReply()):
-        gradients = gradients_of(reply, book(), (1,), Counts())
-        assert additivity_residual(0.6, gradients) is None

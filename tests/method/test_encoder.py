@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply
 from promptcodebook.config import Explore, preset
-from promptcodebook.errors import EndpointDown, LMError
+from promptcodebook.errors import LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.policy import (
     Explorer,
@@ -25,6 +25,7 @@ from promptcodebook.method.policy import (
     success_weighted,
 )
 from promptcodebook.method.state import RoutingStatistics
+from promptcodebook.method.templates import load_templates
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import Embedder
 from promptcodebook.types import Route
@@ -53,18 +54,15 @@ def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data
     assert (route_fault(indices, size, select) is None) == good
 
 
-def test_the_gaps_are_filled_by_highest_r_bar_then_lowest_index():
-    """Decision 10: c1 and c2 tie at 0.4; the lower index goes first."""
-    assert repair_route([3], STANDING.ema, 2) == (1, 3)
-    assert repair_route([], STANDING.ema, 3) == (0, 1, 2)
-    assert repair_route([2, 2, 9, 0, 1], STANDING.ema, 2) == (0, 2)
-
-
 def test_a_fault_says_what_is_wrong():
+    """It names few indices, and says when there are more."""
     assert route_fault([0, 0, 7], 4, 2) == (
         "selected_indices: [7] lie outside 0..3; an index is named twice; "
         "1 valid indices instead of 2"
     )
+    many, eight = route_fault(range(1000), 4, 2) or "", route_fault(range(4, 12), 4, 2) or ""
+    assert len(many) < 120 and "10, 11] and more lie outside" in many
+    assert "10, 11] lie outside" in eight
 
 
 async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route]:
@@ -74,76 +72,26 @@ async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route
 
 
 async def test_a_good_route_is_sorted_and_keeps_its_reasons():
-    """Decision 2: a route is sorted, indices run from 0."""
+    """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault."""
     _, found = await route(routed(3, 0))
     assert found == Route((0, 3), constraints=("c",), analysis="a")
-
-
-async def test_one_re_ask_quotes_the_fault_and_mends_the_route():
-    """Decision 10."""
     world, found = await route(routed(3, 3), routed(2, 3))
     assert found.indices == (2, 3) and found.repaired and not found.fallback
     assert "an index is named twice" in world.lm.history[1].messages[-1].content
     assert world.tally["route_repairs"] == 1 and world.tally["route_fallbacks"] == 0
 
 
-async def test_what_stays_wrong_keeps_its_valid_picks():
-    """Decision 10: 3 is valid, 8 is not, c1 has the highest r̄ (tied, lowest index)."""
-    world, found = await route(routed(3, 8), routed(3, 8))
-    assert found.indices == (1, 3) and found.repaired and found.fallback
-    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
-
-
-@pytest.mark.parametrize("reply", ["no json", Reply('{"selected_indices": [1', finish="length")])
-async def test_a_reply_that_never_parses_falls_back_to_the_best(reply: str | Reply):
-    """Decision 10: not JSON, or cut."""
-    world, found = await route(reply, reply)
-    assert found.indices == (1, 2) and found.fallback and found.repaired
-    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
-
-
-@pytest.mark.parametrize("reply", ["no json", routed(3, 3)])
-async def test_what_a_fallback_cost_is_in_its_usage(reply: str):
-    world = World(config(), ScriptedLM().enqueue(reply, reply))
-    found, usage = await world.encoder.route("t", book(), STANDING, "x", Draws(0, 0, "x"))
-    assert found.fallback and usage.calls == 2 and usage.completion_tokens > 0
-
-
-async def test_an_endpoint_that_is_down_is_no_wrong_route():
-    with pytest.raises(EndpointDown):
-        await route(EndpointDown("gone"))
-
-
-def shown(templates: str, *tasks: str) -> list[str]:
-    world = World(config(templates=templates))
-    return [
-        "\n".join(m.content for m in world.encoder.messages("theta", book(), STANDING, task))
-        for task in tasks
-    ]
-
-
 def test_all_before_the_input_is_the_same_for_every_input():
     """Decision 14: a server's prefix cache serves all but the input, and nothing follows it."""
-    first, second = shown("default", "abc {theta}", "xyz")
+    messages = World(config()).encoder.messages
+    first, second = (
+        "\n".join(m.content for m in messages("theta", book(), STANDING, task))
+        for task in ("abc {theta}", "xyz")
+    )
     prefix = first.removesuffix("abc {theta}")
     assert first != prefix and second == prefix + "xyz"
     assert "[3] rule three (untried)" in prefix
     assert "2 different integers from 0 to 3" in prefix
-
-
-def test_our_templates_show_success_and_the_paper_s_show_r_bar():
-    """Decision 5: two averages are kept, each template set shows its own."""
-    (ours,), (paper,) = shown("default", "x"), shown("paper", "x")
-    assert "[1] rule one (success 0.50)" in ours and "(success 0.20)" in ours
-    assert "1: rule one [0.40]" in paper and "3: rule three [0.00]" in paper
-    assert "0.50" not in paper and "0.40" not in ours
-
-
-def test_the_paper_s_order_puts_the_input_first():
-    """Decision 14: with `templates: paper` the paper's order stands."""
-    (paper,) = shown("paper", "THE INPUT")
-    assert paper.index("theta") < paper.index("THE INPUT") < paper.index("0: rule zero")
-    assert paper.index("0: rule zero") < paper.index('"selected_indices"')
 
 
 async def test_the_reply_is_asked_for_by_schema():
@@ -167,24 +115,13 @@ async def test_the_reply_is_asked_for_by_schema():
     assert said(request).endswith("an input")
 
 
-def test_a_route_is_s_distinct_indices_and_short_reasons_in_the_order_of_the_template():
-    fields = route_schema(2, 4, 'first "analysis", then "selected_indices"').body["properties"]
-    assert isinstance(fields, dict)
-    assert list(fields) == ["analysis", "selected_indices", "constraints"]
-    assert fields["selected_indices"] == {
-        "type": "array", "minItems": 2, "maxItems": 2, "uniqueItems": True,
-        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
-    }  # fmt: skip
-    assert fields["constraints"]["maxItems"] == 5
-    assert fields["constraints"]["items"] == {"type": "string", "maxLength": 80}
-
-
-async def test_the_paper_s_schema_keeps_the_paper_s_order():
-    world, _ = await route(routed(0, 1), templates="paper")
-    (request,) = world.lm.history
-    assert request.schema is not None
-    fields = request.schema.body["properties"]
-    assert list(fields) == ["constraints", "selected_indices", "analysis"]  # type: ignore[call-overload]
+@pytest.mark.parametrize(("template", "order"), [
+    ('first "analysis", then "selected_indices"', ["analysis", "selected_indices", "constraints"]),
+    (load_templates("paper").sources["encoder"], ["constraints", "selected_indices", "analysis"]),
+])  # fmt: skip
+def test_a_route_is_asked_for_in_the_order_of_the_template(template: str, order: list[str]):
+    fields = route_schema(2, 4, template).body["properties"]
+    assert isinstance(fields, dict) and list(fields) == order
 
 
 @pytest.mark.parametrize(
@@ -196,45 +133,41 @@ async def test_a_route_is_read_however_it_is_written(indices: str):
     assert found == Route((1, 3), analysis="a b") and len(world.lm.history) == 1
 
 
-@pytest.mark.parametrize(
-    ("reply", "fault"),
-    [
-        (routed(3, 8), "[8] lie outside 0..3; 1 valid indices instead of 2"),
-        ('{"selected_indices": null}', "0 valid indices instead of 2"),
-        ("no json", "it was not the JSON asked for"),
-        (Reply('{"selected_indices": [1', finish="length"), "it was cut at its length limit"),
-    ],
-)
-async def test_a_route_that_was_filled_up_says_what_was_wrong(reply: str | Reply, fault: str):
-    _, found = await route(reply, reply)
-    assert found.fallback and found.fault.removeprefix("selected_indices: ") == fault
+@pytest.mark.parametrize(("reply", "indices", "fault"), [
+    (routed(3, 8), (1, 3), "[8] lie outside 0..3; 1 valid indices instead of 2"),
+    (routed(3, 3), (1, 3), "an index is named twice; 1 valid indices instead of 2"),
+    ('{"selected_indices": null}', (1, 2), "0 valid indices instead of 2"),
+    ("no json", (1, 2), "it was not the JSON asked for"),
+    (Reply('{"selected_indices": [1', finish="length"), (1, 2), "it was cut at its length limit"),
+])  # fmt: skip
+async def test_what_stays_wrong_keeps_its_valid_picks(
+    reply: str | Reply, indices: tuple[int, ...], fault: str
+):
+    """Decision 10: 3 is valid; c1 and c2 have the highest r̄ (tied, lowest index first)."""
+    world = World(config(), ScriptedLM().enqueue(reply, reply))
+    found, usage = await world.encoder.route("t", book(), STANDING, "x", Draws(0, 0, "x"))
+    assert found.indices == indices and found.repaired and found.fallback
+    assert found.fault.removeprefix("selected_indices: ") == fault
+    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
+    assert usage.calls == 2 and usage.completion_tokens > 0
 
 
-def test_a_fault_names_few_indices_and_says_when_there_are_more():
-    many, eight = route_fault(range(1000), 4, 2) or "", route_fault(range(4, 12), 4, 2) or ""
-    assert len(many) < 120 and "10, 11] and more lie outside" in many
-    assert "10, 11] lie outside" in eight
+LONG = "".join(f"{i} " for i in range(5000))
 
 
-@pytest.mark.parametrize("size", [1, 1999, 2000, 2001, 5000])
-async def test_of_a_long_input_both_ends_are_embedded(size: int):
+@pytest.mark.parametrize(("text", "read"), [
+    *((LONG[:n], LONG[:n]) for n in (1, 1999, 2000)),
+    *((LONG[:n], LONG[:1000] + LONG[n - 1000 : n]) for n in (2001, 5000)),
+    ("", "-"), (" \n", "-"),  # an endpoint refuses to embed nothing
+])  # fmt: skip
+async def test_of_a_long_input_both_ends_are_embedded(text: str, read: str):
     """Up to 2,000 characters all of it is, and of a longer one a thousand from either end."""
-    text = "".join(f"{i} " for i in range(size))[:size]
     lm = ScriptedLM().enqueue(Reply("", vector=(1.0, 2.0)))
     vector, usage = await Embedder(lm).read(text)
     (asked,) = lm.history
-    read = text if size <= 2000 else text[:1000] + text[-1000:]
     assert asked.messages == (Message("user", read),)
     assert (asked.role, asked.embeds) == ("encoder", True)
     assert vector == (1.0, 2.0) and usage.calls == 1
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-async def test_an_input_without_a_word_is_embedded_as_a_dash(text: str):
-    """An endpoint refuses to embed nothing."""
-    lm = ScriptedLM().enqueue(Reply("", vector=(1.0,)))
-    await Embedder(lm).read(text)
-    assert lm.history[0].messages == (Message("user", "-"),)
 
 
 async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_what_to_do():
@@ -295,15 +228,6 @@ def test_routes_come_with_the_probabilities_of_successive_sampling(select: int):
     assert chi_square(expected, uniform) > QUANTILE[select]
 
 
-def test_inclusion_frequencies_follow_r_bar():
-    draw = random.Random(11)
-    expected = exact(RATED, 2, 0.5)
-    drawn = [success_weighted(RATED, 2, 0.5, draw) for _ in range(6000)]
-    for k in range(5):
-        p = sum(chance for z, chance in expected.items() if k in z)
-        assert sum(k in z for z in drawn) / 6000 == pytest.approx(p, abs=0.025)
-
-
 class Constant(random.Random):
     """random() at the very ends of its range."""
 
@@ -318,19 +242,6 @@ class Constant(random.Random):
 @pytest.mark.parametrize("value", [0.0, 1.0 - 2**-53])
 def test_the_ends_of_the_unit_interval_are_drawn_from_too(value: float):
     assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, Constant(value)) == (1, 2)
-
-
-def test_exploring_is_rand_below_epsilon():
-    explorer = Explorer(Explore(), 2)
-    assert explorer.explores(0.5, Constant(0.49)) and not explorer.explores(0.5, Constant(0.5))
-    assert explorer.explores(1.0, Constant(1.0 - 2**-53))
-    assert not explorer.explores(0.0, Constant(0.0))
-    assert Explorer(Explore(), 2, always=True).explores(0.0, Constant(0.99))
-
-
-def test_an_explored_route_says_so():
-    route = Explorer(Explore(), 2).route([0.0] * 4, random.Random(0))
-    assert route.explored and not route.repaired and len(route.indices) == 2
 
 
 @given(st.floats(0.01, 1), st.floats(0.0, 1), st.integers(1, 120))

@@ -40,40 +40,32 @@ async def tried(program: Forwarding | Swallowing, prompt: Prompt, lm: ScriptedLM
     return await Trial(program, None, lm).run(example, prompt, Draws(0, 0, "x"), Rollout("x"))
 
 
-@pytest.mark.parametrize(
-    ("sent", "system"),
-    [
-        (SECRET, ""),
-        ("Rewrite this. Be brief.", ""),
-        ("hello", "Be brief."),
-        ([Message("user", "hi"), Message("user", "Our refund limit is 40.\nNever name it.")], ""),
-        ([Message("user", "Our refund limit is 40."), Message("user", "Never name it.")], ""),
-        ("Never name it.", "Our refund limit is 40."),
-    ],
-)
+STAGED = Prompt("whole", {"find": "Look it up.", "say": "Say it."})
+
+
+@pytest.mark.parametrize(("sent", "system", "prompt"), [
+    (SECRET, "", Prompt(SECRET)),
+    ("Rewrite this. Be brief.", "", Prompt(SECRET)),
+    ("hello", "Be brief.", Prompt(SECRET)),
+    ([Message("user", "hi"), Message("user", "Our refund limit is 40.\nNever name it.")], "",
+     Prompt(SECRET)),
+    ([Message("user", "Our refund limit is 40."), Message("user", "Never name it.")], "",
+     Prompt(SECRET)),
+    ("Never name it.", "Our refund limit is 40.", Prompt(SECRET)),
+    ("Say it.", "", STAGED),
+])  # fmt: skip
 async def test_no_paragraph_of_the_prompt_reaches_the_untrusted_role(
-    sent: str | Sequence[Message], system: str
+    sent: str | Sequence[Message], system: str, prompt: Prompt
 ):
-    """Decision 13: nor one that is dealt out to several messages."""
+    """Decision 13: nor one that is dealt out to several messages, nor a stage's own."""
     lm = ScriptedLM().enqueue("leaked")
-    rollout = await tried(Forwarding(sent, system), Prompt(SECRET), lm)
+    rollout = await tried(Forwarding(sent, system), prompt, lm)
     assert lm.history == [] and rollout.failure is not None
     assert "about to be sent to the untrusted role" in rollout.failure.message
     assert "rewritten request" in rollout.failure.hint
-
-
-async def test_a_stage_s_own_prompt_is_kept_from_it_too():
-    lm = ScriptedLM().enqueue("leaked")
-    prompt = Prompt("whole", {"find": "Look it up.", "say": "Say it."})
-    assert (await tried(Forwarding("Say it."), prompt, lm)).failure is not None
-    assert lm.history == []
-
-
-async def test_what_is_not_of_the_prompt_reaches_it():
-    """An empty paragraph is in every text, and keeps none back."""
-    lm = ScriptedLM().enqueue("fine")
-    rollout = await tried(Forwarding("Rewrite this: where is my parcel?"), Prompt(SECRET), lm)
-    assert (rollout.failure, rollout.output) == (None, "fine")
+    # An empty paragraph is in every text, and keeps none back.
+    other = await tried(Forwarding("Rewrite this: where is my parcel?"), prompt, lm)
+    assert (other.failure, other.output) == (None, "leaked")
 
 
 class Swallowing:
@@ -132,15 +124,22 @@ async def evaluate(lm: ScriptedLM, **fields) -> tuple[World, Evaluation]:
 
 
 async def test_a_failure_is_tried_again_with_a_fresh_draw():
-    """Decision 15: evaluation retries."""
+    """Decision 15: evaluation retries; an input is drawn the same at every evaluation."""
     world, result = await evaluate(broken(1))
     assert result.failed == 0 and result.score == pytest.approx(0.8)
     first, again = [r for r in world.lm.history if "input 1" in said(r)]
     assert first.sample != again.sample
+    assert all(r.prompt_length is not None for r in result.rollouts)
+    once, given_up = await evaluate(broken(1), retries=0)
+    assert given_up.failed == 1 and len(once.lm.history) == 4
+    assert {r.sample for r in once.lm.history} == {r.sample for r in world.lm.history} - {
+        again.sample
+    }
 
 
-async def test_no_attempt_of_an_evaluation_shares_its_draws_with_another_or_with_training():
-    """Else a sampled evaluation would repeat what was trained on, and a retry what failed."""
+async def test_retries_are_drawn_and_paid_for():
+    """Once unless said otherwise. No attempt shares its draws with another or with training: a
+    sampled evaluation would repeat what was trained on."""
     world = World(config(update={"batch_size": 2, "epochs": 3}))
     await world.run(examples(2))
     trained = {r.sample for r in world.asked("executor")}
@@ -151,9 +150,6 @@ async def test_no_attempt_of_an_evaluation_shares_its_draws_with_another_or_with
     evaluated = [r.sample for r in world.lm.history]
     assert len(evaluated) == 2 * 4 == len(set(evaluated))
     assert not trained & set(evaluated)
-
-
-async def test_a_failure_is_tried_again_once_unless_said_otherwise_and_what_it_cost_is_kept():
     world, result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
     assert result.failed == 4 and len(world.lm.history) == 8
     assert [r.usage.calls for r in result.rollouts] == [2] * 4
@@ -170,11 +166,6 @@ async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_be
     assert deep.score == pytest.approx(0.35)
 
 
-async def test_retries_can_be_switched_off():
-    world, result = await evaluate(broken(1), retries=0)
-    assert result.failed == 1 and len(world.lm.history) == 4
-
-
 async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish():
     world = World(config(), broken(0))
     heard: list[Rollout] = []
@@ -184,18 +175,8 @@ async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish(
     assert [r.example_id for r in result.rollouts] == ["x0", "x1", "x2", "x3"]
     assert sorted(r.example_id for r in heard) == ["x0", "x1", "x2", "x3"]
     assert (result.name, result.split) == ("p", "val")
-
-
-async def test_an_input_is_drawn_the_same_at_every_evaluation():
-    one, _ = await evaluate(broken(0))
-    two, _ = await evaluate(broken(0))
-    assert [r.sample for r in one.lm.history] == [r.sample for r in two.lm.history]
-
-
-async def test_nothing_to_evaluate_has_no_score():
-    world = World(config(), broken(0))
-    result = await Evaluator(world.trial, Randomness(0)).evaluate("p", FixedPrompt("p"), [], "val")
-    assert result.score is None and result.answered is None
+    empty = await Evaluator(world.trial, Randomness(0)).evaluate("p", FixedPrompt("p"), [], "val")
+    assert empty.score is None and empty.answered is None
 
 
 def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
@@ -221,24 +202,17 @@ def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
     )
     (shown, _) = average([neither, again]).rollouts
     assert (shown.output, shown.failure, shown.reward) == ("one", late, None), "the first run's"
-
-
-def test_sampled_runs_one_of_which_was_cut_count_as_cut():
     whole, cut = (Evaluation("p", "test", (Rollout("a", truncated=t),)) for t in (False, True))
     assert average([whole, cut]).rollouts[0].truncated
     assert not average([whole, whole]).rollouts[0].truncated
+    with pytest.raises(ValueError):  # other examples
+        average([first, whole])
 
 
-def test_runs_over_other_examples_are_not_averaged():
-    one = Evaluation("p", "test", (Rollout("a", reward=1.0),))
-    two = Evaluation("p", "test", (Rollout("a", reward=1.0), Rollout("b", reward=0.0)))
-    with pytest.raises(ValueError):
-        average([one, two])
-
-
-async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
+async def test_the_prompt_length_is_the_prompt_s_share_of_the_request():
     """Of two executor calls with 10 of 40 and 30 of 40 letters in the system prompt, at 80 tokens
-    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's."""
+    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's. A prompt
+    within the user's message counts too."""
     lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
     chat = BoundChat(lm, lambda purpose: 0)
     await chat("u" * 30, system="s" * 10)
@@ -248,9 +222,6 @@ async def test_the_prompt_length_is_the_system_prompt_s_share_of_the_request():
     await chat("a prompt that is none of its own, within the user's message")
     await chat("")
     assert chat.prompt_length == PromptLength(longest=60, total=80)
-
-
-async def test_a_prompt_within_the_users_message_has_its_length_too():
     lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
     chat = BoundChat(lm, lambda purpose: 0, prompt=Prompt("p" * 10, {"read": "r" * 30}))
     await chat("u" * 28 + "\n\n" + "p" * 10)
@@ -260,16 +231,9 @@ async def test_a_prompt_within_the_users_message_has_its_length_too():
 
 
 @pytest.mark.parametrize("estimated", [(True, False), (False, True), (False, False)])
-async def test_a_prompt_length_is_an_estimate_where_any_call_was_counted_by_us(
-    estimated: tuple[bool, ...],
-):
+async def test_a_prompt_length_is_an_estimate_where_any_call_was_counted_by_us(estimated):
     lm = ScriptedLM().enqueue(*(Reply("ok", usage=Usage(1, 8, 5), estimated=e) for e in estimated))
     chat = BoundChat(lm, lambda purpose: 0)
     for _ in estimated:
         await chat("u", system="s")
     assert chat.prompt_length == PromptLength(longest=4, total=8, estimated=any(estimated))
-
-
-async def test_a_rollout_holds_the_length_of_what_was_sent():
-    _, result = await evaluate(broken(9))
-    assert all(r.prompt_length is not None for r in result.rollouts)

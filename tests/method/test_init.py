@@ -38,29 +38,23 @@ def instincts(*texts: str) -> str:
 
 
 async def test_a_short_expert_list_is_filled_with_general_instincts():
-    world, made = await first(seeds=("Mine.", "Also mine."))
+    """Blank and repeated texts are no entries."""
+    world, made = await first(seeds=("Mine.", "", "  ", "mine", "Also mine."))
     assert made.codebook.texts[:2] == ("Mine.", "Also mine.")
-    assert made.codebook[2].text.startswith(GENERAL)
+    assert made.codebook[2].text.startswith(GENERAL) and all(map(str.strip, made.codebook.texts))
     assert len(made.codebook) == len(set(made.codebook.texts)) == 4
     assert world.lm.history == []
-
-
-async def test_the_user_s_own_seeds_go_before_the_task_s():
     init = {"kind": "expert", "instincts": ("User a", "User b", "User c", "User d", "User e")}
     _, made = await first(seeds=("Task a",), init=init)
-    assert made.codebook.texts == ("User a", "User b", "User c", "User d")
-
-
-async def test_blank_and_repeated_seeds_do_not_become_entries():
-    _, made = await first(seeds=("Mine.", "", "  ", "mine", "Other"))
-    assert made.codebook.texts[:2] == ("Mine.", "Other")
-    assert all(text.strip() for text in made.codebook.texts)
+    assert made.codebook.texts == ("User a", "User b", "User c", "User d"), "before the task's"
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])
 async def test_random_asks_for_a_generic_list(templates: str):
+    """What is written around an instinct is no part of it; an empty list is asked for again."""
     world, made = await first(
-        instincts(" A  rule ", "Another", "", "Third", "Fourth", "Fifth"),
+        instincts("", " "),
+        instincts(" A  rule ", '"Another"', "", "**Instinct:** Third", "Fourth", "Fifth"),
         init={"kind": "random"},
         templates=templates,
         seeds=("task knowledge",),
@@ -68,6 +62,7 @@ async def test_random_asks_for_a_generic_list(templates: str):
     assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
     assert "Write 4 different instincts" in said(world.lm.history[0])
     assert "task knowledge" not in said(world.lm.history[0])
+    assert "the list is empty" in world.lm.history[1].messages[-1].content
 
 
 async def test_what_a_model_is_asked_for_is_a_list_of_k_instincts_from_the_updater():
@@ -90,12 +85,6 @@ def test_many_instincts_are_asked_for_in_fewer_letters_each(count: int, letters:
     assert properties == {"instincts": {"type": "array", "maxItems": count, "items": text}}
 
 
-async def test_an_empty_list_is_asked_for_again():
-    world, made = await first(instincts("", " "), instincts("A"), init={"kind": "random"})
-    assert made.codebook[0].text == "A" and len(world.lm.history) == 2
-    assert "the list is empty" in world.lm.history[1].messages[-1].content
-
-
 async def test_from_prompt_splits_the_present_prompt():
     world, made = await first(
         instincts("Be brief.", "Cite sources."),
@@ -103,40 +92,20 @@ async def test_from_prompt_splits_the_present_prompt():
     )
     assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
     assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
-
-
-async def test_from_prompt_without_a_prompt_is_an_error():
     with pytest.raises(ConfigError) as error:
         await first(init={"kind": "from_prompt", "prompt": " "})
     assert "init.prompt" in error.value.hint
 
 
-async def test_a_file_keeps_its_texts_and_what_is_frozen():
-    file = (Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d"))
-    _, made = await first(file=file, init={"kind": "file", "path": "x.json", "frozen": (3,)})
-    assert made.codebook.instincts == (
-        Instinct("a"), Instinct("b", frozen=True), Instinct("c"), Instinct("d", frozen=True),
-    )  # fmt: skip
-
-
-async def test_a_dropped_repetition_does_not_move_the_frozen_mark():
-    file = (Instinct("a"), Instinct("A!"), Instinct("b", frozen=True))
-    _, made = await first(file=file, init={"kind": "file", "path": "x.json"})
-    assert made.codebook.instincts[:2] == (Instinct("a"), Instinct("b", frozen=True))
-    assert not any(i.frozen for i in made.codebook.instincts[2:])
-
-
-async def test_frozen_names_entries_by_index():
-    _, made = await first(init={"frozen": (0, 2)})
-    assert [i.frozen for i in made.codebook.instincts] == [True, False, True, False]
-
-
-async def test_frozen_counts_in_the_list_as_it_was_given():
+@pytest.mark.parametrize(("seeds", "frozen", "texts"), [
+    (("a", "A.", "b", "c", "d"), (2,), ["b"]),
+    (("a", "b", "", "B!", "c"), (3,), ["b"]),
+    (("a", "b", "c", "d"), (0, 2), ["a", "c"]),
+])  # fmt: skip
+async def test_frozen_counts_in_the_list_as_it_was_given(seeds, frozen, texts):
     """A repetition that is dropped moves no mark, and leaves its own to the text that stays."""
-    _, made = await first(seeds=("a", "A.", "b", "c", "d"), init={"frozen": (2,)})
-    assert [i.text for i in made.codebook.instincts if i.frozen] == ["b"]
-    _, made = await first(seeds=("a", "b", "", "B!", "c"), init={"frozen": (3,)})
-    assert [i.text for i in made.codebook.instincts if i.frozen] == ["b"]
+    _, made = await first(seeds=seeds, init={"frozen": frozen})
+    assert [i.text for i in made.codebook.instincts if i.frozen] == texts
 
 
 @pytest.mark.parametrize("kind", ["expert", "file"])
@@ -152,13 +121,20 @@ async def test_too_few_different_instincts_are_an_error(kind: str):
         check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
 
 
-def test_more_sentences_than_instincts_are_told_before_anything_is_paid_for():
-    prompt = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+FIVE = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+
+
+@pytest.mark.parametrize(("prompt", "match", "hint"), [
+    (FIVE, r"^init\.prompt has 5 sentences, and the codebook 4 instincts", "set size = 5"),
+    ("* * *", r"^init\.prompt holds no sentence", "set init.prompt to your prompt"),
+])  # fmt: skip
+def test_a_prompt_of_too_many_sentences_or_none_is_refused_before_anything_is_paid_for(
+    prompt: str, match: str, hint: str
+):
     world = World(config(init={"kind": "from_prompt", "prompt": prompt, "split": "sentences"}))
-    match = r"^init\.prompt has 5 sentences, and the codebook 4 instincts"
     with pytest.raises(ConfigError, match=match) as error:
         check_seeds((), Earlier(), world.templates, world.config)
-    assert error.value.hint.startswith("set size = 5")
+    assert error.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize("text", [None, "no JSON", '{"codebook": [{"text": ""}]}', "[]"])
@@ -207,13 +183,6 @@ async def test_an_instinct_over_the_cap_is_asked_for_again_and_then_taken():
     assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
     _, made = await first(instincts(long, "B"), instincts(long, "B"), init=init)
     assert made.codebook.texts[:2] == (long, "B")
-
-
-async def test_what_a_model_puts_around_an_instinct_it_writes_is_no_part_of_it():
-    _, made = await first(
-        instincts('"Be brief."', "**Instinct:** Be kind."), init={"kind": "random"}
-    )
-    assert made.codebook.texts[:2] == ("Be brief.", "Be kind.")
 
 
 @pytest.mark.parametrize(("mode", "empty"), [("learned", False), ("static", False), ("none", True)])

@@ -9,22 +9,15 @@ from typing import cast
 import pytest
 
 from promptcodebook.calls import LM, Chat, Message, Reply, Request
-from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown
+from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.policy import (
-    Composition,
-    Deployed,
-    Exploring,
-    FixedPrompt,
-    Generator,
-    join_prompts,
-)
+from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt, join_prompts
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import BUCKETS
-from promptcodebook.types import Example, Output, Prompt, Ranking, Rollout, Route, Score, Stage
-from tests.method.build import World, book, config, number_scorer, parameters, said, talkative
+from promptcodebook.types import Example, Output, Prompt, Ranking, Route, Score, Stage
+from tests.method.build import World, book, config, parameters, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
@@ -44,6 +37,8 @@ async def test_route_compose_execute_and_reward():
     assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
     assert rollout.usage.calls == 3 and rollout.failure is None
     assert "stage of the work" not in said(world.lm.history[1]), "one prompt for all of it"
+    unscored = await roll_out(FixedPrompt("p"), Trial(world.program, None, world.lm), X, DRAWS)
+    assert (unscored.output, unscored.reward, unscored.failure) == ("0.5", None, None)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
@@ -77,14 +72,12 @@ async def test_a_ranking_reads_the_texts_that_stand_in_the_codebook_now():
         assert [turned[k] for k in route.indices] == ["of bridges"] and usage.calls == 0
 
 
-async def test_a_fixed_prompt_asks_nobody_but_the_executor():
+async def test_what_is_answered_with_a_fixed_prompt():
+    """It asks nobody but the executor; chat messages are the conversation."""
     world = World(config())
     rollout = await roll_out(FixedPrompt("Be brief."), world.trial, X, DRAWS)
     assert [r.role for r in world.lm.history] == ["executor"]
     assert rollout.route is None and rollout.prompt == "Be brief."
-
-
-async def test_chat_messages_are_the_conversation():
     world = World(config())
     turns = (Message("user", "hi"), Message("assistant", "yes?"), Message("user", "go"))
     await roll_out(FixedPrompt("p"), world.trial, Example("x", "hi yes? go", messages=turns), DRAWS)
@@ -92,6 +85,8 @@ async def test_chat_messages_are_the_conversation():
 
 
 async def test_an_executor_of_one_s_own_may_return_text_or_stages():
+    """A failed execution still says what it cost."""
+
     async def text(prompt: str, example: Example, lm: Chat) -> str:
         return "0.25"
 
@@ -106,6 +101,15 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
     rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
     assert rollout.stages == (Stage("first", "one", "0.5"),) and rollout.usage.calls == 2
     assert len({r.sample for r in world.lm.history}) == 2
+
+    async def half(prompt: str, example: Example, lm: Chat) -> str:
+        await lm("one", system=prompt)
+        raise RuntimeError("agent broke")
+
+    world = World(config(), executor=half)
+    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
+    assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
+    assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
 
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
@@ -132,24 +136,6 @@ async def test_a_rollout_is_cut_where_a_call_or_the_program_s_output_is(chat: bo
     lm = ScriptedLM().enqueue(Reply("0.5", finish="length" if chat else "stop"))
     rollout = await roll_out(FixedPrompt("p"), Trial(program, None, lm), X, DRAWS)
     assert rollout.truncated == (chat or output)
-
-
-async def test_without_a_scorer_a_rollout_is_only_answered():
-    world = World(config())
-    trial = Trial(world.program, None, world.lm)
-    rollout = await roll_out(FixedPrompt("p"), trial, X, DRAWS)
-    assert (rollout.output, rollout.reward, rollout.failure) == ("0.5", None, None)
-
-
-async def test_a_failed_execution_still_says_what_it_cost():
-    async def half(prompt: str, example: Example, lm: Chat) -> str:
-        await lm("one", system=prompt)
-        raise RuntimeError("agent broke")
-
-    world = World(config(), executor=half)
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
-    assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
 
 
 async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_reach_the_reward():
@@ -181,8 +167,7 @@ async def test_a_stop_is_no_failure():
 def leaking(how: str):
     """Executors that hand the composed prompt to the untrusted role, each in its own way."""
 
-    async def run(whole: Prompt, example: Example, lm: Chat) -> str:
-        prompt = whole.text
+    async def run(prompt: str, example: Example, lm: Chat) -> str:
         match how:
             case "system":
                 reply = await lm("request", system=prompt, role="untrusted")
@@ -191,8 +176,6 @@ def leaking(how: str):
             case "messages":
                 turns = [Message("user", "a"), Message("assistant", prompt)]
                 reply = await lm(turns, role="untrusted")
-            case "stage":
-                reply = await lm("request", system=whole.of("ask"), role="untrusted")
             case _:
                 rewritten = await lm(example.input, system=prompt)
                 reply = await lm(rewritten.text, role="untrusted")
@@ -201,47 +184,44 @@ def leaking(how: str):
     return run
 
 
-def trusted_then_untrusted(request: Request) -> Scripted:
-    return "0.75" if request.role == "untrusted" else talkative(request)
-
-
 @pytest.mark.parametrize("how", ["system", "text", "messages"])
 async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
-    """Decision 13: the generator has seen the private input."""
-    world = World(
-        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking(how)
-    )  # fmt: skip
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert world.asked("untrusted") == []
-    assert rollout.failure is not None
-    assert rollout.failure.kind == ConfigError.__name__
-    assert "untrusted role" in rollout.failure.message
-
-
-@pytest.mark.parametrize("how", ["system", "text", "messages"])
-async def test_no_prompt_of_many_lines_and_quotes_reaches_the_untrusted_role(how: str):
-    """Decision 13: found as it is sent, letter for letter."""
+    """Decision 13: the generator has seen the private input. Found letter for letter."""
     odd = "It's \"two\"\nlines \\ of {text}.\n\nAnd 'another' paragraph."
     lm = ScriptedLM().reply_with(lambda r: odd if r.role == "generator" else talkative(r))
     world = World(config(), lm, executor=leaking(how))
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert world.asked("untrusted") == [] and rollout.failure is not None
+    assert rollout.failure.kind == ConfigError.__name__
+    assert "untrusted role" in rollout.failure.message
 
 
 async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
     """Decision 13: its own request goes through."""
-    world = World(
-        config(), ScriptedLM().reply_with(trusted_then_untrusted), executor=leaking("no")
-    )  # fmt: skip
+    lm = ScriptedLM().reply_with(lambda r: "0.75" if r.role == "untrusted" else talkative(r))
+    world = World(config(), lm, executor=leaking("no"))
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert rollout.reward == 0.75 and said(world.asked("untrusted")[0]) == "0.5"
 
 
 def per_stage(request: Request) -> Scripted:
     if request.role != "generator":
-        return trusted_then_untrusted(request)
-    stage = "ask" if "work: ask" in said(request) else "check"
-    return f"Prompt for {stage}." if "work: " in said(request) else "Prompt for all."
+        return talkative(request)
+    return f"Prompt for {'ask' if 'work: ask' in said(request) else 'check'}."
+
+
+class Counting:
+    """An LM that knows how many of its calls ran side by side."""
+
+    def __init__(self, inner: LM) -> None:
+        self.inner, self.running, self.most = inner, 0, 0
+
+    async def __call__(self, request: Request) -> Reply:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.002)
+        self.running -= 1
+        return await self.inner(request)
 
 
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
@@ -251,18 +231,14 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
         await lm("q", system=prompt.of("ask"))
         return (await lm("r", system=prompt.of("check"))).text
 
-    world = World(
-        config(compose_per_stage=True),
-        ScriptedLM().reply_with(per_stage),
-        executor=staged,
-        stages=("ask", "check"),
-    )
+    stages, lm = ("ask", "check"), Counting(ScriptedLM().reply_with(per_stage))
+    tree = config(compose_per_stage=True)
+    world = World(tree, executor=staged, stages=stages, wrap=lambda _: lm)
+    world.lm = lm.inner
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == 2
-    assert [said(r) for r in world.asked("executor")] == [
-        "Prompt for ask.\nq",
-        "Prompt for check.\nr",
-    ]
+    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == lm.most == 2
+    asked = [said(r) for r in world.asked("executor")]
+    assert asked == ["Prompt for ask.\nq", "Prompt for check.\nr"]
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
 
 
@@ -283,48 +259,6 @@ def test_the_prompts_of_stages_are_read_out_of_the_whole(text: str, stages: dict
     assert read == Prompt(text, stages)
     assert not stages or Prompt.of_stages(read.stages) == read
     assert Prompt.read(text, ()) == Prompt(text)
-
-
-async def test_a_stage_s_own_prompt_never_reaches_the_untrusted_role_either():
-    """Decision 13, with compose_per_stage."""
-    world = World(
-        config(compose_per_stage=True),
-        ScriptedLM().reply_with(per_stage),
-        executor=leaking("stage"),
-        stages=("ask", "check"),
-    )
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert world.asked("untrusted") == [] and rollout.failure is not None
-
-
-async def test_the_prompts_of_the_stages_are_composed_side_by_side():
-    most = 0
-
-    class Counting:
-        def __init__(self, inner: LM) -> None:
-            self.inner, self.running = inner, 0
-
-        async def __call__(self, request: Request) -> Reply:
-            nonlocal most
-            self.running += 1
-            most = max(most, self.running)
-            await asyncio.sleep(0.002)
-            self.running -= 1
-            return await self.inner(request)
-
-    world = World(config(), stages=("a", "b", "c"), wrap=Counting)
-    await deployed(world).prompt(X, DRAWS)
-    assert most == 3
-
-
-async def test_a_reward_of_the_user_s_own_carries_feedback():
-    async def scorer(example: Example, output: Output) -> Score:
-        return Score(0.5, "cite the policy")
-
-    world = World(config(), scorer=scorer)
-    rollout = await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
-    assert (rollout.reward, rollout.feedback) == (0.5, "cite the policy")
-    assert isinstance(rollout, Rollout) and number_scorer is not scorer
 
 
 # G_φ and composition (decisions 4, 12 and 15).
@@ -352,6 +286,8 @@ async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
     _, text = await compose("Composed.", base_prompt="Base {x}\n## user")
     assert text == "Base {x}\n## user\n\nComposed."
     assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
+    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
+    assert text == "Base.\n\nFollow rule one."
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():
@@ -364,15 +300,11 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
     assert "concise final answer alone, never its reasoning" in seen
 
 
-@pytest.mark.parametrize(
-    ("reply", "fault"),
-    [
-        (Reply("Follow the", finish="length"), "it was cut at its length limit"),
-        ("", "it holds no text"),
-        ("  \n", "it holds no text"),
-        ("<think>nothing but thoughts", "it holds no text but thoughts"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "fault"), [
+    (Reply("Follow the", finish="length"), "it was cut at its length limit"),
+    ("", "it holds no text"), ("  \n", "it holds no text"),
+    ("<think>nothing but thoughts", "it holds no text but thoughts"),
+])  # fmt: skip
 async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
     world, text = await compose(reply, "Follow rule one.")
     first, second = world.lm.history
@@ -383,35 +315,12 @@ async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str |
 
 @pytest.mark.parametrize("reply", ["", "<think>nothing", Reply("Follow the", finish="length")])
 async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str | Reply):
-    """A rollout of a weak model, and a deployed policy, must answer anyway."""
+    """A weak model, and a deployed policy, must answer anyway, in the format that is scored."""
     lm = ScriptedLM().enqueue(reply, reply)
-    world = World(config(base_prompt="Base."), lm)
+    world = World(config(base_prompt="Base."), lm, output_format="End in \\boxed{}.")
     text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Base.\n\nrule one\nrule three"
+    assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
-
-
-async def test_what_stands_in_for_a_composed_prompt_asks_for_its_format():
-    """As the row concat does: else what is answered could not be scored."""
-    form = "The answer ends in \\boxed{}."
-    _, text = await compose("", "", output_format=form)
-    assert text == f"rule one\nrule three\n\n{form}"
-
-
-async def test_an_endpoint_that_is_down_is_no_bad_prompt():
-    with pytest.raises(EndpointDown):
-        await compose(EndpointDown("gone"))
-
-
-async def test_what_is_written_around_a_prompt_is_taken_off():
-    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
-    assert text == "Base.\n\nFollow rule one."
-
-
-async def test_verbatim_asks_nobody():
-    """Decision 12."""
-    world, text = await compose(compose="verbatim")
-    assert text == "rule one\nrule three" and world.lm.history == []
 
 
 async def test_a_stage_is_named_and_drawn_apart():
@@ -423,15 +332,3 @@ async def test_a_stage_is_named_and_drawn_apart():
     assert named in said(stage)
     assert said(stage).replace(named, "").split() == said(whole).split()
     assert whole.sample != stage.sample
-
-
-async def test_nothing_stands_around_a_prompt_unless_it_is_asked_for():
-    """No base prompt, no format, no stage, and the generator composes."""
-    lm = ScriptedLM().enqueue("Follow rule one.", role="generator")
-    world = World(config(), lm)
-    plain = Generator(world.ask, world.templates, Composition())
-    text, _ = await plain.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Follow rule one."
-    lm.enqueue("p", role="generator")
-    await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS, stage="")
-    assert said(lm.history[0]) == said(lm.history[1]) and "stage" not in said(lm.history[0])

@@ -53,13 +53,10 @@ def scripted(*replies: Scripted) -> World:
     return World(config(critic={"trainable": False}), lm)
 
 
-def test_the_clause_ends_the_system_turn_and_makes_one_where_there_is_none() -> None:
+def test_the_clause_ends_the_system_turn_and_its_schema_names_the_active_instincts() -> None:
     system, user = CLAUSE.close([Message("system", "judge"), Message("user", "x")])
     assert system.content == f"judge\n\n{CLAUSE.text}" and user.content == "x"
     assert CLAUSE.close([Message("user", "x")])[0] == Message("system", CLAUSE.text)
-
-
-def test_the_schema_has_room_for_the_active_instincts_and_the_prompt() -> None:
     asked = CLAUSE.widen(schema_of(VerdictReply), (0, 2))
     fields = asked.body["properties"]
     assert fields["harmful"]["items"]["properties"]["index"]["enum"] == ["0", "2", "prompt"]
@@ -80,15 +77,12 @@ async def test_a_harmful_instinct_costs_the_whole_penalty_and_its_advice_is_to_m
     assert world.tally[Incident.HARMFUL] == 1
 
 
-async def test_without_the_clause_nothing_is_asked_and_nothing_is_made_of_an_answer() -> None:
+async def test_what_is_not_asked_for_or_not_active_counts_for_nothing() -> None:
     world = scripted(harm(("2", "it lies")))
     trace = await assign(world, history(0.5), clause=False, orders=True)
     assert trace.penalty == pytest.approx(0.1) and trace.gradients.codebook[2] == "say less"
     assert trace.verdict is not None and trace.verdict.harmful == {}
     assert CLAUSE.text not in world.lm.history[0].messages[0].content
-
-
-async def test_claims_about_instincts_that_are_not_active_count_for_nothing() -> None:
     trace = await assign(scripted(harm(("3", "it lies"), ("none", "x"))), history(0.5))
     assert trace.penalty == pytest.approx(0.1)
 

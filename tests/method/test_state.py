@@ -1,4 +1,4 @@
-""""""
+"""The averages of routing, the schedule, and routing figures (Theorem 3)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from promptcodebook.method.state import (
     utilisation_bound,
 )
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Failure, Rollout, Route, Step, Trace
+from promptcodebook.types import Failure, Rollout, Route, Trace
 from tests.method.build import examples, parameters
 
 
@@ -32,16 +32,13 @@ def trace(unit: float | None, rho: float, *indices: int) -> Trace:
     return Trace(Rollout("x", Route(indices), reward=unit, failure=failure), unit, penalty=rho)
 
 
-def test_it_begins_with_r_bar_zero():
-    assert State.first(parameters()).statistics == RoutingStatistics(
-        (0.0,) * 4, (0.0,) * 4, (0,) * 4, (0.0,) * 4
-    )
-
-
 def test_two_averages_are_kept():
-    """Decision 5: r̄ of r - ρ may be negative, success of r may not. α = 0.3 from 0; success is
-    divided by its weight, 0.3 (decision 25)."""
-    state = State.first(parameters()).advance(parameters(), [trace(0.2, 0.7, 0, 3)], 0.3)
+    """Decision 5: from 0 on, r̄ of r - ρ may be negative, success of r may not. α = 0.3; success is
+    divided by its weight, 0.3 (decision 25). A failed rollout joins neither (15)."""
+    first = State.first(parameters())
+    assert first.statistics == RoutingStatistics((0.0,) * 4, (0.0,) * 4, (0,) * 4, (0.0,) * 4)
+    traces = [trace(None, 0.0, 0, 1), trace(0.2, 0.7, 0, 3)]
+    state = first.advance(parameters(), traces, 0.3)
     assert state.statistics.ema == pytest.approx((-0.15, 0, 0, -0.15))
     assert state.statistics.success == pytest.approx((0.2, 0, 0, 0.2))
     assert state.statistics.evidence == pytest.approx((0.3, 0, 0, 0.3))
@@ -76,13 +73,10 @@ def test_what_was_known_of_an_instinct_counts_half_once_it_is_rewritten():
     assert after.ema[0] == after.ema[1], "r̄ stays the paper's"
 
 
-def test_the_average_of_a_run_of_version_01_goes_on_as_it_was():
+def test_entries_of_version_01_go_on_as_they_were_and_are_known_by_their_selections():
     old = RoutingStatistics((0.1, 0, 0, 0), (0.4, 0, 0, 0), (2, 0, 0, 0))
     after = State(3, parameters(), old).advance(parameters(), [trace(1.0, 0.0, 0, 1)], 0.3)
     assert after.statistics.success[:2] == pytest.approx((0.4 + 0.3 * 0.6, 1.0))
-
-
-def test_entries_of_version_01_can_be_picked_and_are_known_by_their_selections():
     old = RoutingStatistics((0.1, 0.2), (0.4, 0.5), (2, 3)).pick([1, None])
     assert old == RoutingStatistics((0.2, 0.0), (0.5, 0.0), (3, 0))
     assert old.known == (1.0, 0.0)
@@ -97,29 +91,6 @@ def test_an_untried_entry_stands_at_the_mean_of_the_tried():
     bad = RoutingStatistics((-0.2, -0.4, 0.0, 0.0), (0.0,) * 4, (1, 3, 0, 0))
     assert repair_route((), bad.standing, 2) == (0, 2)
     assert RoutingStatistics.fresh(2).standing == (0.0, 0.0)
-
-
-def test_r_minus_rho_stays_within_minus_one_and_one():
-    """Decision 5: Theorem 3 assumes [0, 1]; as the algorithm runs, the range is wider."""
-    low = high = State.first(parameters())
-    for _ in range(60):
-        low = low.advance(parameters(), [trace(0.0, 1.0, 0, 1)], 0.3)
-        high = high.advance(parameters(), [trace(1.0, 0.0, 0, 1)], 0.3)
-    assert -1 <= low.statistics.ema[0] < -0.99 and 0.99 < high.statistics.ema[0] <= 1
-
-
-def test_a_failed_rollout_joins_no_average():
-    """Decision 15."""
-    state = State.first(parameters()).advance(parameters(), [trace(None, 0.0, 0, 1)], 0.3)
-    assert state.statistics == State.first(parameters()).statistics and state.step == 1
-
-
-def test_a_stored_step_holds_the_state_after_it():
-    step = Step(4, 1, 0.5, (), (), parameters(), (0.1,) * 4, (0.2,) * 4, (1,) * 4,
-                evidence=(0.3,) * 4)  # fmt: skip
-    assert State.after(step) == State(
-        5, parameters(), RoutingStatistics((0.1,) * 4, (0.2,) * 4, (1,) * 4, (0.3,) * 4)
-    )
 
 
 #
@@ -144,21 +115,13 @@ def test_each_pass_holds_every_example_exactly_once(plan, seed: int):
 
 
 @given(PLANS)
-def test_a_batch_is_full_unless_the_pass_ends_with_it(plan):
-    size, batch, _, _ = plan
-    sizes = [len(b) for _, _, b in schedule(*plan).updates()]
-    per_pass = -(-size // batch)
-    last = size - (per_pass - 1) * batch
-    assert sizes == [last if (i + 1) % per_pass == 0 else batch for i in range(len(sizes))]
-
-
-@given(PLANS)
-def test_steps_and_epochs_count_up_without_a_gap(plan):
+def test_steps_and_epochs_count_up_and_a_batch_is_full_unless_the_pass_ends_with_it(plan):
     size, batch, epochs, per_epoch = plan
-    updates = schedule(*plan).updates()
-    each = -(-size // batch) if per_epoch == "all" else per_epoch
-    assert [(step, epoch) for step, epoch, _ in updates] == [
-        (i, i // each) for i in range(epochs * each)
+    updates, per_pass = schedule(*plan).updates(), -(-size // batch)
+    each = per_pass if per_epoch == "all" else per_epoch
+    last = size - (per_pass - 1) * batch
+    assert [(step, epoch, len(xs)) for step, epoch, xs in updates] == [
+        (i, i // each, last if (i + 1) % per_pass == 0 else batch) for i in range(epochs * each)
     ]
 
 
@@ -192,9 +155,6 @@ def test_the_budget_of_the_paper_is_one_batch_an_epoch():
     plan = schedule(150, 15, 50, 1)
     seen = Counter(e.id for _, _, batch in plan.updates() for e in batch)
     assert plan.batches == 50 and set(seen.values()) == {5} and len(seen) == 150
-
-
-def test_no_examples_make_no_updates():
     assert schedule(0, 3, 2, 1).updates() == [] == schedule(0, 3, 2, "all").updates()
 
 
@@ -229,20 +189,12 @@ def test_the_bars_of_the_paper_give_other_entropies_than_its_text():
     assert sum(WITH) % 4 == 3 and sum(WITHOUT) % 4 == 2
 
 
-def test_utilisation_is_the_share_ever_selected():
-    """Decision 16."""
+def test_utilisation_collapse_and_average_success_by_hand():
+    """Decision 16; Definition 2: half is not fewer than half; (3·0.5 + 1·0.9) / 4."""
     assert utilisation([3, 0, 1, 0]) == 0.5 and utilisation([0, 0]) == 0.0 == utilisation([])
     assert utilisation(WITHOUT) == 14 / 16
-
-
-def test_collapse_is_fewer_than_half_active():
-    """Definition 2: half is not fewer than half."""
     assert has_collapsed([9, 0, 0, 0]) and not has_collapsed([9, 1, 0, 0])
     assert has_collapsed([1, 1, 0, 0, 0]) and not has_collapsed([1, 1, 1, 0, 0])
-
-
-def test_average_success_is_weighted_by_selection():
-    """Decision 16: (3·0.5 + 1·0.9) / 4."""
     assert average_success([3, 1, 0], [0.5, 0.9, 0.1]) == pytest.approx(0.6)
     assert average_success([0, 0], [0.5, 0.9]) == 0.0
 

@@ -9,17 +9,17 @@ import pytest
 from promptcodebook.calls import Reply
 from promptcodebook.config import Update, load_config
 from promptcodebook.errors import EndpointDown
+from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
-    NearCopyCheck,
     NoLeakCheck,
     Pending,
     apply_rewrites,
     collect_gradients,
+    near_copy,
 )
-from promptcodebook.text import words_of
 from promptcodebook.types import (
     Example,
     Gradients,
@@ -30,7 +30,7 @@ from promptcodebook.types import (
     Trace,
     Verdict,
 )
-from tests.method.build import World, book, config, parameters, said
+from tests.method.build import Counts, World, book, config, never, parameters, said
 
 
 def trace(explored: bool = False, **gradients) -> Trace:
@@ -42,9 +42,11 @@ ALL = {"encoder": "z", "generator": "r", "codebook": {1: "i1", 0: "i0"}, "critic
 
 
 def test_the_order_is_theta_phi_codebook_psi():
-    """Eq. 9 in the order of Algorithm 1."""
-    pending = collect_gradients(parameters(), [trace(**ALL)], config())
+    """Eq. 9 in the order of Algorithm 1; what nobody blames, and what is frozen, is left alone."""
+    pending = collect_gradients(parameters(), [trace(), trace(**ALL)], config())
     assert [p.variable for p in pending] == ["encoder", "generator", 0, 1, "critic"]
+    frozen = parameters(book(frozen=[0]))
+    assert [p.variable for p in collect_gradients(frozen, [trace(**ALL)], config())][2:-1] == [1]
 
 
 def test_gradients_are_gathered_in_batch_order():
@@ -52,16 +54,6 @@ def test_gradients_are_gathered_in_batch_order():
     phi, c1 = collect_gradients(parameters(), traces, config())
     assert phi == Pending("generator", "phi 0", ("a", "b"))
     assert c1 == Pending(1, "rule one", ("c",), ("rule zero", "rule two", "rule three"))
-
-
-def test_a_variable_that_nobody_blames_is_left_alone():
-    assert collect_gradients(parameters(), [trace(), trace()], config()) == []
-
-
-def test_a_frozen_instinct_is_passed_over_and_those_after_it_are_not():
-    start = parameters(book(frozen=[0]))
-    (pending,) = collect_gradients(start, [trace(codebook={0: "a", 1: "b"})], config())
-    assert (pending.variable, pending.gradients) == (1, ("b",))
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -117,15 +109,12 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     assert "generator" not in three
 
 
-def test_a_frozen_instinct_takes_no_complaint_of_one_example():
+def test_what_is_no_matter_for_an_instinct_teaches_nobody():
+    """A frozen one takes no complaint; what the fault of a route says is about its form."""
     frozen = parameters(book("count words", "mark quotations", frozen=[0, 1]))
     (one,) = batch({"generator": QUOTES})
     found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
     assert found == []
-
-
-def test_one_route_that_was_filled_up_teaches_nobody_and_two_teach_theta():
-    """What the fault of a route says is ours, about its form: no matter for an instinct."""
     fault = "Its reply could not be used as a choice: it was not the JSON asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
@@ -154,22 +143,21 @@ def test_applying_keeps_the_order_of_the_codebook():
     assert apply_rewrites(parameters(), [phi]).generator == "phi 1"
 
 
-async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=None, **tree):
-    world = World(config(**tree), ScriptedLM().enqueue(*replies))
-    if check is not None:
-        world = World(config(**tree), ScriptedLM().enqueue(*replies), check=check)
+async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=never, **tree):
+    world = World(config(**tree), ScriptedLM().enqueue(*replies), check=check)
     return world, await world.updater.rewrite_all(pending, 3)
 
 
 async def test_the_updater_sees_text_gradients_and_cap():
+    """And the checks that its reply must pass."""
     world, (done,) = await rewrite(
-        Pending(1, "rule one", ("first\nline", "second")),
-        replies=(" new rule \n",),
-        update={"instinct_words": 25},
+        Pending(1, "rule one", ("first\nline", "second")), replies=(" new rule \n",)
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
     seen = said(world.lm.history[0])
-    assert "rule one" in seen and "- first line\n- second" in seen and "at most 25 words" in seen
+    for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct",
+                 "eight words"):  # fmt: skip
+        assert part in seen
 
 
 async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
@@ -187,19 +175,13 @@ async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
     assert done.gradient == "- g00\n- g01\n- g02"
 
 
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        ("Here is the revised instinct:\n\n**Count the words.**", "Count the words."),
-        ('Sure! Here\'s the new text: "Count the words."', "Count the words."),
-        ("```text\nCount the words.\n```", "Count the words."),
-        ("**Instinct:** Count the words.", "Count the words."),
-        ("Count: the words, 'exactly'.", "Count: the words, 'exactly'."),
-    ],
-)
-async def test_what_a_model_says_around_a_rewrite_is_no_part_of_it(written: str, text: str):
+@pytest.mark.parametrize("written", [
+    "Here is the revised instinct:\n\n**Count the words.**", "Count the words.",
+    "```text\nCount the words.\n```",
+])  # fmt: skip
+async def test_what_a_model_says_around_a_rewrite_is_no_part_of_it(written: str):
     _, (done,) = await rewrite(Pending(0, "rule zero", ("g",)), replies=(written,))
-    assert done.kept and done.after == text
+    assert done.kept and done.after == "Count the words."
 
 
 async def test_an_instinct_is_rewritten_in_sight_of_the_others_by_their_titles():
@@ -216,9 +198,9 @@ async def test_an_instinct_is_rewritten_in_sight_of_the_others_by_their_titles()
     assert "Other instincts" in seen and "Other instincts" not in directive
 
 
-def refusing(*bad: str, reason: str = "it quotes an input: SECRET"):
+def refusing(*bad: str):
     def check(variable, text, before, others):
-        return reason if text in bad else None
+        return "it quotes an input: SECRET" if text in bad else None
 
     return check
 
@@ -240,18 +222,23 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
 
 
 async def test_a_rewrite_refused_twice_keeps_both_reasons_and_is_counted():
-    """Decision 11: the variable stays as it was, and the log says why."""
+    """Decision 11: the variable stays as it was, and the log says why. Of several checks the first
+    refusal counts, and is counted apart."""
 
     def no(variable, text, before, others):
         return f"{variable} may not become {text!r}"
 
+    counted = Counts()
+    checks = [(never, Incident.REWRITES_LONG), (no, Incident.REWRITES_UNSAFE), (near_copy, None)]
+    check = AllChecks(checks, counted)
     world, (done,) = await rewrite(
-        Pending("critic", "psi", ("g",)), replies=("bad", "worse"), check=no
+        Pending("critic", "psi", ("g",)), replies=("bad", "worse"), check=check
     )
     assert (done.kept, done.after) == (False, "worse")
     assert done.reason == "critic may not become 'worse'"
     assert done.earlier == Refused("bad", "critic may not become 'bad'")
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
+    assert counted == {"rewrites_unsafe": 2}
 
 
 async def test_a_cut_or_empty_rewrite_is_asked_for_once_more():
@@ -280,23 +267,20 @@ async def test_what_could_not_be_asked_is_not_asked_for_again_and_what_was_refus
 
 
 async def test_a_near_copy_is_refused_without_a_second_call():
-    """The request has shown the other instincts already: asking again says nothing new."""
+    """The request has shown the other instincts already: asking again says nothing new. But a
+    refusal would leave a harmful text in place."""
     world, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         replies=("rule two", "something else"),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert (done.kept, done.after, done.earlier) == (False, "rule two", None)
     assert len(world.lm.history) == 1
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
-
-
-async def test_a_harmful_text_is_asked_for_once_more_even_after_a_near_copy():
-    """What is refused leaves the harmful text in place."""
     _, (done,) = await rewrite(
         Pending(1, "rule one", ("g",), ("rule zero", "rule two"), origin="safety"),
         replies=("rule two", "something else"),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert (done.kept, done.after) == (True, "something else")
 
@@ -309,7 +293,7 @@ async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
         Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
         Pending("critic", "psi", ("g",)),
         replies=(same, same, same),
-        check=NearCopyCheck(),
+        check=near_copy,
     )
     assert [r.kept for r in done] == [True, False, True]
     assert done[1].reason == "a near-copy of another instinct"
@@ -319,19 +303,12 @@ async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
 TWO = "Count the words before you answer. Then say the number, and cut what is over the limit."
 
 
-@pytest.mark.parametrize(
-    ("cap", "reply", "after"),
-    [
-        (8, TWO, "Count the words before you answer."),
-        (6, TWO, "Count the words before you answer."),
-        (8, "- Count the words.\n- Keep the list short.\n- Name no names", "- Count the words."),
-        (
-            9,
-            "Write, e.g. Paris, in full. Then explain it at length.",
-            "Write, e.g. Paris, in full.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("cap", "reply", "after"), [
+    (8, TWO, "Count the words before you answer."),
+    (6, TWO, "Count the words before you answer."),
+    (8, "- Count the words.\n- Keep the list short.\n- Name no names", "- Count the words."),
+    (9, "Write, e.g. Paris, in full. Then explain it at length.", "Write, e.g. Paris, in full."),
+])  # fmt: skip
 async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
     cap: int, reply: str, after: str
 ):
@@ -356,20 +333,6 @@ async def test_what_no_sentence_of_fits_is_asked_for_once_more(reply: str):
     assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
 
 
-async def test_a_request_names_the_checks_that_its_reply_must_pass():
-    world, _ = await rewrite(Pending(1, "rule one", ("g",), ("rule zero",)), replies=("new",))
-    seen = said(world.lm.history[0])
-    assert "at most 25 words" in seen and "another instinct" in seen and "eight words" in seen
-
-
-async def test_rewrites_are_drawn_by_seed_step_and_variable():
-    pending = [Pending(0, "a", ("g",)), Pending(1, "a", ("g",))]
-    world, _ = await rewrite(*pending, replies=("one", "two"))
-    again, _ = await rewrite(*pending, replies=("one", "two"))
-    samples = [r.sample for r in world.lm.history]
-    assert len(set(samples)) == 2 and samples == [r.sample for r in again.lm.history]
-
-
 # What a rewrite must pass (decision 11).
 
 TRAIN = [
@@ -382,90 +345,60 @@ TRAIN = [
 ]
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t"])
-def test_an_empty_rewrite_is_refused(text: str):
-    assert LengthCheck(Update())(0, text, "x", []) == "the rewrite is empty"
-
-
 @pytest.mark.parametrize(
     ("variable", "cap"), [(0, 25), (15, 25), ("encoder", 300), ("critic", 300)]
 )
 def test_the_cap_is_in_words(variable: str, cap: int):
-    """Decision 11: an instinct has 25 words (decision 24); θ, φ and ψ have a cap of their own."""
+    """Decision 11: an instinct has 25 words (decision 24); θ, φ and ψ have a cap of their own. What
+    is no text is refused by its characters."""
     check = LengthCheck(Update())
     assert check(variable, "word " * cap, "x", []) is None
-    assert (
-        check(variable, "word " * (cap + 1), "x", []) == f"{cap + 1} words, over the cap of {cap}"
-    )
+    over = f"{cap + 1} words, over the cap of {cap}"
+    assert check(variable, "word " * (cap + 1), "x", []) == over
+    letters = "a." * (cap * 10)
+    assert check(variable, letters, "x", []) is None
+    over = f"{cap * 20 + 1} characters, over the cap of {cap * 20}"
+    assert check(variable, f"{letters}a", "x", []) == over
+    assert check(variable, "  \n\t", "x", []) == "the rewrite is empty"
 
 
-def test_what_is_no_text_is_refused_by_its_characters():
-    check = LengthCheck(Update(instinct_words=10))
-    assert check(0, "a." * 100, "x", []) is None
-    assert check(0, "a." * 101, "x", []) == "202 characters, over the cap of 200"
+COUNT = "Always count the words of your answer before sending it off"
+TEN = "one two three four five six seven eight nine ten"
+FEW = " ".join(f"word{i % 10}" for i in range(250))
 
 
-def test_a_near_copy_of_another_entry_is_refused():
-    others = ["Always count the words of your answer before sending it off", "Be kind"]
-    check = NearCopyCheck()
-    assert check(0, others[0].upper() + "!", "x", others) == "a near-copy of another instinct"
-    one_off = others[0].replace("sending", "posting")
-    assert check(0, one_off, "x", others) == "a near-copy of another instinct"
-    assert check(0, "Count the letters of every line instead", "x", others) is None
-    assert check(0, others[0], "x", []) is None
+@pytest.mark.parametrize(("text", "other", "copy"), [
+    (COUNT.upper() + "!", COUNT, True), (COUNT.replace("sending", "posting"), COUNT, True),
+    ("Count the letters of every line instead", COUNT, False),
+    (TEN.replace("four", "4th"), TEN, True),  # nine words of ten in common, and eight
+    (TEN.replace("four", "4th").replace("six", "6th"), TEN, False),
+    (f"Mind {FEW}", f"Heed {FEW}", True),  # what is frequent in a long text is no noise there
+])  # fmt: skip
+def test_a_near_copy_of_another_entry_is_refused(text: str, other: str, copy: bool):
+    found = near_copy(0, text, "x", ["Be kind", other])
+    assert found == ("a near-copy of another instinct" if copy else None)
+    assert near_copy(0, text, "x", []) is None
 
 
-def test_nine_words_of_ten_in_common_are_a_near_copy_and_eight_are_not():
-    ten = "one two three four five six seven eight nine ten"
-    check = NearCopyCheck()
-    assert check(0, ten.replace("four", "4th"), "x", [ten]) == "a near-copy of another instinct"
-    assert check(0, ten.replace("four", "4th").replace("six", "6th"), "x", [ten]) is None
+WORDS = "it copies eight words in a row from a training input"
+GIVES = "it gives away the answer of a training example:"
+FOX = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
+HELD = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
 
 
-def test_a_long_text_of_few_words_is_compared_whole():
-    """Words that are frequent in a long text are no noise there."""
-    long = " ".join(f"word{i % 10}" for i in range(250))
-    found = NearCopyCheck()(0, f"Mind {long}", "x", [f"Heed {long}"])
-    assert found == "a near-copy of another instinct"
-
-
-def test_eight_words_in_a_row_of_a_training_input_are_a_leak():
+@pytest.mark.parametrize(("text", "before", "reason"), [
+    (FOX, "x", WORDS),
+    ("quick brown fox jumps over the lazy", "x", None),  # seven
+    ("A fox jumps over the lazy dog, twice.", "x", None),  # the last seven
+    # A whole answer, from three words or twelve characters on: 'Paris' turns up by chance.
+    ("Say the treaty of Westphalia!", "x", f"{GIVES} b"),
+    ("It is the Hypothalamus.", "x", f"{GIVES} c"),
+    ("It lies by the sea.", "x", f"{GIVES} e"),
+    ("Mind low tides.", "x", None),
+    ("It is Paris, or hypothalamuses, or a treaty.", "x", None),
+    # What the text held before is not held against it.
+    (f"{HELD} and more", HELD, None), (f"{HELD} hypothalamus", HELD, f"{GIVES} c"),
+])  # fmt: skip
+def test_eight_words_in_a_row_or_a_whole_answer_of_training_are_a_leak(text, before, reason):
     check = NoLeakCheck(TRAIN)
-    leak = "When you see: 'QUICK brown fox; jumps over the lazy - dog' be careful"
-    assert check(0, leak, "x", []) == "it copies eight words in a row from a training input"
-    assert check(0, "quick brown fox jumps over the lazy", "x", []) is None  # seven
-    assert check(0, "A fox jumps over the lazy dog, twice.", "x", []) is None  # the last seven
-    assert check("critic", leak, "x", []) is not None
-
-
-def test_a_whole_training_answer_is_a_leak():
-    """From three words or twelve characters on; 'Paris' turns up by chance."""
-    check = NoLeakCheck(TRAIN)
-    said = "it gives away the answer of a training example:"
-    assert check(0, "Say the treaty of Westphalia!", "x", []) == f"{said} b"
-    assert check(0, "It is the Hypothalamus.", "x", []) == f"{said} c"
-    assert check(0, "It lies by the sea.", "x", []) == f"{said} e"
-    assert check(0, "Mind low tides.", "x", []) is None
-    assert check(0, "It is Paris, or hypothalamuses, or a treaty.", "x", []) is None
-
-
-def test_what_the_text_held_before_is_not_held_against_it():
-    check = NoLeakCheck(TRAIN)
-    before = "the quick brown fox jumps over the lazy dog; the treaty of westphalia"
-    assert check(0, before + " and more", before, []) is None
-    assert check(0, before + " hypothalamus", before, []) is not None
-
-
-def test_words_are_compared_without_case_and_punctuation():
-    assert words_of("Don't PANIC—it's_fine, 42.") == [
-        "don", "t", "panic", "it", "s", "fine", "42",
-    ]  # fmt: skip
-
-
-def test_the_first_refusal_counts():
-    def no(reason: str | None):
-        return lambda variable, text, before, others: reason
-
-    assert AllChecks([no(None), no("b"), no("c")])(0, "t", "x", []) == "b"
-    assert AllChecks([no(None)])(0, "t", "x", []) is None
-    assert AllChecks([])(0, "t", "x", []) is None
+    assert check(0, text, before, []) == check("critic", text, before, []) == reason

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,8 @@ staged.stages = ("draft", "check")  # type: ignore[attr-defined]
 
 def judged_prompts(run: pco.Run) -> dict[str, str]:
     """Example id -> the prompt that the verdict's last row used."""
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         *_, learned = store.test_evaluations()
-    finally:
-        store.close()
     return {r.example_id: r.prompt for r in learned.rollouts}
 
 
@@ -155,14 +153,13 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing
 
 
-def trained(server: Server, folder: Path, executor: Any = None) -> pco.Run:
+def trained(server: Server, folder: Path) -> pco.Run:
     """One short epoch, without validation."""
     rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
     return pco.optimize(
         pco.load(rows),
         reward,
         lm=server.spec,
-        executor=executor,
         config={
             "size": SIZE,
             "select": 2,
@@ -188,23 +185,3 @@ def test_the_settings_matter_to_this_server(tmp_path: Path) -> None:
             tmp_path / "policy.json", lm=server.spec, roles={"generator": {"temperature": 1.8}}
         )
         assert same.prompt(x) == run.policy.prompt(x) != warmer.prompt(x)
-
-
-def test_a_policy_judged_with_a_program_refuses_to_answer_without_it(tmp_path: Path) -> None:
-    server = Server()
-    server.default = decided(2)
-    with served(server):
-        run = trained(server, tmp_path, executor=staged)
-        run.policy.save(tmp_path / "policy.json")
-        bare = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
-        assert bare.prompt("How do I clean a lamp?")
-        with pytest.raises(pco.PcoError, match="judged with the program 'staged'"):
-            bare.answer("How do I clean a lamp?")
-        whole = pco.load_policy(tmp_path / "policy.json", lm=server.spec, executor=staged)
-        assert whole.answer("How do I clean a lamp?").startswith("Text ")
-
-        async def other(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
-            return (await lm(example.input, system=prompt)).text
-
-        with pytest.warns(UserWarning, match="judged with the program 'staged'"):
-            pco.load_policy(tmp_path / "policy.json", lm=server.spec, executor=other)

@@ -15,8 +15,9 @@ from promptcodebook.config import full_config
 from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.file import PolicyFile, read_policy_file
-from promptcodebook.types import Codebook, Instinct, Parameters
+from promptcodebook.policy.file import PolicyFile, StoredRanking, read_policy_file
+from promptcodebook.routing.ranking import BUCKETS, Vocabulary
+from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
 from tests.method.build import config
 
 TEXTS = ("rule zero", "rule one", "rule two", "rule three")
@@ -102,6 +103,7 @@ def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     assert '\n  "select": 2' in file.text()
     umlaut = file.model_copy(update={"base_prompt": "Grüße"})
     assert "Grüße" in umlaut.text()
+    assert [read(tmp_path, tree_of(select=s)).select for s in (1, 4)] == [1, 4]
 
 
 def test_what_older_files_leave_out_has_its_default(tmp_path: Path) -> None:
@@ -181,6 +183,7 @@ def test_a_new_field_with_a_default_changes_no_digest() -> None:
         ({"compose": "both"}, "compose: "),
         ({"format": "promptcodebook policy 3"}, "format: "),
         ({"colour": "red"}, "colour: "),
+        ({"templates": "default"}, "templates: "),
         ({"codebook": [{"text": ""}] * 4}, r"codebook\.0\.text: "),
         ({"codebook": [{"text": "a", "mood": 1}] * 4}, r"codebook\.0\.mood: "),
         ({"sampling": {"executor": {"model": "m"}}}, r"sampling\.executor\.model: "),
@@ -205,11 +208,6 @@ def test_templates_that_cannot_be_filled_are_refused(part: str, tmp_path: Path) 
         read(tmp_path, tree_of(templates=templates))
 
 
-def test_as_many_may_be_selected_as_there_are(tmp_path: Path) -> None:
-    assert read(tmp_path, tree_of(select=4)).select == 4
-    assert read(tmp_path, tree_of(select=1)).select == 1
-
-
 def test_what_is_no_json_and_what_is_not_there_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="is not a policy file: the file: "):
         read(tmp_path, "{")
@@ -230,8 +228,9 @@ def test_a_file_of_version_0_1_names_a_set_that_ships(tmp_path: Path) -> None:
     file = read(tmp_path, old)
     assert file.format == "promptcodebook policy 2"
     assert file.template_set["generator"] == load_templates("default")["generator"]
-    with pytest.raises(PolicyError, match="no set is called 'mine'"):
-        read(tmp_path, {**old, "templates": "mine"})
+    for name in ("mine", "../x"):
+        with pytest.raises(PolicyError, match=f"no set is called '{name}'"):
+            read(tmp_path, {**old, "templates": name})
 
 
 def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -308,13 +307,14 @@ def test_a_file_chooses_no_credential_even_where_it_is_trusted(tmp_path: Path) -
 
 def test_the_rows_with_one_prompt_are_named() -> None:
     file = file_of()
-    assert file.fixed_prompt("concat").text == "First.\n\n" + "\n".join(TEXTS) + "\n\nAs JSON."
-    with pytest.raises(PolicyError) as caught:
-        file.fixed_prompt("learned")
+    assert file.fixed_prompt("concat").text == file.concat
+    assert file.fixed_prompt("none").text == "First."
+    for row in ("learned", "untrained", "concatt"):
+        with pytest.raises(PolicyError, match="each input gets another") as caught:
+            file.fixed_prompt(row)
     assert caught.value.hint == (
         "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
     )
-    assert file.fixed_prompt("none").text == "First."
 
 
 def test_no_part_of_a_policy_can_be_changed() -> None:
@@ -361,13 +361,87 @@ def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> Non
         bare.fixed_prompt("present")
 
 
-def test_a_row_that_differs_by_input_has_no_prompt_of_its_own() -> None:
-    for row in ("learned", "untrained", "concatt"):
-        with pytest.raises(PolicyError, match="each input gets another"):
-            plain().fixed_prompt(row)
-
-
 def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
     broken = plain().model_copy(update={"base_prompt": "lamp \ud83d"})
     assert json.loads(broken.text())["base_prompt"] == "lamp \ud83d"
     assert broken.text().encode() and broken.digest != plain().digest
+
+
+# --- a ranking in the file ---
+VOCABULARY = Vocabulary.of([f"word{i} and word{i // 3}" for i in range(40)]).with_vectors(
+    [(i / 7, -1e-7 * i, 12345.6789 * i) for i in range(9)], 0.25
+)
+SIZE = BUCKETS + 3
+WORDS = Ranking(
+    rarity=VOCABULARY.rarity,
+    unit=0.00123,
+    weights=tuple(tuple((7 * b + k) % 2001 - 1000 for b in range(BUCKETS)) for k in range(3)),
+    bias=(0.5, -0.25, 0.125),
+    likeness=0.75,
+    more=-0.0625,
+)
+BOTH = replace(
+    WORDS,
+    weights=tuple((*row, 1, -2, 3) for row in WORDS.weights),
+    least=2,
+    outcomes=384,
+    kind="distilled",
+    center=VOCABULARY.center,
+    spread=VOCABULARY.spread,
+    words=VOCABULARY.words,
+)
+
+
+@pytest.mark.parametrize("ranking", [WORDS, BOTH], ids=["words", "both"])
+def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
+    stored = StoredRanking.of(ranking)
+    assert stored.ranking == ranking
+    assert StoredRanking.model_validate_json(stored.model_dump_json()).ranking == ranking
+    rows = (stored.rarity, stored.center, stored.spread, *stored.weights)
+    lengths = {len(row.split(" ")) for row in rows if row}
+    assert lengths <= {BUCKETS, SIZE, 3}, "a row is one text of numbers"
+
+
+def test_what_a_file_does_not_say_is_that_of_a_router_of_words_and_outcomes() -> None:
+    tree = StoredRanking.of(WORDS).model_dump()
+    for key in ("least", "outcomes", "kind", "center", "spread", "words"):
+        del tree[key]
+    assert StoredRanking.model_validate(tree).ranking == WORDS
+
+
+RARITY = f"Value error, rarity has {BUCKETS} numbers, each row of weights {SIZE}"
+SPREAD = "Value error, there are not as many numbers in center as in spread"
+BIAS = "Value error, there are not as many numbers in bias as rows of weights"
+
+
+@pytest.mark.parametrize(
+    ("edit", "fault"),
+    [
+        ({"rarity": "1.0 2.0"}, RARITY),
+        ({"weights": ("1 2", "3 4", "5 6")}, RARITY),
+        ({"weights": ()}, RARITY),
+        ({"weights": (*StoredRanking.of(BOTH).weights[:2], "1")}, RARITY),
+        ({"weights": StoredRanking.of(WORDS).weights}, RARITY),
+        ({"spread": "1 2"}, SPREAD),
+        ({"spread": ""}, SPREAD),
+        ({"bias": (0.5, -0.25)}, BIAS),
+        ({"bias": (0.5, -0.25, 0.125, 0.0)}, BIAS),
+        ({"weights": StoredRanking.of(BOTH).weights[:2]}, BIAS),
+        ({"rarity": "many"}, "could not convert"),
+        ({"weights": ("1.5 2",)}, "invalid literal"),
+        ({"words": 1.01}, "less than or equal to 1"),
+        ({"words": -0.01}, "greater than or equal to 0"),
+        ({"kind": "other"}, "'outcomes' or 'distilled'"),
+        ({"address": "http://theirs.test"}, "Extra inputs are not permitted"),
+    ],
+)
+def test_a_ranking_that_does_not_fit_together_is_refused(edit: dict[str, Any], fault: str) -> None:
+    tree = {**StoredRanking.of(BOTH).model_dump(), **edit}
+    with pytest.raises(ValidationError, match=fault):
+        StoredRanking.model_validate(tree)
+
+
+def test_a_ranking_that_was_read_stays_as_it_is() -> None:
+    """Its digest is that of the policy."""
+    with pytest.raises(ValidationError, match="frozen"):
+        StoredRanking.of(WORDS).unit = 2.0  # type: ignore[misc]

@@ -74,15 +74,6 @@ def test_a_response_has_the_prompt_and_the_route_beside_the_text() -> None:
     assert said.prompt in said._repr_html_()
 
 
-async def test_a_response_that_fails_says_where() -> None:
-    def breaks(prompt: str, example: Example, lm: Chat) -> str:
-        raise LookupError("no such order")
-
-    policy, _ = policy_of(file_of(program="breaks"), executor=breaks)
-    with pytest.raises(PolicyError, match="LookupError at execute: no such order"):
-        await policy.arespond("How far?")
-
-
 # --- inputs ---
 
 
@@ -211,14 +202,6 @@ def test_an_explanation_shows_doubt_and_reasons_where_there_are_any() -> None:
     assert "fallback" not in plain and "why" not in plain
     doubted = Explanation("x", Route((0,), fallback=True, analysis="so"), ((0, "a"),), "p")
     assert "route: 0 (by fallback)" in doubted._repr_html_() and "so" in doubted._repr_html_()
-
-
-def test_a_row_is_one_prompt_under_its_name() -> None:
-    policy, _ = policy_of(file_of(base_prompt="First."))
-    assert (policy.row("none").name, policy.row("none").prompt) == ("none", "First.")
-    assert policy.row("concat").prompt == policy.file.concat
-    with pytest.raises(PolicyError, match="each input gets another"):
-        policy.row("learned")
 
 
 # --- loading ---

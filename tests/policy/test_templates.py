@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,26 +104,6 @@ async def test_a_file_of_version_01_names_its_set_and_still_loads(
     assert same(await requests_of(old), await requests_in_training(templates))
     old.save(tmp_path / "new.json")
     assert read_policy_file(tmp_path / "new.json") == old
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        ({"format": "promptcodebook policy 1", "templates": "own"}, "no set is called 'own'"),
-        ({"format": "promptcodebook policy 1", "templates": "../x"}, "no set is called '../x'"),
-        ({"templates": "default"}, "templates: "),
-        ({"templates": {"encoder": "## user\n{taks}"}}, "templates"),
-    ],
-)
-def test_a_file_without_usable_templates_is_refused_by_its_name(
-    tmp_path: Path, edit: dict[str, Any], message: str
-) -> None:
-    (tmp_path / "edited.json").write_text(
-        json.dumps({**json.loads(policy_file("default").text()), **edit})
-    )
-    with pytest.raises(PolicyError, match=r"edited\.json is not a policy file") as error:
-        read_policy_file(tmp_path / "edited.json")
-    assert message in str(error.value)
 
 
 def test_an_unknown_placeholder_in_a_policy_file_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,26 +82,32 @@ class ScriptedRun:
     lost: Usage = Usage()
 
 
-def write_run(runs: Path, run: ScriptedRun | None = None) -> RunStore:
-    """The run's store, open for writing."""
+def write_run(
+    runs: Path,
+    run: ScriptedRun | None = None,
+    events: Iterable[Event] | None = None,
+    **header: Any,
+) -> RunStore:
+    """The run's store, open for writing; with these events and fields of its header, where given
+    ones differ from the script's."""
     run = run or ScriptedRun()
     lm = "simulated?load=0.2" if run.simulated else "http://user:hush@localhost:8000/v1#m"
     config = Config(size=run.size, select=run.select, seed=3).model_dump(mode="json")
     config["lm"] = lm
     config["critic"]["safety"] = False  # its hostile texts are there to be shown
     config["roles"]["critic"]["headers"] = {"Authorization": "Bearer hush"}
-    header = Header(
-        "",
-        "2026-01-31T15:45:02+00:00",
-        "0.1.0",
-        run.task,
-        "pco train",
-        config=config | run.config,
-        fingerprints={"train": "ab" * 32, "test": "cd" * 32},
-        private=run.private,
-    )
-    store = RunStore.create(runs, header)
-    for event in events_of(run):
+    fields: dict[str, Any] = {
+        "id": "",
+        "created": "2026-01-31T15:45:02+00:00",
+        "version": "0.1.0",
+        "task": run.task,
+        "command": "pco train",
+        "config": config | run.config,
+        "fingerprints": {"train": "ab" * 32, "test": "cd" * 32},
+        "private": run.private,
+    }
+    store = RunStore.create(runs, Header(**fields | header))
+    for event in events_of(run) if events is None else events:
         store.append(event)
     for role, calls in (("encoder", 90), ("executor", 300), ("critic", 120)):
         cost = None if role == "critic" else 0.01 * calls

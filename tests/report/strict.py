@@ -3,9 +3,15 @@ out."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from html import unescape
 from html.parser import HTMLParser
 
-from promptcodebook.report.html import read_script
+from promptcodebook.report.context import Context, Section
+from promptcodebook.report.pages import read_asset
+from promptcodebook.store.events import Event
+from promptcodebook.store.run import RunStore
 
 _VOID = frozenset({"br", "hr", "link", "meta"})
 _FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})
@@ -75,5 +81,27 @@ def read_page(source: str) -> Page:
     page.feed(source)
     page.close()
     page.faults += [f"<{tag}> is never closed" for tag in page._open]
-    page.faults += ["a script that is not ours" for text in page.scripts if text != read_script()]
+    page.faults += [
+        "a script that is not ours" for text in page.scripts if text != read_asset("chart.js")
+    ]
     return page
+
+
+def flat(markup: str) -> str:
+    """The words of a page, as a browser without eyes would read them."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def section(
+    store: RunStore,
+    make: Callable[[Context], Section],
+    inputs: Mapping[str, str] | None = None,
+    change: Callable[[Event], Event] = lambda event: event,
+) -> str:
+    """The markup of one section of the report, after all events; `change` alters them."""
+    made = make(Context.of(store, inputs or {}))
+    for event in store.events(full=True):
+        made.add(change(event))
+    shown = made.render()
+    assert read_page(shown).faults == []
+    return shown

@@ -14,27 +14,20 @@ import pytest
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.report import render_report
 from promptcodebook.report.codebook import CodebookSection
-from promptcodebook.report.context import Context, ReportSection
-from promptcodebook.report.history import FIRST, LAST, HistorySection
-from promptcodebook.store.events import Started, Stepped
+from promptcodebook.report.context import Context
+from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rewrite, Variable
 from tests.report.scripted_run import ScriptedRun
-from tests.report.strict import read_page
+from tests.report.strict import flat, section
 
-Write = Callable[[ScriptedRun], RunStore]
+Write = Callable[..., RunStore]
 
 READABLE: dict[str, Any] = {"roles": {}}
 """In place of the scripted run's header with a key in it, which no command but the report reads."""
 STOPPED = ScriptedRun(steps=25, verdict=False, hostile="", config=READABLE)
 """Validated after steps 10 and 20, better each time, and stopped after step 25."""
-
-
-def rendered(store: RunStore, make: Callable[[Context], ReportSection]) -> str:
-    section = make(Context.of(store, {}))
-    for event in store.events(full=True):
-        section.add(event)
-    return section.render().markup
 
 
 def cells(markup: str) -> list[list[str]]:
@@ -70,7 +63,7 @@ def test_the_codebook_is_the_one_that_every_other_command_takes(
     rewritten = Counter(
         r.variable for s in store.steps() if s.index <= step for r in s.rewrites if r.kept
     )
-    markup = rendered(store, CodebookSection)
+    markup = section(store, CodebookSection)
     name = "the untrained state" if step < 0 else f"the state after step {step + 1},"
     assert f"The codebook as it is deployed: {name}" in markup
     for k, (entry, row) in enumerate(zip(reference.file.codebook, cells(markup), strict=True)):
@@ -82,13 +75,13 @@ def test_the_codebook_is_the_one_that_every_other_command_takes(
 
 
 def test_the_top_of_the_page_names_the_deployed_state(write: Write) -> None:
-    text = " ".join(read_page(render_report(write(STOPPED))).texts)
+    text = flat(render_report(write(STOPPED)))
     assert "deployed the state after step 20" in text
 
 
 def test_the_titles_of_the_biographies_are_the_deployed_texts(write: Write) -> None:
     store = write(STOPPED)
-    titles = re.findall(r'<span class="text">(.*?)</span>', rendered(store, HistorySection))
+    titles = re.findall(r'<span class="text">(.*?)</span>', section(store, HistorySection))
     assert titles == [entry.text for entry in policy_of(store).file.codebook]
     assert titles != list(store.outline().parameters.codebook.texts)  # type: ignore[union-attr]
 
@@ -114,7 +107,7 @@ def test_what_was_rewritten_after_the_deployed_state_stands_below_the_mark(write
         for rewrite in step.rewrites:
             if rewrite.kept:
                 kept.setdefault(rewrite.variable, []).append(step.index + 1)
-    timelines = biographies(rendered(store, HistorySection))
+    timelines = biographies(section(store, HistorySection))
     variables: tuple[Variable, ...] = (*range(16), "encoder", "generator")
     crossed = 0
     for variable, timeline in zip(variables, timelines, strict=False):
@@ -127,43 +120,41 @@ def test_what_was_rewritten_after_the_deployed_state_stands_below_the_mark(write
     assert timelines[-1] == ["at first"], "no policy carries ψ"
 
 
-def long_history(store: RunStore, rewrites: int) -> Any:
+def long_history(store: RunStore, rewrites: int) -> str:
     """Instinct 0 rewritten at every step, and refused as often."""
-    section = HistorySection(Context.of(store, {}))
+    made = HistorySection(Context.of(store, {}))
     events = list(store.events(full=True))
-    section.add(next(e for e in events if isinstance(e, Started)))
+    made.add(next(e for e in events if isinstance(e, Started)))
     stepped = next(e for e in events if isinstance(e, Stepped))
     for index in range(rewrites):
         rewrite = Rewrite(0, f"old {index}", f"new {index}", f"gradient {index}", kept=True)
         refused = Rewrite(0, "old", "bad", "g", kept=False, reason=f"leak: example {index}")
-        section.add(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
-    return section.render().markup
+        made.add(Stepped(replace(stepped.step, index=index, rewrites=(rewrite, refused))))
+    return made.render()
 
 
-def test_history_says_what_maintenance_did_and_why(write: Write) -> None:
-    store = write(STOPPED)
-    section = HistorySection(Context.of(store, {}))
-    for event in store.events(full=True):
-        if isinstance(event, Stepped):
-            tidy = Rewrite(0, "old", "new", "g", True, "c5 was a twin", origin="merge")
-            event = Stepped(replace(event.step, rewrites=(tidy,)))
-        section.add(event)
-    page = read_page(section.render().markup)
-    assert page.faults == [] and "merge: c5 was a twin" in page.text
+def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Write) -> None:
+    tidy = Rewrite(0, "a word, b", "a line, b <b>", "g", True, "c5 was a twin", origin="merge")
+
+    def tidied(event: Event) -> Event:
+        stepped = isinstance(event, Stepped)
+        return Stepped(replace(event.step, rewrites=(tidy,))) if stepped else event
+
+    markup = section(write(STOPPED), HistorySection, change=tidied)
+    assert "merge: c5 was a twin" in markup
+    diff = "a <del>word</del><ins>line</ins>, b <ins>&lt;b&gt;</ins></blockquote>"
+    assert f'<blockquote class="diff">{diff}' in markup
 
 
 def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(write: Write) -> None:
-    markup = long_history(write(STOPPED), 100)
-    page = read_page(markup)
-    assert page.faults == []
-    text = re.sub(r"\s+", " ", page.text)
+    text = flat(long_history(write(STOPPED), 100))
     assert "100 rewrites were kept and 100 refused" in text
     assert "80 rewrites made after it are below the mark" in text
     assert "100 kept (80 not deployed), 100 refused" in text
     assert f"{80 - FIRST - LAST} rewrites left out" in text
     assert "100 × leak" in text
-    assert "gradient 0" in text and "gradient 99" in text
-    assert "gradient 50" not in text
+    assert "gradient 0" in text and "gradient 99" in text and "gradient 50" not in text
+    assert text.count("refused: leak: example") == REFUSED
 
 
 def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best
-from promptcodebook.report.context import Context, DeployedState, ReportSection
+from promptcodebook.report.context import Context, DeployedState
 from promptcodebook.report.judged import (
     MOST,
     JudgedSection,
@@ -19,31 +19,15 @@ from promptcodebook.report.judged import (
     UseSection,
     pairs_of,
 )
-from promptcodebook.report.summary import VerdictSection, masthead
+from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Started
-from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Rollout, Route
 from tests.report.scripted_run import HOSTILE, ScriptedRun
-from tests.report.strict import Page, read_page
+from tests.report.strict import flat, read_page, section
 
-Write = Callable[[ScriptedRun], RunStore]
-
-
-def shown(
-    store: RunStore, make: Callable[[Context], ReportSection], inputs: dict[str, str] | None = None
-) -> Page:
-    section = make(Context.of(store, inputs or {}))
-    for event in store.events(full=True):
-        section.add(event)
-    page = read_page(section.render().markup)
-    assert page.faults == []
-    return page
-
-
-def flat(page: Page) -> str:
-    return re.sub(r"\s+", " ", page.text)
+Write = Callable[..., RunStore]
 
 
 def evaluation(name: str, *rewards: float | None) -> Evaluation:
@@ -53,29 +37,18 @@ def evaluation(name: str, *rewards: float | None) -> Evaluation:
 
 
 def test_pairs_come_as_wins_then_losses_then_ties_the_greatest_difference_first() -> None:
+    """A row without a reward earned nothing; an example of one row makes no pair."""
     first = evaluation("present", 0.5, 0.5, 0.9, 1.0, 0.2, None)
-    second = evaluation("learned", 0.6, 0.5, 0.1, 0.9, 1.0, 0.0)
-    found = [(p.second.example_id, p.outcome) for p in pairs_of(first, second)]
-    assert found == [
-        ("e4", "win"),
-        ("e0", "win"),
-        ("e2", "loss"),
-        ("e3", "loss"),
-        ("e1", "tie"),
-        ("e5", "tie"),
-    ]
-
-
-def test_examples_of_one_row_only_make_no_pair() -> None:
-    assert len(pairs_of(evaluation("a", 1.0), evaluation("b", 1.0, 0.0))) == 1
+    second = evaluation("learned", 0.6, 0.5, 0.1, 0.9, 1.0, 0.0, 1.0)
+    found = [f"{p.second.example_id} {p.outcome}" for p in pairs_of(first, second)]
+    assert found == ["e4 win", "e0 win", "e2 loss", "e3 loss", "e1 tie", "e5 tie"]
 
 
 def test_test_examples_are_titled_by_their_input_and_say_that_they_are_a_sample(
     write: Write,
 ) -> None:
     inputs = {f"test-{i}": f"Question {i}?\n{HOSTILE}" for i in range(60)}
-    page = shown(write(ScriptedRun(steps=2)), JudgedSection, inputs)
-    text = flat(page)
+    text = flat(section(write(ScriptedRun(steps=2)), JudgedSection, inputs))
     assert "learned against present on 60 test examples: 18 wins, 0 losses, 42 ties" in text
     assert "Shown here, a sample: 12 wins" in text
     titles = re.findall(r"win Question (\d+)\? ", text)
@@ -98,45 +71,31 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
         store.append(Compared(each))
     rows = conclude([Entry(each.name, each) for each in judged], Terms(3)).table.as_json()
     store.append(Concluded("Unclear.", None, rows))
-    section = JudgedSection(replace(Context.of(store, {}), deployed=deployed_with(store, later)))
-    parameters = replace(store.parameters_at(-1), codebook=first)
-    section.add(Started(parameters, "expert"))
+    parameters = replace(store.parameters_at(-1), codebook=later)
+    deployed = DeployedState(State.first(parameters), Best(None, -1))
+    made = JudgedSection(replace(Context.of(store, {}), deployed=deployed))
+    made.add(Started(replace(parameters, codebook=first), "expert"))
     for each in judged:
-        section.add(Compared(each))
-    page = read_page(section.render().markup)
+        made.add(Compared(each))
+    page = read_page(made.render())
     assert said in page.texts
     assert not ({"as it began", "as deployed"} - {said}) & set(page.texts)
-
-
-def deployed_with(store: RunStore, codebook: Codebook) -> DeployedState:
-    parameters = replace(store.parameters_at(-1), codebook=codebook)
-    return DeployedState(State.first(parameters), Best(None, -1))
 
 
 def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
     store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
-    assert "Nothing was compared" in flat(shown(store, JudgedSection))
+    assert "Nothing was compared" in flat(section(store, JudgedSection))
 
 
-def test_the_texts_of_the_fixed_prompts_stand_in_full(write: Write) -> None:
-    page = shown(write(ScriptedRun(steps=2, hostile="")), PromptsSection)
+def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Write) -> None:
+    page = read_page(section(write(ScriptedRun(steps=2, hostile="")), PromptsSection))
     prompt = "Answer briefly and check the constraints. " * 2
     assert page.texts.count(prompt) == 5 and "concat" in page.texts
-
-
-def test_of_private_data_no_prompt_is_shown(write: Write) -> None:
-    page = shown(write(ScriptedRun(steps=2, private=True)), PromptsSection)
-    assert "Left out" in page.text and "Answer briefly" not in page.text
-
-
-def test_the_present_prompt_is_shown_before_there_is_a_verdict(tmp_path: Any) -> None:
-    header = Header("", "2026-01-31T15:45:02+00:00", "0.2.0", present="Be <brief>.")
-    store = RunStore.create(tmp_path, header)
-    try:
-        assert "Be <brief>." in shown(store, PromptsSection).texts
-    finally:
-        store.close()
+    private = flat(section(write(ScriptedRun(steps=2, private=True)), PromptsSection))
+    assert "Left out" in private and "Answer briefly" not in private
+    present = write(present="Be <brief>.")  # there is no verdict yet
+    assert "Be <brief>." in flat(section(present, PromptsSection))
 
 
 @pytest.mark.parametrize(
@@ -154,60 +113,44 @@ def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) 
     concluded = store.outline().conclusion
     assert concluded is not None
     store.append(replace(concluded, deploy=deploy))
-    assert said.replace("RUN", store.header.id) in shown(store, UseSection).texts
+    text = flat(section(store, UseSection))
+    assert said.replace("RUN", store.header.id) in text
+    others = {"serve": "pco serve", "alone": "prints it, alone", "show": "codebook show"}
+    assert sum(words in text for words in others.values()) == (deploy != "untrained")
 
 
-def test_a_run_that_was_stopped_says_what_to_type(write: Write) -> None:
-    store = write(ScriptedRun(steps=2, verdict=False, hostile=""))
-    store.append(Ended("budget", hint="pco train --resume it --budget MORE"))
-    for make in (UseSection, VerdictSection):
-        assert "pco train --resume it --budget MORE" in shown(store, make).texts
-    assert "pco train --resume it" in masthead(Context.of(store, {})).markup
-
-
-def test_a_run_that_was_cut_off_says_what_to_type_and_one_at_work_does_not(write: Write) -> None:
+def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: Write) -> None:
     store = write(ScriptedRun(steps=2, verdict=False, hostile=""))
     typed = f"pco train --resume {store.header.id}"
-    assert typed not in shown(store, UseSection).texts
-    path = store.path
+    assert typed not in section(store, UseSection)
     store.close()
-    again = RunStore.open(path)
-    try:
-        assert typed in shown(again, UseSection).texts
-        assert "no: it was cut off" in masthead(Context.of(again, {})).markup
-    finally:
-        again.close()
+    again = RunStore.open(store.path)
+    assert typed in section(again, UseSection)
+    assert ("ended", "no: it was cut off") in facts(Context.of(again, {}))
+    again.close()
+    stopped = write(ScriptedRun(steps=2, verdict=False, hostile="", task="other"))
+    stopped.append(Ended("budget", hint="pco train --resume it --budget MORE"))
+    for make in (UseSection, VerdictSection):
+        assert "pco train --resume it --budget MORE" in section(stopped, make)
+    assert ("next", "pco train --resume it --budget MORE") in facts(Context.of(stopped, {}))
 
 
-def test_the_masthead_names_model_budget_plan_and_splits(tmp_path: Any) -> None:
+def test_the_facts_name_model_budget_plan_and_splits(write: Write) -> None:
     config: dict[str, Any] = {
         "lm": "http://localhost:8000/v1#m",
         "roles": {"critic": {"model": "openai/big"}},
         "budget": {"calls": 900, "tokens": None, "usd": 5},
         "update": {"epochs": 7, "steps_per_epoch": "all", "batch_size": 15},
     }
-    sizes = {"train": 40, "val": 20, "test": 60}
-    header = Header("", "2026-01-31T15:45:02+00:00", "0.2.0", config=config, sizes=sizes)
-    store = RunStore.create(tmp_path, header)
-    try:
-        text = flat(read_page(masthead(Context.of(store, {})).markup))
-    finally:
-        store.close()
-    assert "model executor: http://localhost:8000/v1#m; critic: openai/big" in text
-    assert "data 40 train, 20 val, 60 test steps 0 of 21" in text
-    assert "budget 900 calls, $5.00 spent" in text
+    store = write(config=config, sizes={"train": 40, "val": 20, "test": 60})
+    named = dict(facts(Context.of(store, {})))
+    assert named["model"] == "executor: http://localhost:8000/v1#m; critic: openai/big"
+    assert named["data"] == "40 train, 20 val, 60 test" and named["steps"] == "0 of 21"
+    assert named["budget"] == "900 calls, $5.00"
 
 
-def test_a_row_without_reward_is_a_tie_where_the_other_earned_nothing() -> None:
-    (pair,) = pairs_of(evaluation("a", None), evaluation("b", 0.0))
-    assert pair.outcome == "tie"
-
-
-def test_a_conclusion_without_rows_names_nothing_to_deploy(tmp_path: Any) -> None:
-    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.2.0"))
+def test_a_conclusion_without_rows_names_nothing_to_deploy(write: Write) -> None:
+    store = write()
     store.append(Compared(evaluation("present", 1.0)))
     store.append(Concluded("There is no test split, so nothing was judged.", None))
-    try:
-        assert "names nothing to deploy" in shown(store, UseSection).text
-    finally:
-        store.close()
+    assert "names nothing to deploy" in flat(section(store, UseSection))

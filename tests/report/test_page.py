@@ -17,14 +17,13 @@ from promptcodebook.calls import ROLES
 from promptcodebook.errors import StoreError
 from promptcodebook.report import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
-from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Instinct, Parameters
 from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of
 from tests.report.strict import read_page
 
-Write = Callable[[ScriptedRun], RunStore]
+Write = Callable[..., RunStore]
 
 
 def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(write: Write) -> None:
@@ -65,28 +64,24 @@ def test_every_figure_and_table_says_simulated(write: Write) -> None:
     assert "comes from a simulated model" in page.text
 
 
+SERVED = "http://localhost:9000/v1#"
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("config", "simulated"),
     [
-        {"lm": "http://localhost:9000/v1#simulated"},
-        {"lm": "http://localhost:9000/v1#simulated?load=0.2"},
-        {"lm": "http://localhost:9000/v1#m", "roles": {"judge": {"model": "simulated"}}},
+        ({"lm": f"{SERVED}simulated"}, True),
+        ({"lm": f"{SERVED}simulated?load=0.2"}, True),
+        ({"lm": f"{SERVED}m", "roles": {"judge": {"model": "simulated"}}}, True),
+        ({"lm": f"{SERVED}not-simulated"}, False),
     ],
-    ids=["served", "served with parameters", "one role"],
+    ids=["served", "served with parameters", "one role", "another name"],
 )
-def test_a_model_served_as_simulated_counts_as_simulated(
-    write: Write, config: dict[str, Any]
+def test_figures_are_marked_where_any_model_is_simulated(
+    write: Write, config: dict[str, Any], simulated: bool
 ) -> None:
     page = read_page(render_report(write(ScriptedRun(steps=2, simulated=False, config=config))))
-    assert all(caption.startswith("simulated") for caption in page.captions)
-
-
-def test_a_model_with_another_name_is_not_simulated(write: Write) -> None:
-    named = ScriptedRun(
-        steps=2, simulated=False, config={"lm": "http://localhost:9000/v1#not-simulated"}
-    )
-    page = read_page(render_report(write(named)))
-    assert not any(caption.startswith("simulated") for caption in page.captions)
+    assert {caption.startswith("simulated") for caption in page.captions} == {simulated}
 
 
 def test_a_run_with_an_lm_object_says_so(write: Write) -> None:
@@ -158,56 +153,31 @@ def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
     strong = [unescape(name) for name in re.findall(r"<strong>(.*?)</strong>", source)]
     assert strong == [printable(name) for name, _, _ in rows]
     assert {printable(title) for _, title, _ in rows} <= set(page.texts)
-    assert re.findall(r'<circle cx="[^"]*" cy="[^"]*" r="5.5" class="(\w+)"/>', source) == [
-        "soft",
-        "soft",
-        "main",
-    ]
+    looks = re.findall(r'<circle class="(\w+)" cx="[^"]*" cy="[^"]*" r="5.5"/>', source)
+    assert looks == ["soft", "soft", "main"]
 
 
-def test_a_verdict_of_version_0_1_has_rows_without_titles(tmp_path: Path) -> None:
+def test_a_verdict_of_version_0_1_has_rows_without_titles(write: Write) -> None:
     (rows,) = (e.rows for e in events_of(ScriptedRun(steps=1)) if isinstance(e, Concluded))
     old = [{key: value for key, value in row.items() if key != "title"} for row in rows]
     assert old != list(rows)
-    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
+    store = write()
     store.append(Concluded("Worth deploying.", True, tuple(old)))
-    try:
-        page = read_page(render_report(store))
-    finally:
-        store.close()
-    assert page.faults == []
-    assert "learned" in page.texts
+    page = read_page(render_report(store))
+    assert page.faults == [] and "learned" in page.texts
 
 
-def test_a_run_without_a_verdict_says_so_and_shows_the_rest(write: Write) -> None:
+def test_a_run_that_is_not_at_its_end_has_a_page(write: Write) -> None:
     page = read_page(render_report(write(ScriptedRun(steps=4, verdict=False))))
-    assert page.faults == []
-    assert "This run has no verdict yet" in page.text
-    assert "Codebook" in page.text
-
-
-def test_a_run_that_never_began_still_has_a_page(tmp_path: Path) -> None:
-    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
-    try:
-        page = read_page(render_report(store))
-    finally:
-        store.close()
-    assert page.faults == []
-    assert "This run has no codebook." in page.text
-
-
-def test_a_run_without_a_step_still_has_a_page(tmp_path: Path) -> None:
-    store = RunStore.create(tmp_path, Header("", "2026-01-31T15:45:02+00:00", "0.1.0"))
+    assert page.faults == [] and "This run has no verdict yet" in page.text
+    never_began = write()
+    page = read_page(render_report(never_began))
+    assert page.faults == [] and "This run has no codebook." in page.text
     parameters = Parameters("e", "g", Codebook((Instinct("Only one."),)), "c")
-    store.append(Started(parameters, "expert"))
-    store.append(Ended("failed", "EndpointDown: nothing <answers>"))
-    try:
-        page = read_page(render_report(store))
-    finally:
-        store.close()
-    assert page.faults == []
-    assert "Only one." in page.text
-    assert "nothing <answers>" in page.text
+    never_began.append(Started(parameters, "expert"))
+    never_began.append(Ended("failed", "EndpointDown: nothing <answers>"))
+    page = read_page(render_report(never_began))
+    assert page.faults == [] and "Only one." in page.text and "nothing <answers>" in page.text
 
 
 def test_write_report_replaces_the_file_as_a_whole(write: Write, tmp_path: Path) -> None:

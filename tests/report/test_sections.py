@@ -11,67 +11,36 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, utilisation_bound
 from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, ReportSection
+from promptcodebook.report.context import Context, Section
 from promptcodebook.report.curves import WINDOW, CurvesSection
-from promptcodebook.report.history import word_diff
 from promptcodebook.report.operation import IncidentsSection, SpendSection
 from promptcodebook.report.page import MOST, ExamplesSection
-from promptcodebook.report.summary import masthead
-from promptcodebook.report.svg import Chart, Line, ticks
-from promptcodebook.store.events import Started, Stepped
+from promptcodebook.report.summary import facts
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.units import number
 from tests.report.scripted_run import ScriptedRun
-from tests.report.strict import Page, read_page
+from tests.report.strict import flat, read_page, section
 
-Write = Callable[[ScriptedRun], RunStore]
-
-
-def shown(store: RunStore, make: Callable[[Context], ReportSection]) -> Page:
-    section = make(Context.of(store, {}))
-    for event in store.events(full=True):
-        section.add(event)
-    return read_page(section.render().markup)
-
-
-def flat(page: Page) -> str:
-    return re.sub(r"\s+", " ", page.text)
-
-
-def test_a_word_diff_marks_what_came_and_went() -> None:
-    diff = word_diff("Count the words, always.", "Count the lines, always <b>.")
-    assert diff.markup == (
-        "Count the <del>words</del><ins>lines</ins>, always <ins>&lt;b&gt;</ins>."
-    )
-
-
-def test_very_long_texts_are_shown_whole_not_compared() -> None:
-    before, after = "a " * 5000, "b " * 5000
-    assert word_diff(before, after).markup == f"<del>{before}</del><ins>{after}</ins>"
+Write = Callable[..., RunStore]
 
 
 def test_examples_are_few_distinct_and_from_all_kinds(write: Write) -> None:
-    page = shown(write(ScriptedRun(steps=40, hostile="")), ExamplesSection)
-    named = re.findall(r"train-\d+-\d+", page.text)
+    text = flat(section(write(ScriptedRun(steps=40, hostile="")), ExamplesSection))
+    named = re.findall(r"train-\d+-\d+", text)
     assert len(named) == len(set(named)) == MOST
     for kind in ("best", "worst", "failed", "explored route", "encoder's route"):
-        assert kind in page.texts
-    best = re.search(r"best train-\S+ step \d+, reward (\S+)", flat(page))
-    worst = re.search(r"worst train-\S+ step \d+, reward (\S+)", flat(page))
+        assert f"{kind} train-" in text
+    best = re.search(r"best train-\S+ step \d+, reward (\S+)", text)
+    worst = re.search(r"worst train-\S+ step \d+, reward (\S+)", text)
     assert best is not None and worst is not None
     assert float(best[1]) > float(worst[1])
 
 
 def test_an_example_shows_the_instincts_as_they_were_when_it_was_routed(write: Write) -> None:
-    store = write(ScriptedRun(steps=2, size=4, select=4, verdict=False, hostile=""))
-    origin = store.parameters_at(-1).codebook.texts
-    section = ExamplesSection(Context.of(store, {}))
-    for event in store.events(full=True):
-        section.add(event)
-        if isinstance(event, Stepped):
-            break
-    page = read_page(section.render().markup)
-    assert set(origin) <= set(page.texts)
+    store = write(ScriptedRun(steps=1, size=4, select=4, verdict=False, hostile=""))
+    page = read_page(section(store, ExamplesSection))
+    assert set(store.parameters_at(-1).codebook.texts) <= set(page.texts)
     assert "above all in step 0" not in page.text
 
 
@@ -79,61 +48,55 @@ SHORT = ScriptedRun(steps=12, size=4, select=2, verdict=False, hostile="")
 
 
 @pytest.mark.parametrize("make", [CurvesSection, RoutingSection])
-def test_an_instinct_that_maintenance_made_anew_is_counted_from_there(
-    write: Write, make: Callable[[Context], ReportSection]
+def test_an_instinct_that_maintenance_replaced_is_counted_from_there(
+    write: Write, make: type[Section]
 ) -> None:
-    store = write(SHORT)
-    section = make(Context.of(store, {}))
-    for event in store.events(full=True):
+    def replaced(event: Event) -> Event:
         if isinstance(event, Stepped) and event.step.index >= 6:
-            event = Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
-        section.add(event)
-    page = read_page(section.render().markup)
-    assert page.faults == [] and ": -" not in page.text
+            return Stepped(replace(event.step, selected=(1, *event.step.selected[1:])))
+        return event
+
+    assert ": -" not in section(write(SHORT), make, change=replaced)
 
 
 def test_selections_of_before_the_run_are_no_selections_of_its_first_step(write: Write) -> None:
     """`init.kind = file` begins with the counts of a policy."""
-    store = write(SHORT)
-    section = RoutingSection(Context.of(store, {}))
-    zeros = (0.0,) * 4
-    for event in store.events(full=True):
+
+    def begun(event: Event) -> Event:
+        zeros = (0.0,) * 4
         if isinstance(event, Started):
-            event = replace(event, statistics=RoutingStatistics(zeros, zeros, (700,) * 4, zeros))
-        elif isinstance(event, Stepped):
+            return replace(event, statistics=RoutingStatistics(zeros, zeros, (700,) * 4, zeros))
+        if isinstance(event, Stepped):
             counts = tuple(700 + n for n in event.step.selected)
-            event = Stepped(replace(event.step, selected=counts))
-        section.add(event)
-    assert section.render().markup == rendered_plain(store)
+            return Stepped(replace(event.step, selected=counts))
+        return event
 
-
-def rendered_plain(store: RunStore) -> str:
-    section = RoutingSection(Context.of(store, {}))
-    for event in store.events(full=True):
-        section.add(event)
-    return section.render().markup
+    store = write(SHORT)
+    assert section(store, RoutingSection, change=begun) == section(store, RoutingSection)
+    now = r"last 10 steps: from \S+ at 1 to \S+ at 12"
+    plain = re.findall(now, section(store, CurvesSection))
+    assert len(plain) == 2 and re.findall(now, section(store, CurvesSection, change=begun)) == plain
 
 
 def test_the_heatmap_of_a_long_run_is_gathered_into_columns(write: Write) -> None:
-    page = shown(write(ScriptedRun(steps=130, batch=1, hostile="")), RoutingSection)
-    assert "a column is 3 steps" in flat(page)
-    titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", flat(page))
+    text = flat(section(write(ScriptedRun(steps=130, batch=1, hostile="")), RoutingSection))
+    assert "a column is 3 steps" in text
+    titles = re.findall(r"steps (\d+) to (\d+): (\d+) times", text)
     assert {int(first) for first, _, _ in titles} == set(range(1, 128, 3))
-    assert re.search(r"instinct \d+, step 130: \d+ times", flat(page))
+    assert re.search(r"instinct \d+, step 130: \d+ times", text)
     assert len({first for first, _, _ in titles}) < MOST_COLUMNS
 
 
 def test_the_heatmap_counts_every_selection_once(write: Write) -> None:
     store = write(ScriptedRun(steps=20, hostile=""))
-    page = shown(store, RoutingSection)
-    times = [int(n) for n in re.findall(r"instinct \d+, step \d+: (\d+) times", flat(page))]
+    text = flat(section(store, RoutingSection))
+    times = [int(n) for n in re.findall(r"instinct \d+, step \d+: (\d+) times", text)]
     assert sum(times) == sum(store.outline().selected)
 
 
 def test_incidents_show_counts_failures_and_the_first_traceback(write: Write) -> None:
     store = write(ScriptedRun(hostile=""))
-    page = shown(store, IncidentsSection)
-    text = flat(page)
+    text = flat(section(store, IncidentsSection))
     failures = sum(
         t.rollout.failure is not None for step in store.steps(traces=True) for t in step.traces
     )
@@ -146,7 +109,7 @@ def test_incidents_show_counts_failures_and_the_first_traceback(write: Write) ->
 
 
 def test_an_unknown_price_is_never_shown_as_nothing(write: Write) -> None:
-    text = flat(shown(write(ScriptedRun(steps=1)), SpendSection))
+    text = flat(section(write(ScriptedRun(steps=1)), SpendSection))
     assert "The price of critic is unknown" in text
     assert "the other roles come to $3.90" in text
     assert re.search(r"all roles .* unknown", text)
@@ -155,12 +118,12 @@ def test_an_unknown_price_is_never_shown_as_nothing(write: Write) -> None:
 
 def test_what_was_lost_to_failures_stands_apart_from_what_was_paid(write: Write) -> None:
     store = write(ScriptedRun(steps=1))
-    plain = flat(shown(store, SpendSection))
+    plain = flat(section(store, SpendSection))
     log, most = store.attempt_log, Usage(1, 1000, 500, 0, 0.25)
     for _ in range(2):
         log.end(log.begin("executor", most), "executor", most, True)
     store.flush()
-    text = flat(shown(store, SpendSection))
+    text = flat(section(store, SpendSection))
     told = "Lost to failures, beside the above: 2 calls, up to 3,000 tokens and $0.50."
     assert told in text and "Lost" not in plain
     assert text.replace(f"{told} ", "") == plain
@@ -170,17 +133,17 @@ def test_what_was_spent_stands_beside_the_limits_of_the_budget(write: Write) -> 
     config = {"budget": {"calls": 600, "tokens": 400_000, "usd": None}}
     store = write(ScriptedRun(steps=1, lost=Usage(3, 8000, 4000, 0, 0.5), config=config))
     spent = "513 of 600 calls, 262k of 400k tokens, cost unknown"
-    assert f"Of the budget: {spent}." in flat(shown(store, SpendSection))
-    facts = flat(read_page(masthead(Context.of(store, {})).markup))
-    assert f"{spent} (of it lost to failures: 3 calls, up to 12k tokens and $0.50)" in facts
+    assert f"Of the budget: {spent}." in flat(section(store, SpendSection))
+    named = dict(facts(Context.of(store, {})))
+    assert (
+        f"{spent} (of it lost to failures: 3 calls, up to 12k tokens and $0.50)" == named["spent"]
+    )
 
 
 def test_a_run_without_a_budget_speaks_of_none(write: Write) -> None:
     store = write(ScriptedRun(steps=1))
-    assert "budget" not in flat(shown(store, SpendSection))
-    assert "510 calls, 250k tokens, cost unknown started" in flat(
-        read_page(masthead(Context.of(store, {})).markup)
-    )
+    assert "budget" not in flat(section(store, SpendSection))
+    assert dict(facts(Context.of(store, {})))["spent"] == "510 calls, 250k tokens, cost unknown"
 
 
 def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) -> None:
@@ -191,7 +154,7 @@ def test_the_bound_of_theorem_3_stands_beside_what_was_measured(write: Write) ->
         for t in step.traces
         if t.unit is not None and t.rollout.route is not None and t.rollout.route.explored
     ]
-    text = flat(shown(store, TheorySection))
+    text = flat(section(store, TheorySection))
     assert f"after {len(explored)} explored examples" in text
     for wide in (False, True):
         bound = utilisation_bound(16, 4, len(explored), 0.5, wide=wide)
@@ -207,7 +170,7 @@ def test_the_residual_of_theorem_5_says_whether_the_critic_s_own_is_in_it(write:
             if t.residual is not None:
                 found["critic" in t.gradients.severity].append(t.residual)
     assert all(found.values())
-    text = flat(shown(store, TheorySection))
+    text = flat(section(store, TheorySection))
     over = {True: "g φ, g C and g ψ", False: "that of g ψ was not given"}
     for whole, deltas in found.items():
         largest, mean = max(map(abs, deltas)), sum(deltas) / len(deltas)
@@ -218,42 +181,13 @@ def test_the_residual_of_theorem_5_says_whether_the_critic_s_own_is_in_it(write:
 
 def test_theorem_3_is_left_out_for_other_exploration(write: Write) -> None:
     run = ScriptedRun(steps=1, config={"explore": {"policy": "uniform"}})
-    assert "this run explored otherwise" in flat(shown(write(run), TheorySection))
+    assert "this run explored otherwise" in flat(section(write(run), TheorySection))
 
 
 def test_curves_follow_the_steps(write: Write) -> None:
     store = write(ScriptedRun(steps=12, hostile=""))
     first = next(store.steps(traces=True))
     rewards = [t.rollout.reward for t in first.traces if t.rollout.reward is not None]
-    page = shown(store, CurvesSection)
-    assert page.faults == []
-    label = f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to"
-    section = CurvesSection(Context.of(store, {}))
-    for event in store.events(full=True):
-        section.add(event)
-    assert label in section.render().markup
-    assert f"last {WINDOW} steps" in page.text
-    assert "best 0.675" in page.text
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
-        (0, 50, [0, 20, 40]),
-        (3, 3, [3]),
-        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
-
-
-def test_a_chart_without_points_says_so_and_one_point_is_drawn(write: Write) -> None:
-    context = Context.of(write(ScriptedRun(steps=1)), {})
-    empty = context.chart("c", Chart("t", "x", [Line("a", [])]))
-    assert "Nothing to draw" in empty.markup
-    assert context.chart("c", Chart("t", "x", [Line("a", [(1, float("nan"))])])) == empty
-    single = read_page(context.chart("c", Chart("t", "x", [Line("a", [(1.0, 0.5)])])).markup)
-    assert single.faults == []
-    assert "circle" in single.tags
+    markup = section(store, CurvesSection)
+    assert f"batch mean: from {sum(rewards) / len(rewards):.3g} at 1 to" in markup
+    assert f"last {WINDOW} steps" in markup and ">best 0.675</text>" in markup

@@ -81,6 +81,7 @@ VECTORS = ((1.0, 5.0, 2.0), (3.0, 5.0, -4.0), (2.0, 5.0, 0.123456789), (8.0, 5.0
 
 
 def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
+    """Words may count for nothing beside them."""
     vocabulary = Vocabulary.of(TEXTS).with_vectors(VECTORS, 0.25)
     assert vocabulary.center == (3.5, 5.0, float(f"{(2 - 4 + 0.123456789 + 1) / 4:.5g}"))
     assert vocabulary.spread[:2] == (float(f"{math.sqrt(29 / 4):.5g}"), 0.0)
@@ -94,9 +95,6 @@ def test_embeddings_are_centred_and_scaled_by_the_training_inputs() -> None:
         (2.0 - vocabulary.center[2]) / vocabulary.spread[2],
     ]
     assert features[BUCKETS] / features[BUCKETS + 2] == pytest.approx(scaled[0] / scaled[1])
-
-
-def test_words_may_count_for_nothing_beside_an_embedding() -> None:
     vocabulary = Vocabulary.of(TEXTS).with_vectors(VECTORS, 0.0)
     assert set(vocabulary.features("my parcel", (6.0, 7.0, 2.0))) == {BUCKETS + i for i in range(3)}
     center = vocabulary.features("my parcel", vocabulary.center)
@@ -139,11 +137,6 @@ def test_what_an_input_promises_is_linear_in_it(likeness: float, vector: Sequenc
             expected = ranking.bias[row] + 0.013 * linear + likeness * alike
             assert value == pytest.approx(expected, abs=1e-9), (text, row)
         assert found.more == ranking.more
-
-
-def test_products_run_over_what_both_have() -> None:
-    assert dot({1: 2.0, 2: 3.0, 4: 5.0}, {2: 7.0, 3: 11.0, 4: 1.0}) == 26.0
-    assert dot({1: 2.0}, {}) == 0.0
 
 
 def test_a_set_earns_what_its_members_add_and_a_crowd_its_own() -> None:
@@ -234,10 +227,7 @@ def score(own: Sequence[Imitated], text: str) -> Any:
 def test_the_scores_are_those_of_the_penalty_that_errs_least(seed: int, count: int, noise: float):
     own = routes(seed, count, noise)
     ranking = distil(own, 3, 2)
-    ranker, size = (
-        Ranker(ranking, THREE),
-        max(abs(w) for row in ranking.weights for w in row),
-    )
+    ranker, size = (Ranker(ranking, THREE), max(abs(w) for row in ranking.weights for w in row))
     assert size == 1000 and ranking.unit > 0.0
     for text in (own[0].input, own[-1].input, "red and blue", ""):
         found = ranker.expected(text)
@@ -252,9 +242,6 @@ def test_a_ranking_says_what_it_is() -> None:
     assert len(ranking.weights) == len(ranking.bias) == 5
     assert ranking.weights[0] == (0,) * BUCKETS and ranking.likeness == 0.0
     assert set(ranking.weights[4]) == {0} and ranking.bias[4] == 0.0, "never chosen"
-
-
-def test_routes_that_are_all_alike_need_no_words() -> None:
     alike = [Imitated(f"x{i}", f"n{i}", (0, 2)) for i in range(10)]
     ranking = distil(alike, 3, 2)
     assert ranking.unit == 0.0 and not any(map(any, ranking.weights))
@@ -303,8 +290,9 @@ def test_no_example_is_compared_with_a_fit_to_its_own_route() -> None:
     assert found is not None and found.exact.n == 20 and found.exact.mean <= 0.5
 
 
-def test_the_folds_go_by_name_so_that_every_process_has_the_same() -> None:
-    """Every fifth name is red: with the fold left out, nobody has seen what red asks for."""
+def test_folds_and_intervals_go_by_the_order_of_names_alone() -> None:
+    """Every fifth name is red: with the fold left out, nobody has seen what red asks for. Every
+    process has the same folds, and the same order of values."""
     red = [i % 5 == 0 for i in range(30)]
     own = [
         Imitated(f"x{i:02}", "red" if red[i] else f"blue n{i}", (0 if red[i] else 1,))
@@ -314,18 +302,13 @@ def test_the_folds_go_by_name_so_that_every_process_has_the_same() -> None:
     values = [0.0] * 6 + [1.0] * 24
     assert found is not None and found.exact == found.overlap == mean_interval(values, 2)
 
-
-def test_of_names_only_their_order_counts() -> None:
-    """An interval of few values hangs on their order; in that of a set of names every process
-    would say something else."""
-
-    def found(prefix: str) -> object:
+    def named(prefix: str) -> object:
         own = [
             Imitated(f"{prefix}{i:02}", f"n{i}", (0, 1, 2)[: 1 + i * i % 7 % 3]) for i in range(40)
         ]
         return cross_agreement(own, THREE, 1)
 
-    assert len({found(prefix) for prefix in "abcdef"}) == 1
+    assert len({named(prefix) for prefix in "abcdef"}) == 1
 
 
 @pytest.mark.parametrize("missing", ["numpy", "threadpoolctl"])

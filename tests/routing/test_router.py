@@ -4,7 +4,6 @@ trace becomes an outcome.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +17,8 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.config import RouterSettings
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.routing.outcomes import OutcomeModel, Terms, off_policy
+from promptcodebook.randomness import Draws
+from promptcodebook.routing.outcomes import OutcomeModel
 from promptcodebook.routing.ranking import Embedder, dot
 from promptcodebook.routing.router import OutcomeRouter, outcomes_of
 from promptcodebook.types import (
@@ -94,14 +93,29 @@ async def test_a_uniform_route_has_its_size_first_and_none_as_often_as_one(least
 
 
 @pytest.mark.parametrize(("explore", "floor"), [("thompson", 0.3), ("upper", 0.7)])
-async def test_the_logged_chances_are_those_the_routes_had(explore: str, floor: float) -> None:
-    """Whatever is drawn, one over its chance is on average how many sets there are."""
+@pytest.mark.parametrize("repeats", [True, False])
+async def test_the_logged_chances_are_those_the_routes_had(
+    explore: str, floor: float, repeats: bool
+) -> None:
+    """Whatever is drawn, one over its chance is on average how many sets may be drawn."""
     state = after(*(seen(f"x{i}", (i % 4,), 0.5 + 0.1 * (i % 4)) for i in range(12)))
-    routes = await drawn(router(1, explore=explore, floor=floor), state, 300)
+    by = router(1, repeats, explore=explore, floor=floor, scale=1.0)
+    routes = await drawn(by, state, 300)
+    allowed = set(sets(0, 1)) - (set() if repeats else {(0,)})
     inverse = [1.0 / (route.propensity or 1.0) for route in routes]
-    assert sum(inverse) / 300 == pytest.approx(5, abs=0.7)
-    assert {route.indices for route in routes} == set(sets(0, 1))
+    assert sum(inverse) / 300 == pytest.approx(len(allowed), abs=0.7)
+    assert {route.indices for route in routes} == allowed
     assert min(route.propensity or 0.0 for route in routes) >= floor / 5 - 1e-9
+
+
+async def test_upper_bounds_take_what_is_little_known() -> None:
+    """Nothing was seen of c_1: without a scale, what is known decides."""
+    worth = {(0,): 0.6, (2,): 0.2, (3,): 0.2, (): 0.5}
+    state = after(*(seen(f"x{i}", z, reward) for i in range(12) for z, reward in worth.items()))
+    for scale in (1.0, 0.0):
+        by = router(explore="upper", scale=scale, floor=0.0)
+        [indices] = {route.indices for route in await drawn(by, state, 9)}
+        assert 0 in indices and (1 in indices) == bool(scale) and not {2, 3} & set(indices)
 
 
 async def test_what_was_tried_is_not_drawn_and_leaves_its_chance_to_the_others() -> None:
@@ -241,14 +255,6 @@ def names(batch: Sequence[Example]) -> list[str]:
     return [example.id for example in batch]
 
 
-def test_with_repeats_the_planned_batch_is_visited() -> None:
-    state = after(seen("x0", (0,), 1.0))
-    assert router().attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, 0, "batch")) is not None
-    assert names(router().attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, 0, "batch"))) == [
-        "x0", "x1", "x2", "x3",
-    ]  # fmt: skip
-
-
 def test_an_unsolved_example_comes_in_a_solved_one_s_place() -> None:
     """After those of the batch that are not solved, in their order; none twice."""
     by = router(repeats=False)
@@ -270,6 +276,10 @@ def test_where_too_few_are_unsolved_the_solved_keep_their_places() -> None:
     assert names(by.attend(EXAMPLES[:4], EXAMPLES, whole, draws)) == ["x0", "x1", "x2", "x3"]
     stale = replace(whole, versions=(1, 0, 0, 0))
     assert names(by.attend(EXAMPLES[2:5], EXAMPLES, stale, draws)) == ["x2", "x3", "x4"]
+    state = after(seen("x0", (0,), 1.0))
+    assert names(router().attend(EXAMPLES[:4], EXAMPLES, state, Draws(0, 0, "batch"))) == [
+        "x0", "x1", "x2", "x3",
+    ]  # fmt: skip
 
 
 # --- what a trace teaches ---
@@ -297,20 +307,15 @@ def test_a_reward_is_an_outcome_of_its_route_as_the_texts_were() -> None:
     assert [o.indices for o in outcomes_of(model(), state, with_failures)] == [(2,), (0,)]
 
 
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        ({"blamed": {1: "vague"}}, {(1,): -0.4}),
-        ({"blamed": {2: "long", 1: "vague"}}, {(1,): -0.2, (2,): -0.2}),
-        ({"blamed": {1: "vague", 2: ""}}, {(1,): -0.4}),
-        ({"blamed": {1: "vague"}, "severity": {"codebook": 0.3, "encoder": 0.1}}, {(1,): -0.3}),
-        ({"blamed": {1: "vague"}, "severity": {"encoder": 0.1}}, {(1,): -0.4}),
-        ({"blamed": {1: "vague"}, "severity": {"codebook": 0.0}}, {}),
-        ({"blamed": {1: "vague"}, "penalty": 0.0}, {}),
-        ({"blamed": {1: ""}}, {}),
-        ({}, {}),
-    ],
-)
+@pytest.mark.parametrize(("given", "parts"), [
+    ({"blamed": {1: "vague"}}, {(1,): -0.4}),
+    ({"blamed": {2: "long", 1: "vague"}}, {(1,): -0.2, (2,): -0.2}),
+    ({"blamed": {1: "vague", 2: ""}}, {(1,): -0.4}),
+    ({"blamed": {1: "vague"}, "severity": {"codebook": 0.3, "encoder": 0.1}}, {(1,): -0.3}),
+    ({"blamed": {1: "vague"}, "severity": {"encoder": 0.1}}, {(1,): -0.4}),
+    ({"blamed": {1: "vague"}, "severity": {"codebook": 0.0}}, {}),
+    ({"blamed": {1: "vague"}, "penalty": 0.0}, {}), ({"blamed": {1: ""}}, {}), ({}, {}),
+])  # fmt: skip
 def test_blame_is_shared_among_those_who_have_it(given: Any, parts: Any) -> None:
     state = replace(BEGUN, versions=(0, 7, 0, 0))
     whole, *blamed = outcomes_of(model(), state, [trace((1, 2), **given)])
@@ -398,126 +403,3 @@ async def test_without_an_embedder_nothing_is_read() -> None:
     by = router()
     await by.prepare()
     assert by.model is model()
-
-
-# Routes drawn among the untried: logged chances are exact, and solved inputs step back.
-
-MANY = tuple(
-    Example(f"x{i}", f"message {i} about {'a parcel' if i % 2 else 'money'}") for i in range(24)
-)
-BOOK = Codebook(
-    tuple(Instinct(text) for text in ("about a parcel", "about money", "be kind", "no"))
-)
-SETS = [(), *((k,) for k in range(4)), *combinations(range(4), 2)]
-
-
-def _router(select: int = 2, repeats: bool = False) -> OutcomeRouter:
-    model = OutcomeModel({e.id: e.input for e in MANY})
-    return OutcomeRouter(RouterSettings(kind="outcomes"), select, model, repeats)
-
-
-def _outcome(name: str, route: tuple[int, ...], reward: float, version: int = 0) -> Outcome:
-    zeros = (0.0,) * len(route)
-    return Outcome(name, route, (version,) * len(route), zeros, reward, propensity=0.25)
-
-
-def _state(router: OutcomeRouter, *outcomes: Outcome) -> State:
-    first = State(0, Parameters("", "", BOOK, critic=""), RoutingStatistics.fresh(4))
-    return replace(router.begin(first), outcomes=outcomes)
-
-
-def _weighed(router: OutcomeRouter, state: State, tries: int) -> dict[tuple[int, ...], float]:
-    """For each route the mean of its draws over their logged chances: 1 where these are true."""
-    seen = dict.fromkeys(SETS, 0.0)
-    for step in range(tries):
-        draws = Randomness(3).at(step, "x0")
-        route, _ = asyncio.run(router.route(MANY[0], state, 0.0, draws))
-        assert route.propensity is not None and 0.0 < route.propensity <= 1.0
-        seen[route.indices] += 1.0 / route.propensity / tries
-    return seen
-
-
-def test_a_first_visit_is_drawn_uniformly() -> None:
-    """None as often as any one of the four; pairs as often as singles."""
-    router = _router()
-    route, _ = asyncio.run(router.route(MANY[0], _state(router), 0.0, Randomness(0).at(0, "x0")))
-    assert route.propensity == pytest.approx(
-        {0: 1 / 5, 1: 4 / 5 / 2 / 4, 2: 4 / 5 / 2 / 6}[len(route.indices)], abs=1e-8
-    )
-    seen = _weighed(router, _state(router), 400)
-    assert all(abs(share - 1.0) < 0.8 for share in seen.values()), seen
-
-
-def test_chances_are_exact_and_no_tried_route_is_drawn() -> None:
-    router = _router()
-    router = OutcomeRouter(
-        RouterSettings(kind="outcomes", floor=0.5, scale=1.0), 2, router.model, repeats=False
-    )
-    tried = [(0,), (), (1, 2)]
-    state = _state(
-        router,
-        *(_outcome("x0", route, 0.0) for route in tried),
-        _outcome("x2", (1,), 1.0),
-        _outcome("x4", (1, 3), 1.0),
-    )
-    seen = _weighed(router, state, 400)
-    assert {route for route, share in seen.items() if share == 0.0} == set(tried)
-    assert all(abs(seen[route] - 1.0) < 0.8 for route in SETS if route not in tried), seen
-
-
-def test_where_every_route_was_tried_any_is_drawn() -> None:
-    router = _router(select=1)
-    state = _state(router, *(_outcome("x0", route, 0.0) for route in SETS[:5]))
-    route, _ = asyncio.run(router.route(MANY[0], state, 0.0, Randomness(0).at(0, "x0")))
-    assert route.indices in SETS[:5] and route.propensity
-
-
-def test_a_rewritten_instinct_is_untried_and_its_inputs_unsolved() -> None:
-    router = _router(select=1)
-    state = _state(router, *(_outcome("x0", route, 1.0) for route in SETS[:4]))
-    state = replace(state, versions=(0, 1, 0, 0))
-    drawn = [
-        asyncio.run(router.route(MANY[0], state, 0.0, Randomness(0).at(step, "x0")))[0].indices
-        for step in range(20)
-    ]
-    assert set(drawn) <= {(1,), (3,)} and (1,) in drawn
-    only = replace(state, outcomes=(_outcome("x0", (1,), 1.0),))
-    batch = router.attend(MANY[:2], MANY, only, Randomness(0).at(0, "batch"))
-    assert tuple(batch) == MANY[:2]
-
-
-def test_solved_inputs_give_their_places_to_unsolved_ones() -> None:
-    router = _router()
-    state = _state(router, *(_outcome(f"x{i}", (0,), 1.0) for i in range(20)))
-    draws = Randomness(0).at(0, "batch")
-    batch = router.attend(MANY[18:22], MANY, state, draws)
-    assert [e.id for e in batch[:2]] == ["x20", "x21"]
-    assert {e.id for e in batch} == {"x20", "x21", "x22", "x23"}
-    assert router.attend(MANY[18:22], MANY, state, draws) == batch
-    few = router.attend(MANY[:8], MANY, state, draws)
-    assert len(few) == 8 and len({e.id for e in few}) == 8
-    assert {"x20", "x21", "x22", "x23"} < {e.id for e in few}
-    assert _router(repeats=True).attend(MANY[:8], MANY, state, draws) == MANY[:8]
-
-
-def test_later_visits_do_not_move_what_first_visits_say() -> None:
-    """Their rewards are good only because the inputs were visited until they were solved."""
-    router = _router(select=1)
-    firsts = [_outcome(e.id, (i % 4,), 0.0) for i, e in enumerate(MANY)]
-    later = [_outcome(e.id, ((i + 1) % 4,), 1.0) for i, e in enumerate(MANY)]
-    inputs = {e.id: e.input for e in MANY}
-    rollouts = {
-        first: estimate.rollouts
-        for first in (True, False)
-        if (
-            estimate := off_policy(
-                router.model,
-                inputs,
-                BOOK.texts,
-                [*firsts, *later],
-                (0,) * 4,
-                Terms(1, 0, first_visits=first),
-            )
-        )
-    }
-    assert rollouts == {True: 24, False: 48}

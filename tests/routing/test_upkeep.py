@@ -8,18 +8,12 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.calls import LM, Request
+from promptcodebook.calls import Request
 from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.method.update import AllChecks, LengthCheck, NearCopyCheck
-from promptcodebook.routing.upkeep import (
-    Twins,
-    count_things,
-    find_dead,
-    find_twins,
-    tidied,
-)
+from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
+from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
 from promptcodebook.types import (
     Gradients,
     Parameters,
@@ -83,7 +77,7 @@ def parts(*texts: str) -> str:
     return json.dumps({"instincts": list(texts)})
 
 
-CHECKS = AllChecks([LengthCheck(config().update), NearCopyCheck()])
+CHECKS = AllChecks([(LengthCheck(config().update), None), (near_copy, None)])
 
 
 async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):
@@ -114,32 +108,34 @@ def test_no_shipped_instinct_is_taken_for_a_grab_bag():
     assert [text for text in general if count_things(text) >= 3] == []
 
 
-def test_dead_is_what_nobody_picks_though_there_were_chances():
-    at = state(*TEXTS)
-    assert find_dead(at, picked((0, 1))) == [2, 3]  # 16 picks for 4 entries
-    assert find_dead(at, picked((0, 1), times=7)) == []
-    assert find_dead(at, picked((0, 1), (2, 3))) == []
-    assert find_dead(state(*TEXTS, frozen=[2]), picked((0, 1))) == [3]
+LOW = (0.5, 0.2, 0.5, 0.4)  # the mean is 0.4
+TRIED = (10, 10, 10, 10)
 
 
-def test_dead_is_also_the_lowest_r_bar_by_a_margin_after_tries():
-    every = picked((0, 1), (2, 3))
-    low = (0.5, 0.2, 0.5, 0.4)  # the mean is 0.4
-    assert find_dead(state(*TEXTS, ema=low, selected=(10, 10, 10, 10)), every) == [1]
-    assert find_dead(state(*TEXTS, ema=low, selected=(10, 9, 10, 10)), every) == []
-    near = (0.5, 0.36, 0.5, 0.4)
-    assert find_dead(state(*TEXTS, ema=near, selected=(10, 10, 10, 10)), every) == []
-    frozen = state(*TEXTS, ema=low, selected=(10, 10, 10, 10), frozen=[1])
-    assert find_dead(frozen, every) == []
-    both = state(*TEXTS, ema=low, selected=(10, 10, 10, 10))
-    assert find_dead(both, picked((0, 1), (0, 2))) == [3, 1]
-    assert find_dead(both, picked((0, 2), (0, 3))) == [1]
+@pytest.mark.parametrize(("known", "recent", "dead"), [
+    ({}, picked((0, 1)), [2, 3]),  # 16 picks for 4 entries
+    ({}, picked((0, 1), times=7), []),
+    ({}, picked((0, 1), (2, 3)), []),
+    ({"frozen": [2]}, picked((0, 1)), [3]),
+    # The lowest r̄ by a margin after tries.
+    ({"ema": LOW, "selected": TRIED}, picked((0, 1), (2, 3)), [1]),
+    ({"ema": LOW, "selected": (10, 9, 10, 10)}, picked((0, 1), (2, 3)), []),
+    ({"ema": (0.5, 0.36, 0.5, 0.4), "selected": TRIED}, picked((0, 1), (2, 3)), []),
+    ({"ema": LOW, "selected": TRIED, "frozen": [1]}, picked((0, 1), (2, 3)), []),
+    ({"ema": LOW, "selected": TRIED}, picked((0, 1), (0, 2)), [3, 1]),
+    ({"ema": LOW, "selected": TRIED}, picked((0, 2), (0, 3)), [1]),
+])  # fmt: skip
+def test_dead_is_what_nobody_picks_and_what_has_the_lowest_r_bar(known, recent, dead):
+    assert find_dead(state(*TEXTS, **known), recent) == dead
 
 
 def test_twins_say_the_same_in_other_words():
+    """Half of their words are in common."""
     found = find_twins(state(TEXTS[0], COUNT, TEXTS[1], COUNTS, ema=(0, 0.2, 0, 0.3)), [])
     assert found == Twins(3, 1, pytest.approx(6 / 7))
     assert find_twins(state(*TEXTS), []) is None
+    assert find_twins(state("count words", "count words before sending"), []) == Twins(0, 1, 0.5)
+    assert find_twins(state("count words", "count words before sending drafts"), []) is None
 
 
 def test_of_twins_the_frozen_one_stays_then_the_better_then_the_first():
@@ -153,26 +149,20 @@ def test_of_twins_the_frozen_one_stays_then_the_better_then_the_first():
     assert stays(frozen=[0, 1]) is None
 
 
-def test_twins_have_half_of_their_words_in_common():
-    assert find_twins(state("count words", "count words before sending"), []) == Twins(0, 1, 0.5)
-    assert find_twins(state("count words", "count words before sending drafts"), []) is None
+FIVE = picked((0, 1), times=5)
 
 
-def test_related_entries_are_twins_if_they_are_picked_together():
+@pytest.mark.parametrize(("recent", "twins"), [
+    ([], False), (FIVE[:4], False), (FIVE, True),
+    ([*FIVE, trace(0, 3), trace(1, 4)], True),
+    ([*FIVE, *picked((0, 3), (1, 3), times=2)], False),
+    ([*picked((0, 1)), *picked((0, 3), (1, 3), times=2)], True),  # four of five
+    ([*FIVE, *picked((0, 3), times=40)], True),
+])  # fmt: skip
+def test_related_entries_are_twins_if_they_are_picked_together(recent, twins: bool):
     """Less in common, 3 words of 8: it takes the routes to say that one is enough."""
     at = state("count words before sending", "check words before sending anything twice", *TEXTS)
-    assert find_twins(at, []) is None
-    together = picked((0, 1), times=5)
-    assert find_twins(at, together) == Twins(0, 1, pytest.approx(3 / 7))
-    assert find_twins(at, together[:4]) is None
-    assert find_twins(at, [*together, trace(0, 3), trace(1, 4)]) == Twins(
-        0, 1, pytest.approx(3 / 7)
-    )
-    assert find_twins(at, [*together, *picked((0, 3), (1, 3), times=2)]) is None
-    four_of_five = [*picked((0, 1)), *picked((0, 3), (1, 3), times=2)]
-    assert find_twins(at, four_of_five) == Twins(0, 1, pytest.approx(3 / 7))
-    alone = picked((0, 3), times=40)
-    assert find_twins(at, [*together, *alone]) == Twins(0, 1, pytest.approx(3 / 7))
+    assert find_twins(at, recent) == (Twins(0, 1, pytest.approx(3 / 7)) if twins else None)
 
 
 # --- what is written
@@ -194,13 +184,10 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     )
 
 
-@pytest.mark.parametrize(
-    ("first", "fault"),
-    [
-        (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
-        (parts("", " "), "instincts: none is given"),
-    ],
-)
+@pytest.mark.parametrize(("first", "fault"), [
+    (parts("a b", "c d", "e f", "g h"), "instincts: 4 parts, 3 at the most"),
+    (parts("", " "), "instincts: none is given"),
+])  # fmt: skip
 async def test_too_many_parts_or_none_are_asked_for_again(first: str, fault: str):
     at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
     again = parts("", "Name all the sources", "Answer in Spanish")
@@ -216,25 +203,20 @@ async def test_a_part_may_be_nearly_the_whole_that_it_replaces():
     assert [(r.after, r.kept) for r in made] == [(most, True), ("Use the Spanish of Chile", True)]
 
 
-async def test_a_split_is_asked_of_the_updater_with_a_sample_of_its_own():
-    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
-    asked = [
-        (await maintain(at, picked((0, 1)), parts(BAG), seed=seed))[0].lm.history[0]
-        for seed in (1, 1, 2)
-    ]
-    assert {r.role for r in asked} == {"updater"}
-    assert asked[0].sample == asked[1].sample != asked[2].sample
+TWO = "Count every word of the draft, and name all the sources"
 
 
-async def test_a_text_about_two_things_is_no_grab_bag():
-    two = "Count every word of the draft, and name all the sources"
-    assert count_things(two) == 2
-    world, made = await maintain(state(TEXTS[0], two, *TEXTS[1:3]), picked((0, 1)))
-    assert made == () and world.lm.history == []
-
-
-async def test_without_a_free_place_nobody_is_asked():
-    world, made = await maintain(state(TEXTS[0], BAG, *TEXTS[1:3]), picked((0, 1), (2, 3)))
+@pytest.mark.parametrize(("at", "recent"), [
+    (state(TEXTS[0], BAG, *TEXTS[1:3]), picked((0, 1), (2, 3))),  # no place is free
+    (state(TEXTS[0], TWO, *TEXTS[1:3]), picked((0, 1))),  # two things are no grab-bag
+    (state(TEXTS[0], BAG, *TEXTS[1:3], frozen=[1]), picked((0, 1))),
+    (state(*TEXTS[:3], BAG), picked((0, 1), (0, 2))),  # its place is spoken for already
+    (state(*TEXTS), picked((0, 1))),  # no failure asks for another text
+    (state(COUNT, TEXTS[0], COUNTS, TEXTS[1]), picked((0, 1), (2, 3))),
+])  # fmt: skip
+async def test_where_there_is_nothing_to_do_nobody_is_asked(at: State, recent: list[Trace]):
+    assert count_things(TWO) == 2
+    world, made = await maintain(at, recent)
     assert made == () and world.lm.history == []
 
 
@@ -245,16 +227,13 @@ async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
     assert [r.variable for r in made] == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (parts(BAG), "the model holds it to be about one thing"),
-        (parts("Mind the tone of it!", "Name sources"), "a near-copy of another instinct"),
-        (parts("Name the sources", "Name the sources."), "a near-copy of another instinct"),
-        (parts("a " * 26, "Name the sources"), "26 words, over the cap of 25"),
-        (EndpointDown("gone"), "EndpointDown: gone"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "reason"), [
+    (parts(BAG), "the model holds it to be about one thing"),
+    (parts("Mind the tone of it!", "Name sources"), "a near-copy of another instinct"),
+    (parts("Name the sources", "Name the sources."), "a near-copy of another instinct"),
+    (parts("a " * 26, "Name the sources"), "26 words, over the cap of 25"),
+    (EndpointDown("gone"), "EndpointDown: gone"),
+])  # fmt: skip
 async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scripted, reason: str):
     at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
     world, made = await maintain(at, picked((0, 1)), reply)
@@ -270,20 +249,11 @@ async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scrip
     assert tidied(at, made) == at
 
 
-async def test_neither_what_is_dead_nor_what_takes_up_a_twin_is_split():
-    """Its place, or its text, is spoken for already."""
-    world, made = await maintain(state(*TEXTS[:3], BAG), picked((0, 1), (0, 2)))
-    assert made == () and world.lm.history == []
+async def test_what_takes_up_a_twin_is_not_split():
     bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
-    world, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    _, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
     assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
-
-
-async def test_a_frozen_grab_bag_is_not_split():
-    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2], frozen=[1])
-    world, made = await maintain(at, picked((0, 1)))
-    assert made == () and world.lm.history == []
 
 
 async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for():
@@ -302,17 +272,9 @@ async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for
         Rewrite(2, TEXTS[2], "Date each event", "- dates were left out", True,
                 "c2 was free, and 1 failures spoke for another", origin="revive"),
     )  # fmt: skip
-
-
-async def test_where_every_failure_has_its_instinct_all_failures_are_told():
     recent = [*picked((0, 1)), trace(0, 1, feedback="wrong tone", blamed=True)]
     world, made = await maintain(state(*TEXTS), recent, "Ask for the tone first")
     assert "- wrong tone" in said(world.lm.history[0]) and made[0].kept
-
-
-async def test_without_failures_the_dead_stay_as_they_are():
-    world, made = await maintain(state(*TEXTS), picked((0, 1)))
-    assert made == () and world.lm.history == []
 
 
 async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
@@ -331,18 +293,14 @@ async def test_twins_are_merged_once_the_place_of_one_has_a_new_text():
     assert after.parameters.codebook.texts == (merged, TEXTS[0], "Date each event", TEXTS[1])
 
 
-async def test_twins_whose_place_stays_empty_are_not_merged():
-    """There was nothing to put there: two that say the same are better than one and a gap."""
+async def test_twins_whose_place_stays_empty_or_that_are_frozen_are_not_merged():
+    """Two that say the same are better than one and a gap. A frozen one stays, and the other makes
+    place."""
     at = state(COUNT, TEXTS[0], COUNTS, TEXTS[1])
-    world, made = await maintain(at, picked((0, 1), (2, 3)))
-    assert made == () and world.lm.history == []
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
     _, made = await maintain(at, recent, TEXTS[0], TEXTS[1])
     assert [(r.variable, r.kept) for r in made] == [(2, False)]
     assert made[0].reason == "a near-copy of another instinct"
-
-
-async def test_a_frozen_twin_stays_as_it_is_and_the_other_makes_place():
     at = state(COUNT, TEXTS[0], COUNTS, TEXTS[1], frozen=[0])
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
     world, made = await maintain(at, recent, "Date each event")
@@ -369,22 +327,14 @@ async def test_a_merge_that_is_refused_keeps_the_reason_it_was_refused_for():
     assert merge.reason == "a near-copy of another instinct"
 
 
-async def test_a_split_fills_the_place_of_a_twin_before_failures_do():
-    at = state(COUNT, BAG, COUNTS, TEXTS[1])
+async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_evidence():
+    """A split fills the place of a twin before failures do."""
+    at = state(COUNT, BAG, COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.3), selected=(4, 3, 2, 1))
     recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
-    world, made = await maintain(
-        at, recent, parts("Name all the sources", "Answer in Spanish"), "Count all of the words"
-    )
+    split = parts("Name all the sources", "Answer in Spanish")
+    world, made = await maintain(at, recent, split, "Count all of the words")
     assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
     assert "at most 2 instincts" in said(world.lm.history[0])
-
-
-async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_evidence():
-    at = state(COUNT, BAG, COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.3), selected=(4, 3, 2, 1))
-    recent = [*picked((0, 1), (2, 3))]
-    _, made = await maintain(
-        at, recent, parts("Name all the sources", "Answer in Spanish"), "Count all of the words"
-    )
     after = tidied(at, made)
     assert after.statistics == RoutingStatistics(
         (0.6, 0.0, 0.0, 0.3), (0.6, 0.0, 0.0, 0.3), (4, 0, 0, 1), (0.4, 0.0, 0.0, 0.8)
@@ -394,11 +344,13 @@ async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_ev
 
 async def test_a_round_is_drawn_by_seed_and_step():
     at = state(BAG, OTHER_BAG, TEXTS[0], TEXTS[1])
-    bags: list[int] = []
+    bags, asked = list[int](), list[Request]()
     for seed in (0, 0, 1, 2, 3, 4):
-        _, made = await maintain(at, picked((0, 1)), parts("Be kind to all"), seed=seed)
+        world, made = await maintain(at, picked((0, 1)), parts("Be kind to all"), seed=seed)
         bags.extend(r.variable for r in made if isinstance(r.variable, int))
-    assert bags[0] == bags[1] and set(bags) == {0, 1}
+        asked.append(world.lm.history[0])
+    assert bags[0] == bags[1] and set(bags) == {0, 1} and {r.role for r in asked} == {"updater"}
+    assert asked[0].sample == asked[1].sample != asked[2].sample
 
 
 # --- in training
@@ -417,7 +369,8 @@ def settings(every: int = 2, **update):
 
 
 async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
-    """0 and 1 are always picked; 2 and 3 have had their chances after two steps of five."""
+    """0 and 1 are always picked; 2 and 3 have had their chances after two steps of five. Online it
+    comes after as many examples."""
     world = World(settings(), ScriptedLM().reply_with(tidy_up))
     steps = await world.run(examples(20), parameters(book(*TEXTS)))
     tidy = [[r for r in s.rewrites if r.origin != "gradient"] for s in steps]
@@ -428,6 +381,10 @@ async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
     assert not steps[1].reverted
     feedback = [said(r) for r in world.asked("updater") if "runs that failed" in said(r)]
     assert all(s.count("- could be better") == 8 for s in feedback)
+    update = {"batch_size": 5, "epochs": 2, "mode": "online"}
+    world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
+    steps = await world.run(examples(20))
+    assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
 
 
 async def test_it_is_off_by_default_and_without_text_updates():
@@ -436,13 +393,6 @@ async def test_it_is_off_by_default_and_without_text_updates():
         world = World(tree, ScriptedLM().reply_with(tidy_up))
         steps = await world.run(examples(20))
         assert all(r.origin == "gradient" for s in steps for r in s.rewrites)
-
-
-async def test_online_it_comes_after_as_many_examples():
-    update = {"batch_size": 5, "epochs": 2, "mode": "online"}
-    world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
-    steps = await world.run(examples(20))
-    assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
 
 
 async def test_taken_up_in_between_it_tidies_alike():
@@ -485,21 +435,16 @@ def about(count: int, reply: Scripted) -> Callable[[Request], Scripted | None]:
     return lambda request: reply if any(n in said(request) for n in names) else None
 
 
+def guarded(most: float = 0.2, steps: int = 2, explore: dict[str, Any] = ENCODED, **tree: Any):
+    update = {"batch_size": BATCH, "epochs": steps, "shared_by": 1, **tree}
+    return config(explore=explore, encoder={"max_fallback": most}, update=update)
+
+
 async def run(
-    broken: Callable[[Request], Scripted | None],
-    explore: dict[str, Any] | None = None,
-    most: float = 0.2,
-    steps: int = 2,
-    wrap: Callable[[LM], LM] = lambda lm: lm,
-    **tree: Any,
+    broken: Callable[[Request], Scripted | None], **tree: Any
 ) -> tuple[World, list[Step]]:
     """Step 0 rewrites θ to one that drifts; the steps after it try that."""
-    settings = config(
-        explore=explore or ENCODED,
-        encoder={"max_fallback": most},
-        update={"batch_size": BATCH, "epochs": steps, "shared_by": 1, **tree},
-    )
-    world = World(settings, ScriptedLM().reply_with(drifting(broken)), wrap=wrap)
+    world = World(guarded(**tree), ScriptedLM().reply_with(drifting(broken)))
     return world, await world.run(examples(BATCH))
 
 
@@ -539,8 +484,6 @@ async def test_the_trial_takes_no_call_of_its_own():
     world, _ = await run(about(5, routed(0, 9)))
     assert len(world.asked("encoder")) == 4 * BATCH, "each is asked for once more, and then again"
 
-
-async def test_what_was_routed_in_vain_is_paid_for_by_its_rollout():
     def usage(steps: list[Step]) -> int:
         return sum(t.rollout.usage.calls for t in steps[1].traces)
 
@@ -559,12 +502,6 @@ async def test_theta_goes_on_being_on_trial_while_all_routes_are_explored(odd: i
     assert steps[2].parameters.encoder == "theta 0" and not any(fallbacks(steps[2]))
 
 
-async def test_nothing_is_tried_where_the_guard_is_off():
-    _, steps = await run(about(5, "prose"), most=1.0)
-    assert steps[1].parameters.encoder == DRIFTED and steps[1].trial is None
-    assert all(fallbacks(steps[1]))
-
-
 @pytest.mark.parametrize(("odd", "kept"), [(3, True), (5, False)])
 async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_less_badly(
     odd: int, kept: bool
@@ -577,12 +514,7 @@ async def test_a_theta_that_routes_badly_may_be_rewritten_to_one_that_routes_les
             return about(4, "prose")(request) or talkative(request)
         return drifting(about(odd, "prose"))(request)
 
-    settings = config(
-        explore=ENCODED,
-        encoder={"max_fallback": 0.2},
-        update={"batch_size": BATCH, "epochs": 2, "shared_by": 1},
-    )
-    first, second = await World(settings, ScriptedLM().reply_with(reply)).run(examples(BATCH))
+    first, second = await World(guarded(), ScriptedLM().reply_with(reply)).run(examples(BATCH))
     assert first.trial == ThetaTrial("theta 0", share_before=0.8)
     assert (of_theta(second).origin == "trial") == (not kept)
 
@@ -599,17 +531,10 @@ async def test_one_fallback_takes_no_theta_back_in_online_mode_and_two_do():
 
 async def test_an_input_that_could_not_be_routed_counts_on_neither_side():
     lost = drifting(lambda r: EndpointDown("gone") if "input 0" in said(r) else None)
-    settings = config(
-        explore=ENCODED, encoder={"max_fallback": 0.2},
-        update={"batch_size": BATCH, "epochs": 2, "shared_by": 1},
-    )  # fmt: skip
-    _, second = await World(settings, ScriptedLM().reply_with(lost)).run(examples(BATCH))
+    _, second = await World(guarded(), ScriptedLM().reply_with(lost)).run(examples(BATCH))
     failed = [t.rollout.failure for t in second.traces if t.rollout.failure is not None]
     assert [f.kind for f in failed] == ["EndpointDown"]
     assert all(r.origin != "trial" for r in second.rewrites)
-
-
-async def test_a_reached_budget_is_no_fallback():
     with pytest.raises(BudgetReached):
         await run(about(1, BudgetReached("spent")))
 

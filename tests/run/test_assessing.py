@@ -6,9 +6,11 @@ import asyncio
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +25,8 @@ from promptcodebook.errors import (
     RunNotFound,
     RunNotTrusted,
 )
-from promptcodebook.intervals import paired_interval
-from promptcodebook.run.evaluation import paired_difference
+from promptcodebook.intervals import Interval, paired_interval
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.run import RunStore
 from tests.run.test_optimize import data, reward, train
 from tests.store.edit import edit_header
@@ -89,15 +91,12 @@ def test_a_policy_and_its_file_are_evaluated_with_what_they_are_given(
 
 def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert set(pco.evaluate(run, reward=lambda e, o: 0.25, split="val").rewards.values()) == {0.25}
+    ready = pco.evaluate(run, reward=pco.rewards.regex("no answer has this"), n=4)
+    assert set(ready.rewards.values()) == {0.0}
     concat = pco.evaluate(run, row="concat", n=3)
     assert concat.kind == "concat" and concat.score.n == 3
     assert {r.prompt for r in concat.evaluation.rollouts} == {run.rows["concat"].prompt}
     assert "row='concat'" in repr(concat)
-
-
-def test_a_ready_made_reward_takes_the_place_of_the_runs_own(run: pco.Run) -> None:
-    given = pco.evaluate(run, reward=pco.rewards.regex("no answer has this"), n=4)
-    assert set(given.rewards.values()) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -117,19 +116,19 @@ def test_a_ready_made_reward_takes_the_place_of_the_runs_own(run: pco.Run) -> No
         ({"row": None}, "row is of type NoneType"),
         ({"split": None}, "split is of type NoneType"),
         ({"runs_dir": None}, "runs_dir is of type NoneType"),
-        ({"reward": pco.rewards.exact}, "ready-made"),
+        ({"reward": pco.rewards.exact}, r"ready-made.*call it: exact\(\)"),
     ],
 )
 def test_what_is_wrong_is_named(run: pco.Run, given: dict[str, object], said: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=said) as caught:
+    with pytest.raises((ConfigError, DataError)) as caught:
         pco.evaluate(run, **given)  # type: ignore[arg-type]
     assert caught.value.hint and "--" not in caught.value.hint
+    assert re.search(said, f"{caught.value} {caught.value.hint}")
 
 
-def test_what_makes_a_ready_made_reward_is_to_be_called(run: pco.Run) -> None:
-    with pytest.raises(ConfigError) as caught:
-        pco.evaluate(run, reward=pco.rewards.exact)  # type: ignore[arg-type]
-    assert caught.value.hint == "call it: exact()"
+def test_an_unknown_keyword_is_named(run: pco.Run) -> None:
+    with pytest.raises(TypeError, match=r"unknown keyword 'bugdet'.*did you mean 'budget'"):
+        pco.evaluate(run, bugdet="1calls")  # type: ignore[call-arg]
 
 
 def test_a_policy_must_be_one() -> None:
@@ -197,7 +196,7 @@ def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.
 def test_progress_is_a_line_now_and_then_unless_it_is_not_wanted(
     run: pco.Run, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("promptcodebook.progress._QUIET_S", 0.0)
+    monkeypatch.setattr("promptcodebook.progress.QUIET_S", 0.0)
     monkeypatch.setattr("promptcodebook.progress._PAUSE_S", 0.0)
     told = io.StringIO()
     monkeypatch.setattr(sys, "stderr", told)
@@ -254,17 +253,21 @@ def test_two_policies_are_compared_on_the_same_examples(
 def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None:
     """In whichever order the two were kept. Equal pairs exclude little where rewards lie far apart,
     and the draws are those of seed 0 at every call."""
+
+    def gain(ours: dict[str, float], theirs: dict[str, float], reach: float = 0.0) -> Interval:
+        a, b = (Side("", r, "test", False, (-reach, reach or 1.0)) for r in (ours, theirs))
+        return Comparison.of(a, b).gain
+
     first = {f"e{i}": i / 40 for i in range(40)}
     turned = dict(reversed(first.items()))
-    same = paired_difference(first, turned)
+    same = gain(first, turned)
     assert (same.mean, same.n) == (0.0, 40) and same.high < 0.1
-    wide = paired_difference(first, turned, (-10.0, 10.0))
-    assert wide.high == pytest.approx(20 * same.high)
+    assert gain(first, turned, 10.0).high == pytest.approx(20 * same.high)
     other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
     expected = paired_interval(list(first.values()), list(other.values()), 0)
-    assert paired_difference(first, other) == expected
+    assert gain(first, other) == expected
     with pytest.raises(DataError, match="no example to compare on"):
-        paired_difference({}, {})
+        gain({}, {})
 
 
 async def test_a_comparison_inside_a_loop_is_the_same(
@@ -364,11 +367,8 @@ def test_a_stopped_run_is_loaded_with_what_to_do_next(tmp_path: Path) -> None:
 def test_a_run_that_is_being_written_says_so(run: pco.Run, tmp_path: Path) -> None:
     copy = tmp_path / run.id
     shutil.copytree(run.path, copy)
-    store = RunStore.open(copy, write=True)
-    try:
+    with closing(RunStore.open(copy, write=True)):
         assert pco.load_run(copy).ended == "running"
-    finally:
-        store.close()
     assert pco.load_run(copy).ended == "finished"
 
 

@@ -78,13 +78,7 @@ def learn(folder: Path, splits: Splits, lm: Any = obey, **settings: Any) -> pco.
     executor = settings.pop("executor", None)
     config = {**SETTINGS, **settings}
     return pco.optimize(
-        data,
-        right,
-        lm=model,
-        executor=executor,
-        config=config,
-        runs_dir=folder,
-        progress=False,
+        data, right, lm=model, executor=executor, config=config, runs_dir=folder, progress=False
     )
 
 
@@ -328,13 +322,7 @@ def test_its_calls_are_in_what_is_kept_back_for_the_verdict(tmp_path: Path) -> N
     update = {"epochs": 200, "batch_size": 4, "text_updates": False}
     config = {**SETTINGS, "update": update, "validation": {"every": 0}, "keep": "last"}
     run = pco.optimize(
-        data,
-        right,
-        lm=lm,
-        config=config,
-        runs_dir=tmp_path,
-        budget="700calls",
-        listener=hear,
+        data, right, lm=lm, config=config, runs_dir=tmp_path, budget="700calls", listener=hear
     )
     notes = [text for text in told if "kept for the verdict" in text]
     assert len(notes) == 1 and "114 kept for the verdict" in notes[0]

@@ -241,16 +241,13 @@ def test_other_data_with_the_same_ids_are_another_question(own: pco.Run) -> None
 
 
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
-    store = EffectStore.open(own.path, "pco")
-    try:
+    with closing(EffectStore.open(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
         with pytest.raises(RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
         with pytest.raises(RunBusy, match=busy):
             remove_run(own.path)
         assert read_effects(own.path) == [] and pco.load_run(own.path).ended == "finished"
-    finally:
-        store.close()
     assert pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1).n == 1
 
 
@@ -271,28 +268,18 @@ def test_what_is_wrong_is_named(own: pco.Run, k: int, given: dict[str, object], 
     assert caught.value.hint
 
 
-def test_an_effect_of_another_policy_or_model_stands_beside(own: pco.Run) -> None:
-    found = pco.effect(own, GOOD, reward=worth, lm=planted(own), n=2)
-    store = EffectStore.open(own.path, "pco")
-    store.add(replace(found, policy="of another"))
-    store.add(replace(found, at="2027-01-01T00:00:00+00:00"))
-    store.close()
-    assert [each.policy for each in read_effects(own.path)] == ["of another", found.policy]
-    assert read_effects(own.path)[1].at.startswith("2027")
-
-
-def test_another_model_for_a_role_or_another_reward_is_another_question(own: pco.Run) -> None:
+def test_another_policy_model_of_a_role_or_reward_is_another_question(own: pco.Run) -> None:
     """By whom each role was asked counts, and not in which order the roles are named."""
     found = pco.effect(own, GOOD, reward=worth, lm=planted(own), n=2)
     both = replace(found, models={"encoder": "a", "executor": "b"})
     swapped = replace(both, models={"encoder": "b", "executor": "a"})
     alone = replace(both, models={"encoder": "a"})
     other_reward = replace(both, scored_by="another reward")
+    other_policy = replace(both, policy="of another")
     again = replace(both, models={"executor": "b", "encoder": "a"}, at="2027-01-01T00:00:00+00:00")
-    store = EffectStore.open(own.path, "pco")
-    for effect in (both, swapped, alone, other_reward, again):
-        store.add(effect)
-    store.close()
-    kept = [(dict(each.models), each.at) for each in read_effects(own.path)]
-    assert len(kept) == 5 and (dict(again.models), again.at) in kept
-    assert kept.count((dict(both.models), both.at)) == 1, "the other reward's"
+    with closing(EffectStore.open(own.path, "pco")) as store:
+        for effect in (both, swapped, alone, other_reward, other_policy, again):
+            store.add(effect)
+    kept = [(dict(each.models), each.policy, each.at) for each in read_effects(own.path)]
+    assert len(kept) == 6 and (dict(again.models), again.policy, again.at) in kept
+    assert kept.count((dict(both.models), both.policy, both.at)) == 1, "the other reward's"

@@ -1,10 +1,14 @@
-"""The Python contract, end to end on the simulated model: data + reward -> a policy."""
+"""The Python contract, end to end on the simulated model: data + reward -> a policy; and a run as
+data frames."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+import shutil
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,13 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Usage
+from promptcodebook.errors import MissingExtra
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
+from promptcodebook.run.optimize import HISTORY, ROLLOUTS
 from promptcodebook.store.events import Broke
 from promptcodebook.store.run import RunStore
+from tests.store.edit import edit_header
 
 TOPICS = ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds")
 QUICK: dict[str, Any] = {
@@ -91,12 +98,9 @@ def test_a_run_goes_on_from_a_whole_policy_of_another(tmp_path: Path) -> None:
     given = {"kind": "file", "path": str(tmp_path / "policy.json")}
     one = {"update": {"epochs": 1, "batch_size": 6}, "init": given}
     run = train(tmp_path, "two", config=one)
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         begun, first = store.started(), state_at(store, -1)
         step = store.step_at(0)
-    finally:
-        store.close()
     assert (begun.parameters.encoder, begun.parameters.generator) == (file.encoder, file.generator)
     assert begun.parameters.codebook == file.parameters.codebook
     assert first.statistics == begun.statistics == file.statistics
@@ -145,27 +149,6 @@ def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
     assert saved.about == {
         **own.about, "run": run.id, "version": pco.__version__, "score": run.best.score
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"select": 0},
-        {"select": 99},
-        {"codebook": []},
-        {"codebook": [{"text": ""}] * 4},
-        {"templates": "own"},
-        {"extra": 1},
-    ],
-)
-def test_a_policy_file_that_was_edited_by_hand_is_refused_by_its_name(
-    tmp_path: Path, edit: dict[str, Any]
-) -> None:
-    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
-    file = tmp_path / "edited.json"
-    file.write_text(json.dumps({**json.loads((run.path / "policy.json").read_text()), **edit}))
-    with pytest.raises(pco.PcoError, match=r"edited\.json"):
-        pco.load_policy(file, lm="simulated")
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
@@ -234,18 +217,6 @@ def test_a_name_that_no_command_could_take_stops_before_a_run_exists(tmp_path: P
     with pytest.raises(pco.PcoError, match="cannot be called 'last'"):
         train(tmp_path, name_it="last")
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_finished_run_is_not_resumed(tmp_path: Path) -> None:
-    run = train(tmp_path)
-    with pytest.raises(pco.PcoError, match="finished"):
-        train(tmp_path, resume=run.id)
-
-
-def test_a_resumed_run_names_the_settings_that_differ(tmp_path: Path) -> None:
-    part = train(tmp_path, budget="40calls")
-    with pytest.raises(pco.PcoError, match="select"):
-        train(tmp_path, resume=part.id, select=3)
 
 
 def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -419,3 +390,66 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
     assert run.rows["learned"].score.mean == 1.0 and run.rows["untrained"].score.mean == 0.0
     low, often = -0.75 * (1 - 0.5**2), -0.75 * (1 - 0.5**8)
     assert run.policy.file.statistics.ema == pytest.approx((low, low, low, low, often))
+
+
+# --- a run as data frames ---
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return train(tmp_path_factory.mktemp("framed"), size=8, select=3)
+
+
+def test_the_history_has_a_row_for_each_update_and_one_before_it(run: pco.Run) -> None:
+    pytest.importorskip("pandas")
+    history = run.history
+    store = RunStore.open(run.path)
+    steps = list(store.steps(traces=True))
+    store.close()
+    assert tuple(history.columns) == HISTORY
+    assert list(history["update"]) == list(range(len(steps) + 1))
+    last, step = history.iloc[-1], steps[-1]
+    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+    assert last["reward"] == pytest.approx(sum(rewards) / len(rewards))
+    assert last["epsilon"] == step.epsilon and 0.0 < last["utilisation"] <= 1.0
+    kept = history[history["kept"]]
+    assert len(kept) == 1 and kept["update"].iloc[0] == run.best.step + 1
+    assert kept["validation"].iloc[0] == run.best.score
+    assert history["rewritten"].sum() == sum(
+        r.kept and r.variable not in s.reverted for s in steps for r in s.rewrites
+    )
+
+
+def test_the_rollouts_are_those_of_training_validation_and_the_verdict(run: pco.Run) -> None:
+    pytest.importorskip("pandas")
+    rollouts = run.rollouts
+    assert tuple(rollouts.columns) == ROLLOUTS
+    test = rollouts[rollouts["split"] == "test"]
+    assert list(dict.fromkeys(test["row"])) == list(run.rows)
+    for name, row in run.rows.items():
+        assert test[test["row"] == name]["reward"].mean() == pytest.approx(row.score.mean)
+    training = rollouts[rollouts["split"] == "train"]
+    assert len(training) == len(training["route"].dropna()) and set(training["row"]) == {""}
+    assert training["critic"].notna().any() and (training["prompt"].str.len() > 0).all()
+    assert set(rollouts["split"]) == {"train", "val", "test"}
+
+
+def test_texts_of_private_data_are_left_out(run: pco.Run, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    copy = tmp_path / run.id
+    shutil.copytree(run.path, copy)
+    edit_header(
+        copy / "run.sqlite", lambda text: text.replace('"private": false', '"private": true')
+    )
+    rollouts = pco.load_run(copy).rollouts
+    assert len(rollouts) == len(run.rollouts) and rollouts["reward"].notna().any()
+    for name in ("prompt", "output", "feedback", "critique", "failure"):
+        assert rollouts[name].isna().all(), name
+
+
+def test_without_pandas_the_error_says_what_to_install(
+    run: pco.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for name in ("history", "rollouts"):
+        with pytest.raises(MissingExtra, match=f"run.{name}") as caught:
+            getattr(run, name)
+        assert "pip install 'promptcodebook[pandas]'" in caught.value.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,19 +33,13 @@ def epochs(count: int, **more: Any) -> dict[str, Any]:
 
 
 def steps(run: pco.Run) -> list[Step]:
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         return list(store.steps(traces=True))
-    finally:
-        store.close()
 
 
 def rows(run: pco.Run) -> list[str]:
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         return [evaluation.name for evaluation in store.test_evaluations()]
-    finally:
-        store.close()
 
 
 def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:

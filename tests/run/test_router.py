@@ -1,7 +1,9 @@
-"""Routes learned from outcomes, end to end; the thresholds were fixed before a figure was seen."""
+"""Routes learned from outcomes, by words and by embeddings; thresholds were fixed before a figure
+was seen."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -11,15 +13,22 @@ from pathlib import Path
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Request
-from promptcodebook.errors import ConfigError
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.calls import Reply, Request
+from promptcodebook.config import load_config
+from promptcodebook.errors import ConfigError, LMError, PolicyError
+from promptcodebook.estimation.counting import Manner
+from promptcodebook.estimation.dry import dry_run
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.policy.policy import Policy
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.randomness import keyed_random
+from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
 from tests.tasks.houserules.test_task import KEPT, PLAIN
 
-from .topics import PHRASES, chance, data, learn, shuffled
+from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
 
 NOBODY = "http://localhost:9/v1#nobody"
 
@@ -235,3 +244,137 @@ def test_the_rows_of_a_task_of_ours_that_knows_the_right_instructions(tmp_path: 
     assert rows["oracle"].prompt is None and run.deploy != "oracle"
     single = rows["best_single"].prompt
     assert single in present_prompt() and run.policy.row("best_single").prompt == single
+
+
+# --- by embeddings, where the words say nothing ---
+LETTERS = tuple(PHRASES)
+SIZE = 12
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
+BOTH = {"router": {"kind": "outcomes", "features": "both"}, "update": {"epochs": 8}}
+
+
+def numbers() -> pco.Dataset:
+    """Messages whose words say nothing of their topic: a number, and nothing else."""
+    rows = tuple(pco.Example(f"n{i}", f"message {i}", LETTERS[i % 4]) for i in range(112))
+    return pco.Dataset(rows[:64], rows[64:80], rows[80:], "numbers")
+
+
+def vector(text: str) -> tuple[float, ...]:
+    """What a model might read out of a message: its topic, among much else."""
+    draw = keyed_random("vector", text)
+    noise = [draw.gauss(3.0, 0.5) for _ in range(SIZE)]
+    noise[int(text.split()[-1]) % 4] += 2.0
+    return tuple(noise)
+
+
+def reads(request: Request) -> Reply | str:
+    if request.embeds:
+        return Reply("", vector=vector(request.messages[0].content))
+    return obey(request)
+
+
+def model() -> ScriptedLM:
+    return ScriptedLM().reply_with(reads)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
+    return learn(tmp_path_factory.mktemp("both"), lm=model(), data=numbers(), config=BOTH)
+
+
+def test_what_only_an_embedding_tells_is_learned_from_it(both: pco.Run) -> None:
+    assert both.rows["learned"].score.mean >= 0.8
+    assert both.deploy == "learned"
+
+
+@pytest.mark.parametrize("features", ["words", "both"])
+def test_what_nothing_tells_is_not_learned(tmp_path: Path, features: str) -> None:
+    """The other side: words that say nothing, and embeddings of something else."""
+
+    def other(request: Request) -> Reply | str:
+        if request.embeds:
+            draw = keyed_random("other", request.messages[0].content)
+            return Reply("", vector=tuple(draw.gauss(3.0, 0.5) for _ in range(SIZE)))
+        return obey(request)
+
+    config = {**BOTH, "router": {"kind": "outcomes", "features": features}}
+    lm = ScriptedLM().reply_with(other)
+    null = learn(tmp_path, lm=lm, data=numbers(), config=config)
+    assert null.rows["learned"].score.mean <= 0.5
+
+
+def test_every_input_is_read_once_and_paid_for_once(both: pco.Run) -> None:
+    usage = both.usage
+    assert set(usage) == {"encoder", "executor"}
+    assert usage["encoder"].calls == 64 + 32, "training inputs, and those of the verdict"
+    assert both.rows["learned"].calls_per_query == 2.0
+    assert both.rows["concat"].calls_per_query == 1.0
+
+
+def test_a_run_that_reads_and_is_stopped_ends_at_the_same_policy(
+    both: pco.Run, tmp_path: Path
+) -> None:
+    part = learn(tmp_path, lm=model(), data=numbers(), config=BOTH, budget="150calls")
+    assert part.ended == "budget"
+    lm = model()
+    rest = learn(tmp_path, lm=lm, data=numbers(), config=BOTH, budget="9999calls", resume=part.id)
+    assert rest.policy.file.digest == both.policy.file.digest
+    assert sum(request.embeds for request in lm.history) <= 32, "what was read is in the journal"
+
+
+def test_a_saved_policy_routes_as_the_run_did(both: pco.Run, tmp_path: Path) -> None:
+    both.policy.save(tmp_path / "policy.json")
+    file = read_policy_file(tmp_path / "policy.json")
+    assert file.digest == both.policy.file.digest
+    ranking, texts = file.statistics.ranking, file.parameters.codebook.texts
+    assert ranking is not None
+    ranker = Ranker(ranking, texts)
+    for example in numbers().test[:8]:
+        explained = both.policy.explain(example)
+        text = example.input
+        assert explained.route.indices == ranker.choose(text, file.select, vector(text))
+        assert explained.expected == ranker.expected(text, vector(text))
+
+
+def test_an_explanation_reads_its_input_once(both: pco.Run) -> None:
+    lm = model()
+    file = both.policy.file
+    policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
+    assert policy.explain(numbers().test[0]).expected is not None
+    assert sum(request.embeds for request in lm.history) == 1
+
+
+def test_embeddings_of_another_model_are_told_apart(both: pco.Run) -> None:
+    ranking = both.policy.file.statistics.ranking
+    assert ranking is not None
+    ranker = Ranker(ranking, both.policy.file.parameters.codebook.texts)
+    with pytest.raises(PolicyError, match="12 numbers, and this model makes 2"):
+        ranker.choose("message 1", 1, (1.0, 2.0))
+
+
+def test_a_model_that_makes_none_ends_the_run_before_a_rollout(tmp_path: Path) -> None:
+    lm = ScriptedLM().reply_with(obey)
+    with pytest.raises(LMError, match="embedding") as refused:
+        learn(tmp_path, lm=lm, data=numbers(), config=BOTH)
+    assert "router.features = 'words'" in refused.value.hint
+    assert {request.role for request in lm.history} == {"encoder"}
+
+
+def test_the_estimate_counts_what_is_read() -> None:
+    def calls(features: str) -> float:
+        settings = {**SMALL, "router": {"kind": "outcomes", "features": features}, "lm": NOBODY}
+        plan = plan_run(
+            load_config(settings, where="the test"), Sources(data=numbers(), reward=right)
+        )
+        work = asyncio.run(dry_run(plan, USUAL))
+        return sum(done.calls for (_, role), done in work.items() if role == "encoder")
+
+    assert calls("words") == 0
+    assert calls("both") == 64 + 32
+
+
+def test_steps_hold_how_embeddings_are_scaled(both: pco.Run) -> None:
+    ranking = next(iter(RunStore.open(both.path).steps())).ranking
+    assert ranking is not None and len(ranking.center) == len(ranking.spread) == SIZE
+    assert ranking.words == 0.5 and {len(row) for row in ranking.weights} == {4096 + SIZE}
+    assert abs(ranking.center[5] - 3.0) < 0.5

@@ -3,6 +3,7 @@ they are asked. Only the model is scripted."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,8 @@ def test_keep_decides_which_state_is_judged_saved_and_resolved(tmp_path: Path) -
 
 
 def rewrites(run: pco.Run) -> list[Rewrite]:
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         made = [r for step in store.steps() for r in step.rewrites]
-    finally:
-        store.close()
     return [r for r in made if isinstance(r.variable, int)]
 
 

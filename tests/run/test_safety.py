@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,8 @@ def texts(run: pco.Run) -> list[str]:
 
 
 def counts(run: pco.Run) -> dict[str, int]:
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         return dict(store.tallies())
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize("advice", [PLAIN, VEILED])
@@ -209,13 +207,10 @@ def assert_harmless(run: pco.Run, text: str) -> None:
     """What is deployed, saved, judged and shown is one state, and the text is not in it."""
     file = run.policy.file
     saved = read_policy_file(run.path / "policy.json")
-    store = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as store:
         deployed = Context.of(store, {}).deployed
         judged = {e.name: e.rollouts for e in store.test_evaluations()}
         assert text in str(store.outline().parameters), "the last state holds it"
-    finally:
-        store.close()
     assert deployed is not None and text not in str(deployed.state.parameters)
     assert text not in file.text() and text not in (run.path / "policy.json").read_text("utf-8")
     assert saved.digest == file.digest == resolve(run.path.parent, run.id).file.digest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,36 +116,42 @@ def make_run(tmp_path: Path, untrained: float, val: int = 4, **tree: Any) -> Run
 EVERY_STEP = {"every": 1, "subset": 2}
 
 
+Make = Callable[..., Run]
+
+
 @pytest.fixture
-async def opened() -> AsyncIterator[list[Run]]:
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes runs in folders of their own, and closes them."""
     runs: list[Run] = []
-    yield runs
+
+    def made(untrained: float, **tree: Any) -> Run:
+        runs.append(make_run(tmp_path / str(len(runs)), untrained, **tree))
+        return runs[-1]
+
+    yield made
     for run in runs:
         run.store.close()
 
 
-async def test_the_best_validated_state_is_kept_or_the_last(tmp_path: Path, opened: list[Run]):
+async def test_the_best_validated_state_is_kept_or_the_last(make: Make):
     """Decision 8: keep = best_val | last."""
     for keep, kept in (("best_val", 0.9), ("last", 0.5)):
-        run = make_run(tmp_path / keep, 0.4, validation=EVERY_STEP, keep=keep)
-        opened.append(run)
+        run = make(0.4, validation=EVERY_STEP, keep=keep)
         await run.through(0.3, 0.9, 0.5)
         assert await run.kept() == kept
 
 
-async def test_the_untrained_state_is_a_candidate(tmp_path: Path, opened: list[Run]):
+async def test_the_untrained_state_is_a_candidate(make: Make):
     """Decision 8: a run that made things worse keeps what it began with."""
-    run = make_run(tmp_path, 0.8, validation=EVERY_STEP)
-    opened.append(run)
+    run = make(0.8, validation=EVERY_STEP)
     await run.through(0.3, 0.7)
     assert await run.kept() == 0.8
     assert next((v.step, v.evaluation.score) for v in run.heard if v.best) == (-1, 0.8)
 
 
-async def test_finalists_are_judged_on_the_whole_split(tmp_path: Path, opened: list[Run]):
+async def test_finalists_are_judged_on_the_whole_split(make: Make):
     """Decision 8: a fixed subset on the way, the best few on all four examples at the end."""
-    run = make_run(tmp_path, 0.4, validation={**EVERY_STEP, "finalists": 2})
-    opened.append(run)
+    run = make(0.4, validation={**EVERY_STEP, "finalists": 2})
     await run.through(0.3, 0.9, 0.5)
     on_the_way = {r.example_id for v in run.heard for r in v.evaluation.rollouts}
     assert len(on_the_way) == 2 and len(run.heard) == 4
@@ -154,102 +160,75 @@ async def test_finalists_are_judged_on_the_whole_split(tmp_path: Path, opened: l
     assert [v.step for v in full] == [1, 2]
 
 
-async def test_it_validates_every_so_many_steps_and_never_at_zero(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
     """Decision 8."""
-    run = make_run(tmp_path / "a", 0.4, validation={"every": 2, "subset": 2})
-    never = make_run(tmp_path / "b", 0.4, validation={"every": 0})
-    opened.extend([run, never])
+    run = make(0.4, validation={"every": 2, "subset": 2})
+    never = make(0.4, validation={"every": 0})
     await run.through(0.1, 0.2, 0.3, 0.4)
     assert [v.step for v in run.heard] == [-1, 1, 3]
     await never.through(0.1, 0.2)
     assert never.heard == [] and await never.kept() == 0.2
 
 
-async def test_what_is_validated_is_the_state_whose_training_examples_earned_most(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_what_is_validated_is_the_state_whose_training_examples_earned_most(make: Make):
     """Decision 29: by the encoder's own routes alone, and whatever state is the present one. Each
     look is at a state that has had none, and the untrained one has the first."""
-    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2, "finalists": 1})
-    opened.append(run)
+    run = make(0.4, validation={"every": 4, "subset": 2, "finalists": 1})
     await run.through(0.3, 0.9, 0.1, 0.1, 0.2, 0.8, 0.1, 0.0, earning=2)
     assert [v.step for v in run.heard] == [-1, 1, 5]
     assert await run.kept() == 0.9
     assert len([v for v in run.heard if len(v.evaluation.rollouts) == 4]) == 1
 
 
-async def test_one_good_batch_among_bad_ones_weighs_less_than_several(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_one_good_batch_among_bad_ones_weighs_less_than_several(make: Make):
     """What the states beside it earned counts by half, a step further away by a quarter."""
-    run = make_run(tmp_path, 0.0, validation={"every": 9, "subset": 2})
-    opened.append(run)
+    run = make(0.0, validation={"every": 9, "subset": 2})
     await run.through(0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0, earning=2)
     assert [v.step for v in run.heard] == [-1, 5]
 
 
-async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(make: Make):
     """Early batches are mostly explored, so that few examples speak for the states of then."""
-    run = make_run(tmp_path, 0.6, validation={"every": 11, "subset": 2})
-    opened.append(run)
+    run = make(0.6, validation={"every": 11, "subset": 2})
     await run.through(1.0, 1.0, 0.6, 0.6, 0.6, 0.6, earning=1)
     await run.through(0.8, 0.8, 0.8, 0.8, 0.4, earning=8)
     assert [v.step for v in run.heard] == [-1, 9]
 
 
-async def test_in_online_mode_a_batch_s_worth_of_steps_is_one(tmp_path: Path, opened: list[Run]):
+async def test_in_online_mode_a_batch_s_worth_of_steps_is_one(make: Make):
     """Two lucky examples do not outweigh eight good ones in a row, as two batches would."""
     scores = (0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10)
     validation = {"every": 6, "subset": 2}
     update = {"mode": "online", "batch_size": 4}
-    run = make_run(tmp_path, 0.2, validation=validation, update=update)
-    opened.append(run)
+    run = make(0.2, validation=validation, update=update)
     await run.through(*scores, earning=2)
     assert [v.step for v in run.heard] == [-1, 8]
 
 
-async def test_of_states_that_earned_the_same_the_latest_is_looked_at(
-    tmp_path: Path, opened: list[Run]
-):
-    run = make_run(tmp_path, 0.7, validation={"every": 6, "subset": 2})
-    opened.append(run)
+async def test_of_states_that_earned_the_same_the_latest_is_looked_at(make: Make):
+    run = make(0.7, validation={"every": 6, "subset": 2})
     await run.through(*[0.7] * 6, earning=3)
     assert [v.step for v in run.heard] == [-1, 4]
 
 
-async def test_where_the_last_state_is_kept_it_is_the_one_that_is_looked_at(
-    tmp_path: Path, opened: list[Run]
-):
-    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2}, keep="last")
-    opened.append(run)
+async def test_where_the_last_state_is_kept_it_is_the_one_that_is_looked_at(make: Make):
+    run = make(0.4, validation={"every": 4, "subset": 2}, keep="last")
     await run.through(0.3, 0.9, 0.1, 0.2, earning=2)
     assert [v.step for v in run.heard] == [-1, 3]
 
 
-async def test_a_state_that_met_no_example_of_the_encoder_s_is_not_looked_at(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_a_state_that_met_no_example_of_the_encoder_s_is_not_looked_at(make: Make):
     """As the newest, of which nothing is known; unless nothing is known of any other."""
-    known, unknown = (
-        make_run(tmp_path / name, 0.1, validation={"every": 4, "subset": 2}) for name in "ku"
-    )
-    opened.extend([known, unknown])
+    known, unknown = (make(0.1, validation={"every": 4, "subset": 2}) for name in "ku")
     await known.through(0.2, 0.3, 0.4, 0.9, earning=2)
     await unknown.through(0.2, 0.3, 0.4, 0.9)
     assert [v.step for v in known.heard] == [-1, 2]
     assert [v.step for v in unknown.heard] == [-1, 3]
 
 
-async def test_a_run_that_ends_between_two_looks_has_its_best_state_among_the_finalists(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_a_run_that_ends_between_two_looks_has_its_best_state_among_the_finalists(make: Make):
     """And no other than it was looked at: the same run, taken up again, validates nothing more."""
-    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2, "finalists": 1})
-    opened.append(run)
+    run = make(0.4, validation={"every": 4, "subset": 2, "finalists": 1})
     await run.through(0.3, 0.5, 0.5, 0.5, 0.9, 0.1, 0.1, earning=2)
     assert await run.kept() == 0.9
     looks = [(v.step, len(v.evaluation.rollouts)) for v in run.heard]
@@ -260,12 +239,9 @@ async def test_a_run_that_ends_between_two_looks_has_its_best_state_among_the_fi
 
 
 @pytest.mark.parametrize("stopped", [0, 1, 3, 4, 6])
-async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(
-    tmp_path: Path, opened: list[Run], stopped: int
-):
+async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(make: Make, stopped: int):
     scores = (0.3, 0.9, 0.1, 0.1, 0.2, 0.8, 0.1, 0.0)
-    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2})
-    opened.append(run)
+    run = make(0.4, validation={"every": 4, "subset": 2})
     await run.through(*scores[:stopped], earning=2)
     run.selection = Selection(run.problem, run.world.composer)
     await run.selection.validate_if_due(stopped - 1)
@@ -273,34 +249,28 @@ async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(
     assert [v.step for v in run.heard] == [-1, 1, 5]
 
 
-async def test_a_state_that_was_called_harmful_is_not_looked_at(tmp_path: Path, opened: list[Run]):
-    run = make_run(tmp_path, 0.4, validation={"every": 4, "subset": 2})
-    opened.append(run)
+async def test_a_state_that_was_called_harmful_is_not_looked_at(make: Make):
+    run = make(0.4, validation={"every": 4, "subset": 2})
     await run.through(0.5, 0.9, 0.1, 0.1, earning=2, harmful="0.9")
     assert [v.step for v in run.heard] == [-1, 0]
 
 
-async def test_a_target_that_a_harmful_state_reaches_is_not_reached(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_a_target_that_a_harmful_state_reaches_is_not_reached(make: Make):
     for harmful, ended in (("", "target"), ("0.9", None)):
         validation = {**EVERY_STEP, "target_score": 0.9}
-        run = make_run(tmp_path / f"of{harmful}", 0.4, validation=validation)
-        opened.append(run)
+        run = make(0.4, validation=validation)
         await run.through(0.9, 0.5, harmful=harmful)
         assert run.selection.enough(2) == ended
 
 
-async def test_it_stops_early_without_gain_or_at_the_target(tmp_path: Path, opened: list[Run]):
+async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
     """Decision 8: patience counts validations since the best; the target ends it at once."""
-    run = make_run(tmp_path / "a", 0.4, validation={**EVERY_STEP, "patience": 2})
-    opened.append(run)
+    run = make(0.4, validation={**EVERY_STEP, "patience": 2})
     await run.through(0.6, 0.5)
     assert run.selection.enough(3) is None
     await run.through(0.6)
     assert run.selection.enough(3) == "early_stop"
-    target = make_run(tmp_path / "b", 0.4, validation={**EVERY_STEP, "target_score": 0.9})
-    opened.append(target)
+    target = make(0.4, validation={**EVERY_STEP, "target_score": 0.9})
     await target.through(0.8)
     assert target.selection.enough(3) is None
     await target.through(0.9)
@@ -320,48 +290,40 @@ async def test_it_stops_early_without_gain_or_at_the_target(tmp_path: Path, open
     ],
 )
 def test_patience_follows_the_planned_validations(
-    tmp_path: Path, opened: list[Run], update: dict[str, Any], every: int, planned: int,
+    make: Make, update: dict[str, Any], every: int, planned: int,
     patience: int,
 ):  # fmt: skip
     """Decision 8: with the default schedule it can fire: after the third of five without gain."""
-    run = make_run(tmp_path, 0.4, update=update, validation={"every": every, "subset": 2})
-    opened.append(run)
+    run = make(0.4, update=update, validation={"every": every, "subset": 2})
     assert (run.selection.planned, run.selection.patience) == (planned, patience)
     schedule = config()
     assert (schedule.update.epochs, schedule.validation.every) == (50, 10)
 
 
-async def test_a_run_at_its_end_is_not_stopped_early(tmp_path: Path, opened: list[Run]):
+async def test_a_run_at_its_end_is_not_stopped_early(make: Make):
     """Nothing is left to stop; a target that is reached then is reached all the same."""
     validation = {**EVERY_STEP, "patience": 2}
-    run = make_run(tmp_path, 0.4, validation=validation, update={"epochs": 3})
-    opened.append(run)
+    run = make(0.4, validation=validation, update={"epochs": 3})
     await run.through(0.3, 0.3)
     assert run.selection.enough(2) == "early_stop"
     assert run.selection.enough(3) is None
     target = {**validation, "target_score": 0.4}
-    reached = make_run(tmp_path, 0.4, validation=target, update={"epochs": 3})
-    opened.append(reached)
+    reached = make(0.4, validation=target, update={"epochs": 3})
     await reached.through(0.3)
     assert reached.selection.enough(3) == "target"
 
 
-def test_a_patience_that_cannot_fire_is_told(tmp_path: Path, opened: list[Run]):
+def test_a_patience_that_cannot_fire_is_told(make: Make):
+    said = "validation.patience = 3 never stops this run: 3 validations are planned"
     for patience, told in ((2, 0), (3, 1), (None, 0)):
         validation = {**EVERY_STEP, "patience": patience}
-        run = make_run(tmp_path, 0.4, validation=validation, update={"epochs": 3})
-        opened.append(run)
+        run = make(0.4, validation=validation, update={"epochs": 3})
         run.selection.tell_of_idle_patience()
-        assert len(run.notes) == told
-    (note,) = opened[1].notes
-    assert "validation.patience = 3 never stops this run: 3 validations are planned" in note.text
+        assert [said in note.text for note in run.notes] == [True] * told
 
 
-async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(
-    tmp_path: Path, opened: list[Run]
-):
-    run = make_run(tmp_path, 0.4, validation=EVERY_STEP)
-    opened.append(run)
+async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(make: Make):
+    run = make(0.4, validation=EVERY_STEP)
     await run.through(0.3)
     again = Selection(run.problem, run.world.composer)
     calls = len(run.world.lm.history)
@@ -370,15 +332,12 @@ async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(
     assert State.first(with_phi(0.4)).parameters == run.store.parameters_at(-1)
 
 
-async def test_what_was_chosen_at_an_earlier_end_does_not_weigh_in_a_later_one(
-    tmp_path: Path, opened: list[Run]
-):
+async def test_what_was_chosen_at_an_earlier_end_does_not_weigh_in_a_later_one(make: Make):
     """A run that stopped at its budget was chosen among the finalists of then; one that goes on
     chooses as if it had never stopped, wherever it is taken up."""
     validation = {"every": 2, "subset": 2, "finalists": 1}
-    for place, taken_up in ((10, ()), (11, (1,)), (12, (1, 3))):
-        run = make_run(tmp_path / str(place), 0.4, validation=validation)
-        opened.append(run)
+    for taken_up in ((), (1,), (1, 3)):
+        run = make(0.4, validation=validation)
         for index, score in enumerate((0.9, 0.6, 0.7, 0.8, 0.5)):
             if index == 1 and taken_up:
                 assert await run.kept() == 0.9

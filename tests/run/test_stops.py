@@ -17,7 +17,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import BudgetReached, CallTimeout, EndpointDown, TooManyFailures
 from promptcodebook.policy.file import read_policy_file
-from promptcodebook.progress import Note, ProgressEvent, StepDone
+from promptcodebook.progress import Listener, Note, ProgressEvent, StepDone
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.events import Compared, Stepped, Validated
@@ -95,35 +95,30 @@ class Flaky:
         return pco.Reply(text, usage=Usage(1, 5, 5))
 
 
+def noting() -> tuple[list[str], Listener]:
+    """A listener and the notes that it has heard."""
+    notes: list[str] = []
+
+    def hear(event: ProgressEvent) -> None:
+        notes.extend([event.text] if isinstance(event, Note) else [])
+
+    return notes, hear
+
+
 def run_with(lm: Flaky, tmp_path: Path, resume: str = "") -> pco.Run:
     return pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path, resume=resume)
 
 
 @pytest.mark.parametrize("calls", [0, 5, 60, 110, 130])
-def test_a_model_that_goes_away_leaves_a_resumable_run_and_no_broken_evaluation(
+def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed(
     tmp_path: Path, calls: int
 ) -> None:
+    """The error has the run; no broken evaluation is on record."""
     with pytest.raises(TooManyFailures, match="nothing answers") as caught:
-        run_with(Flaky(calls), tmp_path / "part")
-    (broken,) = (tmp_path / "part").glob("*")
-    assert (
-        f"start it again; then continue with: optimize(..., resume='{broken.name}')"
-        in caught.value.hint
-    )
-    rest = run_with(Flaky(10**6), tmp_path / "part", resume="last")
-    assert rest.ended == "finished"
-    store = RunStore.open(rest.path)
-    recorded = [e.evaluation for e in store.events() if isinstance(e, Validated | Compared)]
-    store.close()
-    assert {e.name for e in recorded} >= {"step 0", "present", "learned"}
-    assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
-
-
-@pytest.mark.parametrize("calls", [0, 60, 110, 130])
-def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> None:
-    with pytest.raises(TooManyFailures) as caught:
         run_with(Flaky(calls), tmp_path)
     run = caught.value.run
+    resume = f"start it again; then continue with: optimize(..., resume='{run.path.name}')"
+    assert resume in caught.value.hint
     done = judged(run.path)
     rows = f" (judged so far: {', '.join(done)})" if done else ""
     steps = _steps_of(run.path)
@@ -131,9 +126,8 @@ def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> Non
     updates = "1 update" if steps == 1 else f"{steps} updates"
     assert run.verdict == f"No verdict: the run failed after {updates} (TooManyFailures){rows}."
     assert run.spent.calls >= calls and run.spent.cost == run.cost
-    store = RunStore.open(run.path)
-    stored = store.outline()
-    store.close()
+    with closing(RunStore.open(run.path)) as store:
+        stored = store.outline()
     assert (stored.missing, stored.hint) == (run.verdict, caught.value.hint)
     shown = pco_command("runs", "show", str(run.path), cwd=tmp_path)
     assert run.verdict in " ".join(shown.out.split())
@@ -146,28 +140,29 @@ def test_an_error_bears_the_run_that_it_ended(tmp_path: Path, calls: int) -> Non
     whole = run_with(Flaky(10**6), tmp_path / "whole")
     rest = run_with(Flaky(10**6), tmp_path, resume=run.id)
     assert rest.ended == "finished" and len(rest.rows) == 5
-    store = RunStore.open(rest.path)
-    assert (store.outline().missing, store.outline().hint) == ("", "")
-    store.close()
+    with closing(RunStore.open(rest.path)) as store:
+        assert (store.outline().missing, store.outline().hint) == ("", "")
+        recorded = [e.evaluation for e in store.events() if isinstance(e, Validated | Compared)]
+    assert {e.name for e in recorded} >= {"step 0", "present", "learned"}
+    assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
 
 
 def _steps_of(path: Path) -> int:
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         return store.outline().step + 1
-    finally:
-        store.close()
 
 
-def test_a_budget_that_ends_before_the_first_codebook_leaves_a_verdict_and_a_cost(
+def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(BudgetReached) as caught:
-        train(tmp_path, budget="0calls", config={"init": {"kind": "random"}})
+    written = {"init": {"kind": "random"}}
+    with pytest.raises(BudgetReached, match="0 calls") as caught:
+        train(tmp_path, budget="0calls", config=written)
     run = caught.value.run
-    assert (run.ended, run.cost) == ("budget", 0.0)
+    assert (run.ended, run.cost) == ("budget", 0.0) and "resume" in caught.value.hint
     assert run.verdict.startswith("No verdict: the budget is reached: 0 calls")
+    assert train(tmp_path, resume="last", config=written).ended == "finished"
 
 
 def test_a_resumed_run_tells_once_what_was_in_flight_at_a_kill(tmp_path: Path) -> None:
@@ -178,14 +173,9 @@ def test_a_resumed_run_tells_once_what_was_in_flight_at_a_kill(tmp_path: Path) -
     store.close()
 
     def notes(budget: str) -> list[str]:
-        heard: list[str] = []
-
-        def hear(event: ProgressEvent) -> None:
-            if isinstance(event, Note) and "killed" in event.text:
-                heard.append(event.text)
-
+        heard, hear = noting()
         train(tmp_path, resume=part.id, budget=budget, listener=hear)
-        return heard
+        return [text for text in heard if "killed" in text]
 
     told = "the last session was killed with calls in flight; "
     assert notes("80calls") == [told + "lost to failures: 2 calls, up to 12.4k tokens"]
@@ -201,9 +191,7 @@ class Obscure(Flaky):
         return await super().__call__(request)
 
 
-def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(tmp_path: Path) -> None:
     with pytest.raises(TooManyFailures, match="at critique: ParseError") as caught:
         run_with(Obscure(10**6), tmp_path)
     assert "then continue with: optimize(..., resume=" in caught.value.hint
@@ -212,11 +200,8 @@ def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(
 
 
 def judged(path: Path) -> list[str]:
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         return [evaluation.name for evaluation in store.test_evaluations()]
-    finally:
-        store.close()
 
 
 def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
@@ -241,11 +226,7 @@ def test_the_share_that_is_kept_for_the_verdict_can_be_set(tmp_path: Path) -> No
             "budget": {"calls": 120, "reserve_for_verdict": share},
             "update": {"epochs": 20, "batch_size": 6},
         }
-        notes: list[str] = []
-
-        def hear(event: ProgressEvent) -> None:
-            notes.extend([event.text] if isinstance(event, Note) else [])
-
+        notes, hear = noting()
         run = train(tmp_path, f"share {share}", config=config, listener=hear)
         assert run.ended == "budget" and total(run) <= 120
         (note,) = [note for note in notes if "kept for the verdict" in note]
@@ -267,11 +248,7 @@ def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     two finalists (one of them where training ends between two looks) on 8, at 3 calls each."""
     looks = {"every": every, "subset": 3, "patience": 99, "finalists": 1}
     long = {"update": {"epochs": 400, "batch_size": 6}, "validation": looks}
-    notes: list[str] = []
-
-    def hear(event: ProgressEvent) -> None:
-        notes.extend([event.text] if isinstance(event, Note) else [])
-
+    notes, hear = noting()
     train(tmp_path, budget=f"{calls}calls", config=long, listener=hear)
     assert any(f" {kept} kept for the verdict" in note for note in notes), notes
 
@@ -316,16 +293,6 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
 
 def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:
     assert "rewrote no text" not in train(tmp_path).verdict
-
-
-def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
-    tmp_path: Path,
-) -> None:
-    written = {"init": {"kind": "random"}}
-    with pytest.raises(BudgetReached, match="0 calls") as caught:
-        train(tmp_path, budget="0calls", config=written)
-    assert "resume" in caught.value.hint
-    assert train(tmp_path, resume="last", config=written).ended == "finished"
 
 
 def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: Path) -> None:

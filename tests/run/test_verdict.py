@@ -1,16 +1,51 @@
-"""The plain sentence at the end: every way a run can come out."""
+"""The plain sentence at the end: every way a run can come out, and what it evaluates and stores."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from promptcodebook.calls import Usage
+from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.calls import Request, Usage
+from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval
-from promptcodebook.run.verdict import Conclusion, Entry, Row, Terms, conclude, decide, row_of
-from promptcodebook.types import Evaluation, PromptLength, Rollout, Route
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.lm.stack import Models, Supplies
+from promptcodebook.method.policy import FixedPrompt
+from promptcodebook.method.templates import load_templates
+from promptcodebook.optimizers.base import Problem, Result
+from promptcodebook.progress import Phase
+from promptcodebook.run.verdict import (
+    Conclusion,
+    Entry,
+    Row,
+    Terms,
+    conclude,
+    decide,
+    judge,
+    row_of,
+)
+from promptcodebook.store.events import Amended, Compared, Concluded, Stepped, fold
+from promptcodebook.store.header import Header
+from promptcodebook.store.run import RunStore
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Example,
+    Parameters,
+    PromptLength,
+    Rollout,
+    Route,
+    Step,
+)
+from tests.method.build import config, examples, said
 
 SPENT = Usage(calls=1, prompt_tokens=100, completion_tokens=20, cost=0.001, latency_s=0.5)
 ROUTED = Usage(calls=3, prompt_tokens=300, completion_tokens=60, cost=0.003, latency_s=1.5)
@@ -80,40 +115,24 @@ def test_a_sentence_quotes_the_mean_and_both_ends_of_its_interval_in_order() -> 
     assert f"Worth deploying: {quoted} over the present prompt" in made.sentence
 
 
-def test_a_cheaper_row_without_a_clear_difference_is_named_instead() -> None:
-    made = judged(0.3, 0.69, 0.4, 0.7)
+@pytest.mark.parametrize(
+    ("concat", "said"),
+    [
+        (0.69, "No clear difference from the concat prompt, at 1 call per query instead of 3: "),
+        # By means alone the learned policy would be worth its routing here.
+        (0.695, "No clear difference from the concat prompt"),
+        (0.85, "Not worth the routing: the concat prompt is better than the learned prompt"),
+    ],
+)
+def test_a_cheaper_row_that_is_not_clearly_worse_is_named_instead(concat: float, said: str) -> None:
+    made = judged(0.3, concat, 0.4, 0.7)
     assert made.worth is False and made.deploy == "concat"
-    assert made.sentence.startswith(
-        "No clear difference from the concat prompt, at 1 call per query instead of 3: deploy that."
-    )
-    assert ": deploy that. The difference is +0." in made.sentence
+    assert made.sentence.startswith(said)
+    sign = "-" if concat > 0.7 else "+"
+    assert f": deploy that. The difference is {sign}0." in made.sentence
     assert ", n = 40); it gains +0." in made.sentence
-
-
-def test_a_row_has_one_prompt_only_where_no_input_was_routed() -> None:
-    entries = four(0.3, 0.4, 0.4, 0.7)
-    learned = entries[3].evaluation
-    first, *rest = learned.rollouts
-    once = (replace(first, route=Route((0,))), *rest)
-    entries[3] = Entry(entries[3].title, replace(learned, rollouts=once))
-    rows = conclude(entries, Terms()).rows
-    assert [row.prompt for row in rows] == ["two words", "two words", "two words", None]
-
-
-def test_a_mean_that_is_a_little_ahead_of_a_cheaper_row_is_no_difference() -> None:
-    """By means alone the learned policy would be worth its routing here."""
-    made = judged(0.3, 0.695, 0.4, 0.7)
-    concat = made.rows[1]
-    assert concat.over is not None and concat.over.mean > 0 > concat.over.low
-    assert made.worth is False and made.deploy == "concat"
-
-
-def test_a_cheaper_row_that_is_better_is_named_as_that() -> None:
-    made = judged(0.3, 0.85, 0.4, 0.7)
-    assert made.worth is False and made.deploy == "concat"
-    assert "Not worth the routing: the concat prompt is better than the learned prompt" in (
-        made.sentence
-    )
+    over = made.rows[1].over
+    assert over is not None and (over.mean > 0 > over.low) is (concat < 0.7)
 
 
 def test_a_cheaper_row_whose_own_gain_is_unclear_leaves_it_unclear() -> None:
@@ -232,10 +251,7 @@ def test_below_twenty_examples_there_are_figures_and_no_verdict(n: int) -> None:
     assert "The learned prompt shows +" in made.sentence
     assert f", n = {n}) over the present prompt, at 3 calls and 360 tokens" in made.sentence
     assert len(made.rows) == 4 and all(row.score.n == n for row in made.rows)
-
-
-def test_twenty_examples_are_enough() -> None:
-    assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True
+    assert judged(0.1, 0.1, 0.1, 0.9, n=20).worth is True, "twenty are enough"
 
 
 def test_training_that_changed_nothing_on_test_is_named_as_that() -> None:
@@ -273,6 +289,8 @@ def test_a_row_with_one_prompt_for_every_input_holds_it() -> None:
     learned = replace(learned, evaluation=replace(learned.evaluation, rollouts=rollouts))
     rows = {row.name: row for row in conclude([*others, learned], Terms()).rows}
     assert rows["concat"].prompt == "two words" and rows["learned"].prompt is None
+    once = (rollouts[0], *(replace(r, route=None, prompt="for 0") for r in rollouts[1:]))
+    assert row_of(replace(learned.evaluation, rollouts=once), None, Terms()).prompt is None
     varied = tuple(replace(r, route=None) for r in rollouts)
     assert row_of(replace(learned.evaluation, rollouts=varied), None, Terms()).prompt is None
     alike = tuple(replace(r, prompt="the same") for r in rollouts)
@@ -297,18 +315,15 @@ def test_a_row_of_version_0_1_is_read() -> None:
     assert row.over is None and row.prompt_length is None and row.prompt is None
 
 
-def test_the_sentence_calls_the_base_by_its_title() -> None:
-    bare, *others = four(0.3, 0.4, 0.4, 0.7)
-    bare = replace(bare, title="zero-shot (no prompt)")
-    assert "over zero-shot (no prompt) and" in conclude([bare, *others], Terms()).sentence
-
-
 def test_rows_are_what_the_results_are_whatever_their_names() -> None:
     """A verdict over another optimizer's result: no row has a name it must have."""
     base, result = four(0.3, 0.4, 0.4, 0.7)[::3]
     other = replace(result, evaluation=replace(result.evaluation, name="gepa"))
-    made = conclude([base, other], Terms())
+    base = replace(base, title="zero-shot (no prompt)")
+    made = conclude([base, other], Terms(simulated=True))
     assert made.worth is True and made.deploy == "gepa"
+    assert made.sentence.startswith("On the simulated model: Worth")
+    assert "over zero-shot (no prompt), at" in made.sentence
     assert [row.name for row in made.rows] == ["present", "gepa"]
 
 
@@ -364,11 +379,6 @@ def test_half_a_call_more_makes_a_row_the_dearer_one(calls: float, counts: bool)
     level = Interval(0.0, -0.1, 0.1, 40)
     better = Interval(0.2, 0.1, 0.4, 40)
     assert decide(rows_at(better, over=level, calls=calls))[1] is not counts
-
-
-def test_a_simulated_verdict_says_so() -> None:
-    made = conclude(four(0.3, 0.4, 0.4, 0.7), Terms(simulated=True))
-    assert made.sentence.startswith("On the simulated model: Worth")
 
 
 def test_no_test_split_is_no_verdict() -> None:
@@ -443,3 +453,134 @@ def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> N
     html = made.table.only("gain", "cost").html("four", deploy="learned")
     assert learned["gain"] in html and "deploy" in html and learned["reward"] not in html
     assert [each["name"] for each in made.table.as_json()] == [each.name for each in made.rows]
+
+
+# --- what a verdict evaluates, stores, and judges under ---
+HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
+WORTH = {"you are present": 0.3, "you are concat": 0.4, "you are learned": 0.8}
+
+
+def answer(request: Request) -> Scripted:
+    """What the prompt is worth, with a sway from one input to the next; the rival has none."""
+    text = said(request)
+    prompt, level = next(pair for pair in WORTH.items() if pair[0] in text)
+    sway = 0.0 if prompt == "you are concat" else 0.01 * (int(text.split()[-1]) % 5 - 2)
+    return str(round(level + sway, 3))
+
+
+class Court:
+    """A problem with nothing but a test split, and a result to be judged on it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.lm = ScriptedLM().reply_with(answer)
+        self.phases: list[Phase] = []
+        tree = {"init": {"prompt": "you are present"}, **settings}
+        chosen = config(lm="own", cache=False, **tree)
+        data = Dataset(tuple(examples(2)), (), tuple(examples(24, start=10)))
+        task = Task("t", data, asks_nobody(self.reward), SingleCall())
+        plan = Plan(chosen, task, load_templates("default"))
+        models = Models.build(chosen, Supplies(own=self.lm))
+        self.store = RunStore.create(folder, HEADER)
+        self.problem = Problem(Assembled(plan, models), self.store, self.hear)
+
+    def reward(self, example: Example, output: str) -> float:
+        return float(output)
+
+    def hear(self, event: object) -> None:
+        if isinstance(event, Phase):
+            self.phases.append(event)
+
+    def result(self, remark: str = "") -> Result:
+        rival = Result("concat", "the long prompt", FixedPrompt("you are concat"))
+        mine = FixedPrompt("you are learned")
+        return Result("learned", "the learned one", mine, rivals=(rival,), remark=remark)
+
+
+@pytest.fixture
+def court(tmp_path: Path) -> Iterator[Court]:
+    made = Court(tmp_path)
+    yield made
+    made.store.close()
+
+
+async def test_the_present_prompt_the_rivals_and_the_result_are_asked_on_all_of_the_test_split(
+    court: Court,
+) -> None:
+    made = await judge(court.problem, court.result())
+    assert [row.name for row in made.rows] == ["present", "concat", "learned"]
+    assert [row.title for row in made.rows][1:] == ["the long prompt", "the learned one"]
+    for row, level in zip(made.rows, WORTH.values(), strict=True):
+        assert row.score.n == 24 and row.score.mean == pytest.approx(level, abs=0.01)
+    assert made.worth is True and made.deploy == "learned"
+    assert len(court.lm.history) == 3 * 24
+    begun = [phase.name for phase in court.phases if phase.done == 0]
+    assert begun == ["judging present", "judging concat", "judging learned"]
+
+
+async def test_what_was_evaluated_is_stored_and_not_asked_again(court: Court) -> None:
+    first = await judge(court.problem, court.result())
+    assert [e.name for e in court.store.test_evaluations()] == ["present", "concat", "learned"]
+    assert await judge(court.problem, court.result()) == first
+    assert len(court.lm.history) == 3 * 24
+
+
+async def test_a_remark_of_the_optimizer_ends_the_sentence(court: Court) -> None:
+    plain = await judge(court.problem, court.result())
+    told = await judge(court.problem, court.result("Nothing was rewritten, for want of replies."))
+    assert told.sentence == f"{plain.sentence} Nothing was rewritten, for want of replies."
+    assert (told.rows, told.worth, told.deploy) == (plain.rows, plain.worth, plain.deploy)
+
+
+async def test_a_verdict_is_drawn_by_the_seed_within_the_range_of_the_rewards(
+    tmp_path: Path,
+) -> None:
+    """The terms are those of the run: its intervals are not those of another seed or range."""
+    settings = {"seed": 3, "reward_range": (-1.0, 2.0)}
+    court = Court(tmp_path, **settings)
+    made = await judge(court.problem, court.result())
+    present, concat, _ = court.store.test_evaluations()
+
+    def scores(terms: Terms) -> list[Interval]:
+        return [row_of(evaluation, None, terms).score for evaluation in (present, concat)]
+
+    judged = [row.score for row in made.rows[:2]]
+    assert judged == scores(Terms(3, (-1.0, 2.0)))
+    assert judged[0] != scores(Terms(4, (-1.0, 2.0)))[0]
+    assert judged[1] != scores(Terms(3, (0.0, 1.0)))[1], "equal rewards, in a narrower range"
+    court.store.close()
+
+
+async def test_a_run_that_was_made_longer_says_that_it_looks_again_and_corrects_for_it(
+    court: Court,
+) -> None:
+    """The looks are counted from the store, so that another session knows of them."""
+    store = court.store
+    for look, level in ((1, "95 %"), (2, "98.75 %"), (3, "99.38 %")):
+        made = await judge(court.problem, court.result())
+        assert ("same test split" in made.sentence) == (look > 1)
+        assert f"({level} +0." in made.sentence
+        store.append(Concluded(made.sentence, made.worth, made.table.as_json()))
+        assert await judge(court.problem, court.result()) == made, (
+            "the same look, not a further one"
+        )
+        store.append(Amended(("epochs: 2 → 4",), "2026-02-01T00:00:00+00:00", extended=True))
+    assert "This is look 3 at the same test split" in made.sentence
+    path = store.path
+    store.close()
+    again = RunStore.open(path)
+    assert again.outline().looks == again.state().looks == 3
+    again.close()
+
+
+def test_a_run_that_goes_on_after_its_verdict_looks_again_however_it_is_read(court: Court) -> None:
+    """A budget stopped it after a verdict, twice, and it took more steps: one read leaves all steps
+    out but the last one."""
+    row = Evaluation("learned", "test", (Rollout("a", reward=1.0),))
+    for step in range(9):
+        empty = Parameters(str(step), "", Codebook(()), "")
+        court.store.append(Stepped(Step(step, step, 0.5, (), (), empty, (), (), ())))
+        if step in (2, 5):
+            court.store.append(Compared(row))
+            court.store.append(Concluded("No.", False))
+            court.store.append(Concluded("No.", False))  # resumed, and nothing to do
+    assert court.store.outline().looks == fold(court.store.events()).looks == 2

@@ -1,5 +1,17 @@
-"""The same worlds as the simulated model's own tests have."""
+from __future__ import annotations
 
-from tests.simulated.conftest import examples, world
+import pytest
 
-__all__ = ["examples", "world"]
+from promptcodebook.simulated.world import World
+from promptcodebook.types import Example
+from tests.simulated import made
+
+
+@pytest.fixture
+def examples() -> list[Example]:
+    return made.examples
+
+
+@pytest.fixture
+def world() -> World:
+    return made.world

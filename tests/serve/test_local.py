@@ -18,7 +18,8 @@ from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.local.engine import Engine, Job
-from promptcodebook.local.server import Terms, check_terms, serving_locally
+from promptcodebook.local.server import Terms, serving_locally
+from promptcodebook.serve.admission import require_keys
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine
 
 SAID = [{"role": "user", "content": "Count to two."}]
@@ -410,14 +411,14 @@ async def test_without_a_key_no_page_gets_in_under_a_name_of_its_own() -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
 def test_other_machines_are_not_served_without_a_key(host: str) -> None:
     with pytest.raises(ConfigError, match="no key is set") as caught:
-        check_terms(Terms(host=host), "smollm2")
+        require_keys(("",), host, "pco lm serve smollm2")
     assert f"pco lm serve smollm2 --host {host}" in caught.value.hint
-    check_terms(Terms(host=host, key="key-4711"), "smollm2")
+    require_keys(("key-4711",), host, "pco lm serve smollm2")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_this_machine_is_served_without_a_key(host: str) -> None:
-    check_terms(Terms(host=host), "smollm2")
+    require_keys(("",), host, "pco lm serve smollm2")
 
 
 async def test_a_body_that_is_too_long_or_no_json_is_refused() -> None:

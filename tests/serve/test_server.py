@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
-from promptcodebook.lm.connections import Endpoints
+from promptcodebook.lm.stack import Endpoints
 from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.completions import ChatCall, Refusal
 from promptcodebook.serve.server import Address, Backend, Dropped, Site, Stream, serve, serving

@@ -14,11 +14,12 @@ from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import World, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
+from tests.simulated.made import examples, world
 
 SETTINGS = SimulatedSettings()
 
 
-def all_advice(world: World) -> str:
+def all_advice() -> str:
     """Every lacking skill's order under its own condition, in one prompt."""
     return "\n".join(world.skills.say(k, k) for k in sorted(world.lacking))
 
@@ -30,7 +31,6 @@ def request(prompt: str, example: Example, temperature: float = 0.0, sample: int
 
 
 def mean(
-    world: World,
     examples: list[Example],
     prompt: str | Callable[[Example], str],
     settings: SimulatedSettings = SETTINGS,
@@ -43,7 +43,7 @@ def mean(
     return total / len(examples)
 
 
-def chance(world: World, text: str, prompt: str, kind: str, **more: float) -> float:
+def chance(text: str, prompt: str, kind: str, **more: float) -> float:
     """The chance that a demand of this kind is met under a prompt."""
     skill = world.skills.place(kind)
     assert skill is not None
@@ -52,52 +52,48 @@ def chance(world: World, text: str, prompt: str, kind: str, **more: float) -> fl
     return chance_of(frozenset((skill,)), problem.needs, obey(world, problem, prompt), settings)
 
 
-def test_prompts_rank_as_the_documentation_says(world: World, examples: list[Example]) -> None:
-    nothing = mean(world, examples, "")
-    best = mean(world, examples, lambda e: oracle_prompt(world, e))
-    free = mean(world, examples, all_advice(world), replace(SETTINGS, load=0.0))
+def test_prompts_rank_as_the_documentation_says() -> None:
+    nothing = mean(examples, "")
+    best = mean(examples, lambda e: oracle_prompt(world, e))
+    free = mean(examples, all_advice(), replace(SETTINGS, load=0.0))
     assert 0.4 < nothing < 0.65
     assert best > 0.9
-    assert nothing < mean(world, examples, all_advice(world)) < best - 0.05
+    assert nothing < mean(examples, all_advice()) < best - 0.05
     assert abs(free - best) < 0.05  # conditional orders do no harm where they do not apply
 
 
-def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts(
-    world: World,
-) -> None:
+def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradicts() -> None:
     asks = "Say it in exactly 4 sentences."
     order = "Put each of the bullet points on a line with a dash."
-    assert chance(world, asks, order, "sentences") == SETTINGS.floor
-    assert chance(world, asks, f"When bullet points are asked for, {order}", "sentences") > 0.2
-    assert chance(world, "Use 4 bullets in total.", order, "bullets") > 0.9
+    assert chance(asks, order, "sentences") == SETTINGS.floor
+    assert chance(asks, f"When bullet points are asked for, {order}", "sentences") > 0.2
+    assert chance("Use 4 bullets in total.", order, "bullets") > 0.9
 
 
-def test_contradictory_orders_both_fail(world: World) -> None:
+def test_contradictory_orders_both_fail() -> None:
     both = "Keep all of the text in lower case. Set all of the text in capital letters."
     for asked, kind in (("Use only lower case letters.", "lowercase"),
                         ("Write everything in capital letters.", "uppercase")):  # fmt: skip
-        assert chance(world, asked, both, kind) == SETTINGS.floor
-        assert chance(world, asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
+        assert chance(asked, both, kind) == SETTINGS.floor
+        assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
 
 
-def test_all_orders_without_conditions_are_worse_than_none(
-    world: World, examples: list[Example]
-) -> None:
+def test_all_orders_without_conditions_are_worse_than_none() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
-    assert mean(world, examples, orders, free) < mean(world, examples, "", free) - 0.1
+    assert mean(examples, orders, free) < mean(examples, "", free) - 0.1
 
 
-def test_cue_words_bring_nothing_and_words_weigh(world: World, examples: list[Example]) -> None:
+def test_cue_words_bring_nothing_and_words_weigh() -> None:
     cues = "words limit trim count bullet dash title brackets sentences paragraph quote digits"
     free = replace(SETTINGS, load=0.0, shared=1.0)
-    assert mean(world, examples, cues, free) == mean(world, examples, "", free)
+    assert mean(examples, cues, free) == mean(examples, "", free)
     asked = "Say it in exactly 4 sentences."
-    weights = [chance(world, asked, "so " * n, "sentences") for n in (10, 60, 400, 800)]
+    weights = [chance(asked, "so " * n, "sentences") for n in (10, 60, 400, 800)]
     assert weights[0] == weights[1] > weights[2] > weights[3]
 
 
-def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Example]) -> None:
+def test_a_number_that_the_input_does_not_ask_for_does_harm() -> None:
     world = World("constraints", examples, SETTINGS)
     some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
 
@@ -113,21 +109,19 @@ def test_a_number_that_the_input_does_not_ask_for_does_harm(examples: list[Examp
     assert kept("Count the sentences and end each with one full stop.") > 0.5
 
 
-def test_draws_are_shared_between_prompts_in_a_stated_part(
-    world: World, examples: list[Example]
-) -> None:
+def test_draws_are_shared_between_prompts_in_a_stated_part() -> None:
     """A word that says nothing changes some outcomes, and none where all draws are shared."""
     half, all_ = replace(SETTINGS, load=0.0), replace(SETTINGS, load=0.0, shared=1.0)
 
     def rewards(prompt: str, settings: SimulatedSettings) -> list[float]:
-        return [mean(world, [e], prompt, settings) for e in examples]
+        return [mean([e], prompt, settings) for e in examples]
 
     assert rewards("Go.", all_) == rewards("Start.", all_)
     differ = [a != b for a, b in zip(rewards("Go.", half), rewards("Start.", half), strict=True)]
     assert 0.1 < sum(differ) / len(differ) < 0.7
 
 
-def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[Example]) -> None:
+def test_a_sample_seed_counts_only_at_temperature() -> None:
     def reply(example: Example, temperature: float, sample: int) -> str:
         asked = understand(from_request(request("Go.", example, temperature, sample)), world)
         return answer(asked, world, SETTINGS)
@@ -139,23 +133,21 @@ def test_a_sample_seed_counts_only_at_temperature(world: World, examples: list[E
     assert len({reply(examples[2], 0.6, seed) for seed in range(12)}) > 3
 
 
-async def test_a_sample_without_a_seed_is_fresh(world: World, examples: list[Example]) -> None:
+async def test_a_sample_without_a_seed_is_fresh() -> None:
     lm = SimulatedLM(world)
     asked = request("Go.", examples[2], 0.6)
     assert len({(await lm.reply(asked, seeded=False)).text for _ in range(12)}) > 3
     assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
 
 
-def test_nothing_but_the_system_prompt_and_the_input_counts(
-    world: World, examples: list[Example]
-) -> None:
+def test_nothing_but_the_system_prompt_and_the_input_counts() -> None:
     first = understand(from_request(request("Go.", examples[0])), world)
     other = replace(request("Go.", examples[0]), role="judge", model="another")
     again = understand(from_request(other), world)
     assert answer(first, world, SETTINGS) == answer(again, world, SETTINGS)
 
 
-async def test_a_reply_is_cut_at_the_cap(world: World, examples: list[Example]) -> None:
+async def test_a_reply_is_cut_at_the_cap() -> None:
     lm = SimulatedLM(world)
     whole = await lm(request("Go.", examples[0]))
     cut = await lm(

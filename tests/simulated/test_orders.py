@@ -13,7 +13,7 @@ from promptcodebook.simulated.orders import Skills, content_stems, read_skills
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.tasks.task import load_task
-from promptcodebook.types import Example
+from tests.simulated.made import examples
 
 TABLES = ("constraints", "general")
 
@@ -37,7 +37,7 @@ def test_every_way_of_saying_a_skill_is_one_order_about_it(table: str) -> None:
                 assert order.when.skills == {condition}
 
 
-def test_the_demands_of_the_shipped_inputs_show(examples: list[Example]) -> None:
+def test_the_demands_of_the_shipped_inputs_show() -> None:
     skills = read_skills("constraints")
     assert set(skills.names) == set(KINDS)
     for example in examples:

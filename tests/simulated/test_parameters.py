@@ -14,8 +14,8 @@ from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import ConfigError, LMError, RateLimited, ServerFault
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import FAULTS, FaultPlan, Latency, SimulatedSettings
-from promptcodebook.simulated.world import World
 from promptcodebook.types import Example
+from tests.simulated.made import examples, world
 
 _PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", "latency")]
 
@@ -131,9 +131,7 @@ async def _outcome(lm: SimulatedLM, request: Request) -> Reply | LMError:
         return error
 
 
-async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it(
-    world: World, examples: list[Example]
-) -> None:
+async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it() -> None:
     lm = SimulatedLM(world, replace(ALL, retry_after=0.5))
     met: Counter[str] = Counter()
     for sample in range(400):
@@ -168,9 +166,7 @@ def _looks(text: str) -> str:
     return "whole" if len(set(reply["selected_indices"])) == 2 else "routes"
 
 
-async def test_retries_end_with_the_reply_of_a_model_without_faults(
-    world: World, examples: list[Example]
-) -> None:
+async def test_retries_end_with_the_reply_of_a_model_without_faults() -> None:
     settings = SimulatedSettings(faults={"429": 0.3, "500": 0.2, "drop": 0.2})
     shaky, sound = SimulatedLM(world, settings), SimulatedLM(world)
     for example in examples[:20]:
@@ -184,9 +180,7 @@ async def test_retries_end_with_the_reply_of_a_model_without_faults(
         assert found.text == wanted.text
 
 
-async def test_repeated_counts_finished_replies_asked_for_again(
-    world: World, examples: list[Example]
-) -> None:
+async def test_repeated_counts_finished_replies_asked_for_again() -> None:
     lm = SimulatedLM(world)
     for example in (*examples[:5], *examples[:2]):
         await lm(routing(example))
@@ -197,9 +191,7 @@ async def test_repeated_counts_finished_replies_asked_for_again(
     assert lm.stats.as_dict()["requests"] == 0
 
 
-async def test_replies_do_not_depend_on_latency_or_order(
-    world: World, examples: list[Example]
-) -> None:
+async def test_replies_do_not_depend_on_latency_or_order() -> None:
     some = [routing(e, k) for k, e in enumerate(examples[:30])]
     plain = [(await SimulatedLM(world)(r)).text for r in some]
     for seed in ("0", "1"):
@@ -209,9 +201,7 @@ async def test_replies_do_not_depend_on_latency_or_order(
         assert [r.text for r in reversed(replies)] == plain
 
 
-async def test_a_shared_prefix_counts_as_cached_and_changes_no_reply(
-    world: World, examples: list[Example]
-) -> None:
+async def test_a_shared_prefix_counts_as_cached_and_changes_no_reply() -> None:
     plain = SimulatedLM(world)
     caching = SimulatedLM(world, SimulatedSettings(prefix_cache=True))
     first, second = routing(examples[0]), routing(examples[1])

@@ -17,6 +17,7 @@ from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
+from tests.simulated.made import examples, world
 from tests.simulated.test_executor import mean
 from tests.simulated.test_recognise import template_values
 
@@ -32,7 +33,9 @@ EXACT = SimulatedSettings(
 BULLETS = "When bullet points are asked for, put each of the bullet points on a line with a dash."
 
 
-def ask(world: World, messages: tuple[Message, ...], settings: SimulatedSettings = EXACT) -> str:
+def ask(
+    messages: tuple[Message, ...], settings: SimulatedSettings = EXACT, world: World = world
+) -> str:
     request = Request("executor", messages, sampling=Sampling(temperature=0.0))
     return answer(understand(from_request(request), world), world, settings)
 
@@ -55,35 +58,31 @@ def with_kind(examples: list[Example], kind: str) -> Example:
     return next(e for e in examples if kind in {str(c["kind"]) for c in constraints_of(e)})
 
 
-def verdict(world: World, example: Example, settings: SimulatedSettings = EXACT) -> str:
+def verdict(example: Example, settings: SimulatedSettings = EXACT, world: World = world) -> str:
     """The critic's feedback on a run under "Go." that answered "hello"."""
     values = {"prompt": "Go.", "instincts": "[0] Be kind.", "reference": failing(example)}
-    return str(json_of(ask(world, filled(example, "critic", **values), settings))["feedback"])
+    return str(json_of(ask(filled(example, "critic", **values), settings, world))["feedback"])
 
 
-def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks(
-    examples: list[Example],
-) -> None:
+def test_the_critic_and_all_that_follows_never_see_what_the_executor_lacks() -> None:
     here = World("constraints", examples, SimulatedSettings(world=1))
     there = World("constraints", examples, SimulatedSettings(world=2))
     assert here.lacking != there.lacking
     default = SimulatedSettings()
     for example in examples[:40]:
-        found = verdict(here, example, default)
-        assert found == verdict(there, example, default)
+        found = verdict(example, default, world=here)
+        assert found == verdict(example, default, world=there)
         for name in ("attribution", "updater", "adversary", "encoder", "generator"):
             values = {"verdict": found, "gradient": found, "reference": failing(example)}
             messages = filled(example, name, **values)
-            assert ask(here, messages, default) == ask(there, messages, default), name
+            assert ask(messages, default, world=here) == ask(messages, default, world=there), name
 
 
-def test_an_able_critic_reads_order_and_condition_off_report_and_input(
-    world: World, examples: list[Example]
-) -> None:
+def test_an_able_critic_reads_order_and_condition_off_report_and_input() -> None:
     right: list[bool] = []
     for example in examples:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
-        said = verdict(world, example)
+        said = verdict(example)
         for order in world.skills.orders(said):
             assert order.when is not None
             paired = order.when.skills == {order.skill}
@@ -94,101 +93,89 @@ def test_an_able_critic_reads_order_and_condition_off_report_and_input(
     assert sum(right) > 0.9 * len(right) > 200  # some reports speak of two things
 
 
-def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed(
-    world: World, examples: list[Example]
-) -> None:
+def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed() -> None:
     dull = replace(EXACT, capacity=0.0)
     some = [e for e in examples if constraints_of(e)]
     for example in some:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.skills.orders(verdict(world, example, dull)):
+        for order in world.skills.orders(verdict(example, dull)):
             assert world.skills.names[order.skill] not in kinds
 
     def advised(settings: SimulatedSettings) -> float:
         def prompt(e: Example) -> str:
-            orders = world.skills.orders(verdict(world, e, settings))
+            orders = world.skills.orders(verdict(e, settings))
             return " ".join(o.text.rsplit(": ", 1)[-1] for o in orders)
 
-        return mean(world, some, prompt, replace(EXACT, load=0.0))
+        return mean(some, prompt, replace(EXACT, load=0.0))
 
-    nothing = mean(world, some, "", replace(EXACT, load=0.0))
+    nothing = mean(some, "", replace(EXACT, load=0.0))
     assert advised(dull) < nothing - 0.05
     assert advised(EXACT) > nothing + 0.1
 
 
-def test_a_random_verdict_has_nothing_to_do_with_the_run(
-    world: World, examples: list[Example]
-) -> None:
+def test_a_random_verdict_has_nothing_to_do_with_the_run() -> None:
     noisy = replace(EXACT, verdict_noise=1.0)
     right = told = 0
     for example in examples:
         kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.skills.orders(verdict(world, example, noisy)):
+        for order in world.skills.orders(verdict(example, noisy)):
             told += 1
             right += world.skills.names[order.skill] in kinds
     assert told > 100
     assert right / told < 0.3  # three of 24 kinds stand in an input on average
 
 
-def test_nothing_is_wrong_with_a_full_reward(world: World, examples: list[Example]) -> None:
+def test_nothing_is_wrong_with_a_full_reward() -> None:
     messages = filled(examples[0], "critic", reward="1", reference="Fine. It is as asked.")
-    assert json_of(ask(world, messages)) == {"score": 1.0, "feedback": ""}
+    assert json_of(ask(messages)) == {"score": 1.0, "feedback": ""}
 
 
-def test_the_critic_names_an_active_instinct_whose_order_nobody_asked_for(
-    world: World, examples: list[Example]
-) -> None:
+def test_the_critic_names_an_active_instinct_whose_order_nobody_asked_for() -> None:
     example = with_kind(examples, "sentences")
     order = "Set all of the text in capital letters."
     values = {"prompt": order, "instincts": f"[3] {order}", "reference": failing(example)}
-    said = str(json_of(ask(world, filled(example, "critic", **values)))["feedback"])
+    said = str(json_of(ask(filled(example, "critic", **values)))["feedback"])
     assert "Active instinct 3 works against this input" in said
 
 
-def blamed(world: World, example: Example, settings: SimulatedSettings = EXACT, **values: str):
+def blamed(example: Example, settings: SimulatedSettings = EXACT, **values: str):
     advice = f"{BULLETS[:1].lower()}{BULLETS[1:]}"
     verdict = f"The answer breaks a demand; the prompt should have said: {advice}"
     said = {"verdict": verdict, **values}
-    return json_of(ask(world, filled(example, "attribution", **said), settings))
+    return json_of(ask(filled(example, "attribution", **said), settings))
 
 
-def test_the_adversary_rates_what_the_verdict_missed(world: World, examples: list[Example]) -> None:
+def test_the_adversary_rates_what_the_verdict_missed() -> None:
     example = with_kind(examples, "bullets")
     told = filled(example, "adversary", reference=failing(example), verdict="score 1: fine")
-    missed = json_of(ask(world, told))
+    missed = json_of(ask(told))
     assert missed["feedback"] and 0.0 < float(str(missed["severity"])) <= 1.0
-    silent = json_of(ask(world, filled(example, "adversary", reference="", reward="1")))
+    silent = json_of(ask(filled(example, "adversary", reference="", reward="1")))
     assert silent == {"feedback": "", "severity": 0.0}
 
 
-def test_attribution_lays_advice_at_the_part_that_lacks_it(
-    world: World, examples: list[Example]
-) -> None:
+def test_attribution_lays_advice_at_the_part_that_lacks_it() -> None:
     example = with_kind(examples, "bullets")
-    held = blamed(world, example, instincts=f"[0] Be kind.\n[2] {BULLETS}")
+    held = blamed(example, instincts=f"[0] Be kind.\n[2] {BULLETS}")
     assert held["rendering_errors"] and not held["instinct_errors"]
     listed = f"[0] Be kind.\n[1] Be calm.\n[2] {BULLETS}"
     chosen = "[0] Be kind.\n[1] Be calm."
-    elsewhere = blamed(world, example, instincts=chosen, codebook=listed)
+    elsewhere = blamed(example, instincts=chosen, codebook=listed)
     assert "bullet" in elsewhere["routing_errors"]
     assert not elsewhere["instinct_errors"]
-    nowhere = blamed(world, example, instincts=chosen, codebook=chosen)
+    nowhere = blamed(example, instincts=chosen, codebook=chosen)
     ((index, text),) = nowhere["instinct_errors"].items()
     assert index in ("0", "1")
     assert "When bullet points are asked for" in text
     full = f"[0] {world.skills.say(0, 0)}\n[1] {world.skills.say(1, 1)}"
-    assert list(blamed(world, example, instincts=full, codebook=full)["instinct_errors"]) == [
-        "missing"
-    ]
+    assert list(blamed(example, instincts=full, codebook=full)["instinct_errors"]) == ["missing"]
 
 
-def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition(
-    world: World, examples: list[Example]
-) -> None:
+def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition() -> None:
     wrong = replace(EXACT, attribution_error=1.0)
     parts: set[str] = set()
     for example in examples[:60]:
-        found = blamed(world, example, wrong, instincts="[0] Be kind.\n[2] Be calm.")
+        found = blamed(example, wrong, instincts="[0] Be kind.\n[2] Be calm.")
         texts = [found["rendering_errors"], found["routing_errors"]]
         texts += list(found["instinct_errors"].values())
         (said,) = filter(None, texts)
@@ -198,53 +185,47 @@ def test_an_error_of_attribution_lays_it_anywhere_and_loses_the_condition(
     assert parts == {"rendering_errors", "routing_errors", "0", "2"}
 
 
-def improved(world: World, text: str, feedback: str, cap: int = 25) -> str:
+def improved(text: str, feedback: str, cap: int = 25) -> str:
     values = {"text": text, "gradient": feedback, "cap": cap, "others": ""}
-    return ask(world, filled(Example("x", "x"), "updater", **values))
+    return ask(filled(Example("x", "x"), "updater", **values))
 
 
-def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing(world: World) -> None:
+def test_improve_takes_up_advice_within_the_cap_and_drops_what_orders_nothing() -> None:
     told = "- Its text must say: " + BULLETS
-    assert BULLETS.split(",")[0] in improved(world, "Be kind.", told)
+    assert BULLETS.split(",")[0] in improved("Be kind.", told)
     vague = "Think of the reader at all times and be sure that nothing is left to be desired."
-    found = improved(world, vague, told)
+    found = improved(vague, told)
     assert len(found.split()) <= 25
     assert vague not in found
 
 
-def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter(
-    world: World,
-) -> None:
+def test_improve_reads_advice_without_a_condition_as_about_the_texts_own_matter() -> None:
     text = "When a title is asked for, put a title in double angle brackets on the first line."
-    found = improved(world, text, "- Its text must say: Add a postscript to the letter.")
+    found = improved(text, "- Its text must say: Add a postscript to the letter.")
     (first, *more) = world.skills.orders(found)
     assert not more  # an order that nobody complained of stays, and the cap has room for one
     assert world.skills.names[first.skill] == "title"
     short = "When a title is asked for, put a title on top."
-    both = improved(
-        world, short, "- Its text must say: Put one synonym in place of a banned word.", 60
-    )
+    both = improved(short, "- Its text must say: Put one synonym in place of a banned word.", 60)
     names = {world.skills.names[o.skill]: o.when for o in world.skills.orders(both)}
     assert names.keys() == {"title", "avoid"}
     assert names["avoid"] == names["title"]
 
 
-def test_improve_removes_what_is_said_to_do_harm(world: World) -> None:
+def test_improve_removes_what_is_said_to_do_harm() -> None:
     text = "Be kind. Put a title on the first line."
-    found = improved(world, text, "- It works against such inputs by: put a title on top.")
+    found = improved(text, "- It works against such inputs by: put a title on top.")
     assert found == "Be kind."
 
 
-def test_improve_copies_nothing_from_an_input(world: World, examples: list[Example]) -> None:
+def test_improve_copies_nothing_from_an_input() -> None:
     for example in examples[:40]:
         report = reward(example, "hello").feedback
-        found = improved(world, "Be kind.", f"- {example.input}\n- {report}")
+        found = improved("Be kind.", f"- {example.input}\n- {report}")
         assert example.input.split(".")[0] not in found
 
 
-def test_another_optimizers_reflection_is_the_same_function(
-    world: World, examples: list[Example]
-) -> None:
+def test_another_optimizers_reflection_is_the_same_function() -> None:
     """Raw reports instead of advice, fences asked for: the advice must be found, and can be."""
     example = with_kind(examples, "bullets")
     text = (
@@ -252,26 +233,24 @@ def test_another_optimizers_reflection_is_the_same_function(
         f"feedback on each:\n```\n# Example 1\n{reward(example, 'hello').feedback}\n```\n"
         "Write a new instruction for the assistant, within ``` marks."
     )
-    found = ask(world, (Message("user", text),))
+    found = ask((Message("user", text),))
     assert found.startswith("```\nBe nice.")
     assert world.skills.orders(found.strip("`\n"))
-    wrong = ask(world, (Message("user", text),), replace(EXACT, capacity=0.0))
+    wrong = ask((Message("user", text),), replace(EXACT, capacity=0.0))
     assert wrong != found
 
 
-def listing(world: World) -> str:
+def listing() -> str:
     rows = [world.skills.say(k, k) for k in range(8)]
     return "\n".join(f"[{k}] {text} (success 0.5)" for k, text in enumerate([*rows, "Be kind."]))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(
-    world: World, examples: list[Example], count: int
-) -> None:
+def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(count: int) -> None:
     fits = chosen = 0
     for example in examples[:60]:
-        messages = filled(example, "encoder", select=count, size=9, last=8, codebook=listing(world))
-        found = json_of(ask(world, messages))["selected_indices"]
+        messages = filled(example, "encoder", select=count, size=9, last=8, codebook=listing())
+        found = json_of(ask(messages))["selected_indices"]
         assert len(set(found)) == count
         assert set(found) <= set(range(9))
         wanted = world.problem(example.input).shown & set(range(8))
@@ -280,13 +259,11 @@ def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(
     assert fits > 0.9 * chosen
 
 
-def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
-    world: World, examples: list[Example]
-) -> None:
+def test_the_generator_says_plainly_what_applies_and_drops_what_does_not() -> None:
     example = with_kind(examples, "bullets")
     title = "When a title is asked for, put a title in double angle brackets on top of it."
     wanted = f"[0] {BULLETS}\n[1] {title}\n[2] Keep all of the text in lower case."
-    prompt = ask(world, filled(example, "generator", instincts=wanted))
+    prompt = ask(filled(example, "generator", instincts=wanted))
     said = {world.skills.names[o.skill]: o.when for o in world.skills.orders(prompt)}
     kinds = {str(c["kind"]) for c in constraints_of(example)}
     assert said["bullets"] is None
@@ -294,14 +271,14 @@ def test_the_generator_says_plainly_what_applies_and_drops_what_does_not(
     assert ("title" in said) == ("title" in kinds)
 
 
-def test_it_splits_prompts_writes_instincts_and_grades(world: World) -> None:
+def test_it_splits_prompts_writes_instincts_and_grades() -> None:
     example = Example("x", "x")
-    split = json_of(ask(world, filled(example, "split", text="Be nice. Be brief.", cap=20)))
+    split = json_of(ask(filled(example, "split", text="Be nice. Be brief.", cap=20)))
     assert split["instincts"] == ["Be nice.", "Be brief."]
-    made = json_of(ask(world, filled(example, "random", size=5, cap=20)))["instincts"]
+    made = json_of(ask(filled(example, "random", size=5, cap=20)))["instincts"]
     assert len(set(made)) == 5
     assert not any(world.skills.orders(text) for text in made)
     asked = 'Grade the answer. JSON: {"score": 0.0, "reason": ""}'
     user = "Question:\nWho?\n\nAnswer:\nMary Shelley\n\nReference:\nMary Shelley"
-    good = json_of(ask(world, (Message("system", asked), Message("user", user))))
+    good = json_of(ask((Message("system", asked), Message("user", user))))
     assert good["score"] > 0.9

@@ -23,24 +23,26 @@ from promptcodebook.sqlite import Layout, Reader, Writer, connect, pack, store_o
 LAYOUT = Layout("test store", 2, ("CREATE TABLE t (id INTEGER PRIMARY KEY)",))
 
 
-def test_a_new_file_gets_tables_version_and_wal(tmp_path: Path) -> None:
-    db = connect(tmp_path / "t.sqlite", LAYOUT, write=True)
-    assert db.execute("PRAGMA user_version").fetchone() == (2,)
-    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA synchronous").fetchone() == (1,)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.sqlite"
+
+
+def test_a_new_file_gets_tables_version_and_wal(path: Path) -> None:
+    db = connect(path, LAYOUT, write=True)
+    said = {n: db.execute(f"PRAGMA {n}").fetchone()[0] for n in ("user_version", "journal_mode",
+            "synchronous")}  # fmt: skip
+    assert said == {"user_version": 2, "journal_mode": "wal", "synchronous": 1}
     db.close()
-    connect(tmp_path / "t.sqlite", LAYOUT, write=True).close()
+    connect(path, LAYOUT, write=True).close()
 
 
-def test_reading_never_makes_a_file(tmp_path: Path) -> None:
+def test_reading_never_makes_a_file_and_never_writes(path: Path) -> None:
     with pytest.raises(StoreError, match="no test store at"):
-        connect(tmp_path / "t.sqlite", LAYOUT, write=False)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reader_cannot_write(tmp_path: Path) -> None:
-    connect(tmp_path / "t.sqlite", LAYOUT, write=True).close()
-    reader = Reader(tmp_path / "t.sqlite", LAYOUT)
+        connect(path, LAYOUT, write=False)
+    assert list(path.parent.iterdir()) == []
+    connect(path, LAYOUT, write=True).close()
+    reader = Reader(path, LAYOUT)
     with pytest.raises(StoreError, match="readonly"):
         reader.rows("DELETE FROM t")
     assert reader.row("SELECT 1 FROM t") is None
@@ -64,9 +66,8 @@ def test_a_newer_file_and_a_foreign_one_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_when_written(
-    tmp_path: Path,
+    path: Path,
 ) -> None:
-    path = tmp_path / "t.sqlite"
     connect(path, LAYOUT, write=True).close()
     later = Layout("test store", 3, LAYOUT.script, since=2)
     connect(path, later, write=False).close()
@@ -78,10 +79,15 @@ def test_a_file_of_an_earlier_version_with_the_same_tables_is_read_and_stamped_w
         connect(path, Layout("test store", 5, LAYOUT.script, since=4), write=False)
 
 
-def test_a_file_that_a_process_is_still_making_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "t.sqlite"
+def test_a_file_that_a_process_is_still_making_is_waited_for_but_not_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     maker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     maker.execute("BEGIN IMMEDIATE")  # before the file keeps a log: SQLite itself would not wait
+    with monkeypatch.context() as patched:
+        patched.setattr("promptcodebook.sqlite.database._BUSY_S", 0.1)
+        with pytest.raises(StoreError, match="stayed locked by another process"):
+            connect(path, LAYOUT, write=True)
     soon = threading.Timer(0.2, lambda: maker.execute("COMMIT"))
     soon.start()
     connect(path, LAYOUT, write=True).close()
@@ -89,19 +95,7 @@ def test_a_file_that_a_process_is_still_making_is_waited_for(tmp_path: Path) -> 
     maker.close()
 
 
-def test_a_file_that_stays_locked_is_said_to_be_after_that_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("promptcodebook.sqlite.database._BUSY_S", 0.1)
-    path = tmp_path / "t.sqlite"
-    maker = sqlite3.connect(path, isolation_level=None)
-    maker.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreError, match="stayed locked by another process"):
-        connect(path, LAYOUT, write=True)
-    maker.close()
-
-
-def test_several_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
+def test_several_processes_may_make_the_same_file_at_once(path: Path) -> None:
     make = (
         "import sys, pathlib\n"
         "from promptcodebook.sqlite import Layout, Writer\n"
@@ -111,7 +105,6 @@ def test_several_processes_may_make_the_same_file_at_once(tmp_path: Path) -> Non
         "for i in range(50): w.write_now(lambda db: db.execute('INSERT INTO t (w) VALUES (1)'))\n"
         "w.close()\n"
     )
-    path = tmp_path / "t.sqlite"
     gate_read, gate_write = os.pipe()
     processes = [
         subprocess.Popen([sys.executable, "-c", make, str(path)], stdin=gate_read) for _ in range(4)
@@ -200,8 +193,7 @@ def test_lists_are_counted_and_commas_of_a_text_are_not() -> None:
         "CREATE TABLE g (x, y AS (x + 1) STORED)",
     ],
 )
-def test_a_file_with_more_than_plain_tables_is_not_read(tmp_path: Path, statement: str) -> None:
-    path = tmp_path / "f.sqlite"
+def test_a_file_with_more_than_plain_tables_is_not_read(path: Path, statement: str) -> None:
     connect(path, LAYOUT, write=True).close()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE IF NOT EXISTS t (x)")
@@ -211,8 +203,7 @@ def test_a_file_with_more_than_plain_tables_is_not_read(tmp_path: Path, statemen
             connect(path, LAYOUT, write=write)
 
 
-def test_a_statement_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    path = tmp_path / "f.sqlite"
+def test_a_statement_that_does_not_end_is_ended(path: Path) -> None:
     connect(path, LAYOUT, write=True).close()
     reader = Reader(path, LAYOUT, most_s=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
@@ -226,7 +217,7 @@ def test_a_statement_that_does_not_end_is_ended(tmp_path: Path) -> None:
     reader.close()
 
 
-# .
+# The writer
 
 
 LAYOUT_WRITER = Layout(
@@ -246,15 +237,21 @@ def words(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "t.sqlite"
-
-
-@pytest.fixture
 def writer(path: Path) -> Iterator[Writer]:
     writer = Writer(path, LAYOUT_WRITER, full_hint="make room")
     yield writer
     writer.close()
+
+
+async def queued(
+    writer: Writer, *words: str | None
+) -> tuple[threading.Event, list[asyncio.Future[None]]]:
+    """Writes that queue up behind one, and share a transaction once its event is set."""
+    held = threading.Event()
+    writer.send(lambda db: held.wait(5))
+    waits = [asyncio.ensure_future(writer.write(insert(word))) for word in words]
+    await asyncio.sleep(0)
+    return held, waits
 
 
 async def test_an_awaited_write_is_committed(writer: Writer, path: Path) -> None:
@@ -276,10 +273,7 @@ def test_closing_commits_what_was_handed_over(writer: Writer, path: Path) -> Non
 async def test_many_waiters_share_a_transaction(path: Path) -> None:
     commits: list[int] = []
     writer = Writer(path, LAYOUT_WRITER, each_batch=lambda db: commits.append(1))
-    held = threading.Event()
-    writer.send(lambda db: held.wait(5))  # the rest queues up behind this one
-    waits = [asyncio.ensure_future(writer.write(insert(str(i)))) for i in range(500)]
-    await asyncio.sleep(0)
+    held, waits = await queued(writer, *map(str, range(500)))
     held.set()
     await asyncio.gather(*waits)
     assert len(commits) <= 3
@@ -288,10 +282,7 @@ async def test_many_waiters_share_a_transaction(path: Path) -> None:
 
 
 async def test_a_faulty_write_fails_alone(writer: Writer, path: Path) -> None:
-    held = threading.Event()
-    writer.send(lambda db: held.wait(5))
-    waits = [asyncio.ensure_future(writer.write(insert(w))) for w in ("a", "a", None, "b")]
-    await asyncio.sleep(0)
+    held, waits = await queued(writer, "a", "a", None, "b")
     held.set()
     results = await asyncio.gather(*waits, return_exceptions=True)
     assert [type(r) for r in results] == [type(None), StoreError, StoreError, type(None)]
@@ -299,11 +290,7 @@ async def test_a_faulty_write_fails_alone(writer: Writer, path: Path) -> None:
 
 
 async def test_a_cancelled_wait_does_not_disturb_the_others(writer: Writer, path: Path) -> None:
-    held = threading.Event()
-    writer.send(lambda db: held.wait(5))
-    first = asyncio.ensure_future(writer.write(insert("a")))
-    second = asyncio.ensure_future(writer.write(insert("b")))
-    await asyncio.sleep(0)
+    held, [first, second] = await queued(writer, "a", "b")
     first.cancel()
     held.set()
     await second
@@ -312,14 +299,7 @@ async def test_a_cancelled_wait_does_not_disturb_the_others(writer: Writer, path
 
 
 def test_a_waiter_whose_loop_has_ended_does_not_stop_the_writer(writer: Writer, path: Path) -> None:
-    held = threading.Event()
-
-    async def leave() -> None:
-        writer.send(lambda db: held.wait(5))
-        asyncio.ensure_future(writer.write(insert("a")))  # noqa: RUF006
-        await asyncio.sleep(0)
-
-    asyncio.run(leave())
+    held, _ = asyncio.run(queued(writer, "a"))
     held.set()
     writer.write_now(insert("b"))
     assert words(path) == ["a", "b"]

@@ -1,20 +1,21 @@
-""""""
+"""Events: as rows and back, and the state that is their fold."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
-    Amended,
     Broke,
     Compared,
     Concluded,
@@ -25,7 +26,6 @@ from promptcodebook.store.events import (
     Scope,
     Started,
     Stepped,
-    Trained,
     Validated,
     fold,
     fold_event,
@@ -34,112 +34,45 @@ from promptcodebook.store.tables import PackedEvent, pack_event, unpack_event
 from promptcodebook.types import (
     Codebook,
     Evaluation,
-    Failure,
-    Gradients,
     Instinct,
     Parameters,
-    Rewrite,
     Rollout,
-    Route,
-    Stage,
     Step,
     Trace,
     Verdict,
 )
 
 # Lone surrogates included: a reply's JSON may hold "\ud800", and it must come back unchanged.
-variables = st.sampled_from(("encoder", "generator", "critic", 0, 7))
 texts = st.text(st.characters(), max_size=12)
 finite = st.floats(allow_nan=False, width=32)
-counts = st.integers(0, 2**40)
+plain = st.none() | st.booleans() | st.integers(0, 2**40) | finite | texts
+json = plain | st.lists(plain, max_size=2)
+BASES: dict[Any, st.SearchStrategy[Any]] = {
+    **{str: texts, float: finite, int: st.integers(0, 2**40), bool: st.booleans()},
+    **{type(None): st.none(), Any: json, object: json},
+}
 
-parameters = st.builds(
-    Parameters,
-    texts,
-    texts,
-    st.builds(
-        Codebook,
-        st.lists(st.builds(Instinct, texts, st.booleans()), max_size=3).map(tuple),
-    ),
-    texts,
-)
-usages = st.builds(Usage, counts, counts, counts, counts, st.none() | finite, finite)
-routes = st.builds(
-    Route,
-    st.lists(st.integers(0, 15), max_size=4).map(tuple),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-    st.lists(texts, max_size=2).map(tuple),
-    texts,
-)
-failures = st.builds(Failure, texts, texts, texts, texts)
-rollouts = st.builds(
-    Rollout,
-    example_id=texts,
-    route=st.none() | routes,
-    prompt=texts,
-    output=texts,
-    fields=st.dictionaries(texts, texts | finite | st.lists(texts, max_size=2), max_size=2),
-    stages=st.lists(st.builds(Stage, texts, texts, texts), max_size=2).map(tuple),
-    reward=st.none() | finite,
-    feedback=texts,
-    truncated=st.booleans(),
-    failure=st.none() | failures,
-    usage=usages,
-)
-gradients = st.builds(
-    Gradients,
-    texts,
-    texts,
-    st.dictionaries(st.integers(0, 15), texts, max_size=3),
-    texts,
-    st.dictionaries(st.sampled_from(("encoder", "generator", "codebook")), finite),
-)
-traces = st.builds(
-    Trace,
-    rollouts,
-    st.none() | finite,
-    st.none() | st.builds(Verdict, finite, texts),
-    finite,
-    gradients,
-    st.none() | failures,
-    st.none() | finite,
-)
-steps = st.builds(
-    Step,
-    index=counts,
-    epoch=counts,
-    epsilon=finite,
-    traces=st.lists(traces, max_size=2).map(tuple),
-    rewrites=st.lists(
-        st.builds(Rewrite, variables, texts, texts, texts, st.booleans(), texts), max_size=2
-    ).map(tuple),
-    parameters=parameters,
-    ema=st.lists(finite, max_size=3).map(tuple),
-    success=st.lists(finite, max_size=3).map(tuple),
-    selected=st.lists(counts, max_size=3).map(tuple),
-    reverted=st.lists(variables, max_size=2).map(tuple),
-)
-evaluations = st.builds(Evaluation, texts, texts, st.lists(rollouts, max_size=2).map(tuple), finite)
-plain = st.none() | st.booleans() | counts | finite | texts
-rows = st.dictionaries(texts, plain | st.lists(plain, max_size=2), max_size=3)
-events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(Started, parameters, texts),
-    st.builds(Stepped, steps),
-    st.builds(Validated, st.integers(-1, 10**6), st.sampled_from(["subset", "full"]), evaluations),
-    st.builds(Trained, usages),
-    st.builds(Compared, evaluations),
-    st.builds(Broke, st.integers(0, 10**6), steps.map(lambda step: step.traces)),
-    st.builds(Concluded, texts, st.none() | st.booleans(), st.lists(rows, max_size=2).map(tuple)),
-    st.builds(
-        Ended,
-        st.sampled_from(["finished", "early_stop", "target", "budget", "interrupted", "failed"]),
-        texts,
-    ),
-    st.builds(Resumed, st.integers(-1, 10**6), texts),
-    st.builds(Amended, st.lists(texts, max_size=2).map(tuple), texts, st.booleans()),
-)
+
+@cache
+def of(hint: Any) -> st.SearchStrategy[Any]:
+    """Every value of a type that events are made of."""
+    if hint in BASES:
+        return BASES[hint]
+    if is_dataclass(hint):
+        return st.builds(hint, **{name: of(part) for name, part in get_type_hints(hint).items()})
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return st.sampled_from(parts)
+    if origin is tuple and parts[-1] is ...:
+        return st.lists(of(parts[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(of, parts))
+    if origin in (Union, UnionType):
+        return st.one_of(*map(of, parts))
+    return st.dictionaries(*map(of, parts), max_size=2)
+
+
+events: st.SearchStrategy[Event] = of(Event)
 
 
 @given(events)
@@ -189,9 +122,6 @@ def test_a_damaged_event_says_where() -> None:
         unpack_event(PackedEvent("ended", None, b"not compressed"))
     with pytest.raises(StoreError, match="unknown kind 'danced'"):
         unpack_event(PackedEvent("danced", None, pack({})))
-
-
-# --- store/test_fold.py ---
 
 
 MakeStep = Callable[[int], Step]

@@ -6,6 +6,7 @@ import resource
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,15 +134,12 @@ def test_what_was_appended_is_there_after_reopening(
     run.append(Ended("budget", "2 Mtok"))
     run.close()
 
-    again = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as again:
         events = list(again.events(full=True))
         assert events[0] == Started(make_parameters("zero"), "expert")
         assert events[1:-1] == [Stepped(make_step(i)) for i in range(40)]
         assert events[-1] == Ended("budget", "2 Mtok")
         assert again.header == run.header
-    finally:
-        again.close()
 
 
 def test_light_steps_have_no_traces_until_asked(run: RunStore, make_step: MakeStep) -> None:
@@ -340,8 +338,7 @@ def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
 def test_a_run_can_be_read_while_it_is_written_but_not_written_twice(
     run: RunStore, make_step: MakeStep
 ) -> None:
-    reading = RunStore.open(run.path)
-    try:
+    with closing(RunStore.open(run.path)) as reading:
         run.append(Stepped(make_step(0)))
         assert [s.index for s in reading.steps()] == [0]
         with pytest.raises(StoreError, match="not open for writing"):
@@ -349,8 +346,6 @@ def test_a_run_can_be_read_while_it_is_written_but_not_written_twice(
         with pytest.raises(RunBusy, match="process") as caught:
             RunStore.open(run.path, write=True)
         assert "kill -INT" in caught.value.hint
-    finally:
-        reading.close()
     run.close()
     RunStore.open(run.path, write=True).close()
 

@@ -1,12 +1,11 @@
 """Where a benchmark's rows come from, and what is said when they are not as they should be."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pydantic import field_validator
 
-from promptcodebook.calls import Chat, Message, Reply, Role, Schema
+from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.data import load
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -145,32 +144,19 @@ async def test_one_call_with_the_prompt_as_system_message() -> None:
     assert lm.history[0].role == "executor"
 
 
-async def test_a_cut_answer_is_marked() -> None:
-    lm = ScriptedLM().enqueue(Reply("the ans", finish="length"))
-    assert (await SingleCall()(Prompt("p"), Example("e1", "x"), chat(lm))).truncated
-
-
 async def test_chat_messages_follow_the_prompt() -> None:
-    lm = ScriptedLM().enqueue("fine")
+    lm = ScriptedLM().enqueue(Reply("fine", finish="length"))
     turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "How?"))
-    await SingleCall()(Prompt("p"), Example("e1", "rendered", messages=turns), chat(lm))
+    made = await SingleCall()(Prompt("p"), Example("e1", "rendered", messages=turns), chat(lm))
+    assert made.truncated, "a cut answer is marked"
     assert lm.history[0].messages == (Message("system", "p"), *turns)
 
 
 def test_a_task_of_the_users_own() -> None:
     dataset = load([{"input": f"x{n}", "target": "y"} for n in range(4)], name="tickets")
-    task = user_task(
-        dataset,
-        asks_nobody(Exact()),
-        program=SingleCall(),
-        reward_range=(0.0, 5.0),
-        base_prompt="Stay polite.",
-    )
-    assert (task.name, task.reward_range, task.base_prompt) == (
-        "tickets",
-        (0.0, 5.0),
-        "Stay polite.",
-    )
+    own = {"reward_range": (0.0, 5.0), "base_prompt": "Stay polite."}
+    task = user_task(dataset, asks_nobody(Exact()), program=SingleCall(), **own)  # type: ignore[arg-type]
+    assert (task.name, task.reward_range, task.base_prompt) == ("tickets", *own.values())
     assert isinstance(task.program, SingleCall)
     assert task.seeds == ()
 
@@ -195,17 +181,8 @@ async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
 
 
 async def test_executors_handed_in_as_functions() -> None:
-    class Silent:
-        async def __call__(
-            self,
-            messages: str | Sequence[Message],
-            *,
-            system: str = "",
-            role: Role = "executor",
-            schema: Schema | None = None,
-            purpose: str = "",
-        ) -> Reply:
-            return Reply(f"{system}|{messages}")
+    async def silent(messages: str, *, system: str = "", **_: object) -> Reply:
+        return Reply(f"{system}|{messages}")
 
     async def agent(prompt: str, example: Example, lm: Chat) -> Output:
         return Output((await lm(example.input, system=prompt)).text)
@@ -213,7 +190,7 @@ async def test_executors_handed_in_as_functions() -> None:
     assert isinstance(make_program(None, Path()), SingleCall)
     assert isinstance(make_program("", Path()), SingleCall)
     executor = make_program(agent, Path())
-    assert await executor(Prompt("p"), Example("e1", "x"), Silent()) == Output("p|x")
+    assert await executor(Prompt("p"), Example("e1", "x"), silent) == Output("p|x")  # type: ignore[arg-type]
 
 
 def test_the_environment_names_a_data_folder(

@@ -25,12 +25,30 @@ from tests.cli.invoked import pco
 Files = dict[str, bytes]
 
 
+class Quiet(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@contextlib.contextmanager
+def serving(handler: type[Quiet]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
     """The stand-in's files by path; both hosts point at it."""
     files: Files = {}
 
-    class Answer(BaseHTTPRequestHandler):
+    class Answer(Quiet):
         def do_GET(self) -> None:
             body = files.get(self.path)
             self.send_response(200 if body is not None else 404)
@@ -40,19 +58,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
             with contextlib.suppress(OSError):  # who does not want the rest hangs up
                 self.wfile.write(body or b"")
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    base = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setenv("HF_ENDPOINT", base)
-    monkeypatch.setenv("PCO_GITHUB_RAW", f"{base}/raw/")
-    yield files
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Answer) as base:
+        monkeypatch.setenv("HF_ENDPOINT", base)
+        monkeypatch.setenv("PCO_GITHUB_RAW", f"{base}/raw/")
+        yield files
 
 
 def rows_of(path: Path) -> list[dict[str, object]]:
@@ -327,25 +336,17 @@ def test_an_archive_that_cannot_be_unpacked_is_refused(
 def test_a_file_that_ends_early_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Short(BaseHTTPRequestHandler):
+    class Short(Quiet):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", "1000")
             self.end_headers()
             self.wfile.write(b"{}\n")
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Short)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-    monkeypatch.setenv("PCO_GITHUB_RAW", f"http://127.0.0.1:{server.server_port}")
-    try:
+    with serving(Short) as base:
+        monkeypatch.setenv("PCO_GITHUB_RAW", base)
         with pytest.raises(TaskError, match=r"PUPA_New\.csv: it cannot be reached"):
             public_rows(source_of("pupa"), tmp_path)
-    finally:
-        server.shutdown()
-        server.server_close()
     assert not list(tmp_path.iterdir())
 
 

@@ -160,6 +160,7 @@ def _asynchronous(function: Callable[..., float]) -> Callable[..., Awaitable[flo
     [
         (_exit, "SystemExit"),
         (_cancel, "CancelledError"),
+        (_interrupt, "KeyboardInterrupt"),
         (_asynchronous(_exit), "SystemExit"),
         (_asynchronous(_cancel), "CancelledError"),
     ],
@@ -173,13 +174,10 @@ async def test_an_exit_and_a_cancellation_of_their_own_are_failures(
     assert line in str(caught.value)
     with pytest.raises(ExecutorError, match=f"the executor raised {kind}"):
         await Agent(function, "agent")(Prompt("p"), EXAMPLE, BoundChat(ScriptedLM(), lambda _: 1))
+    with pytest.raises(Escape, match=f"^{kind}"):
+        await UserCalls().call(function)
     task = asyncio.current_task()
     assert task is not None and not task.cancelling()
-
-
-async def test_an_interrupt_that_nobody_pressed_is_a_failure() -> None:
-    with pytest.raises(RewardError, match="the reward raised KeyboardInterrupt"):
-        await apply_reward(_interrupt, EXAMPLE, Output("y"), UNIT)
 
 
 async def test_the_end_of_the_run_still_cancels_what_is_at_work() -> None:
@@ -285,11 +283,6 @@ async def test_an_agent_that_was_given_up_spends_no_more() -> None:
     assert lm.history == []
 
 
-async def test_an_escape_tells_what_it_was() -> None:
-    with pytest.raises(Escape, match=r"^SystemExit: 3$"):
-        await UserCalls().call(_exit)
-
-
 # Calls in processes that are killed at a limit.
 
 
@@ -317,6 +310,8 @@ def test_a_process_is_reused(worker: Worker) -> None:
     assert worker.call(f"{HERE}:add", (2, 3), LONG) == CallResult(5)
     first = worker.call(f"{HERE}:process_id", (), LONG).value
     assert worker.call(f"{HERE}:process_id", (), LONG).value == first != os.getpid()
+    assert isinstance(first, int)
+    assert os.getpgid(first) != os.getpgrp(), "the caller's interrupt does not reach it"
 
 
 def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Worker) -> None:
@@ -344,16 +339,12 @@ def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) ->
     assert worker.call(f"{HERE}:deep", (), LONG).error.startswith("RecursionError")
     assert worker.call(f"{HERE}:nothing", (), LONG).error.startswith("AttributeError")
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)  # while idle: it is replaced
+    time.sleep(0.1)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
     assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
     assert isinstance(pid, int) and gone(pid)
-    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
-
-
-def test_a_process_killed_while_idle_is_replaced(worker: Worker) -> None:
-    pid = worker.call(f"{HERE}:process_id", (), LONG).value
-    assert isinstance(pid, int)
-    os.kill(pid, signal.SIGKILL)
-    time.sleep(0.1)
     assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
 
 
@@ -394,12 +385,6 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
     worker.close()
-
-
-def test_an_interrupt_of_the_caller_does_not_reach_a_call_in_progress(worker: Worker) -> None:
-    pid = worker.call(f"{HERE}:process_id", (), LONG).value
-    assert isinstance(pid, int)
-    assert os.getpgid(pid) != os.getpgrp()
 
 
 def test_a_forgotten_worker_ends_its_process() -> None:

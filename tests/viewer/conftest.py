@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,13 @@ import aiohttp
 import pytest
 
 from promptcodebook.registry.registry import open_registry
+from promptcodebook.store.events import Event
+from promptcodebook.viewer.following import FollowedRun
+from promptcodebook.viewer.page import Screen, page_of
 from promptcodebook.viewer.server import Site, viewing
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import HOSTILE, ScriptedRun, write_run
+from tests.report.strict import flat
 from tests.viewer.chromium import CHROMIUM, view
 
 SIMULATED, REAL, HOSTILE_RUN, PRIVATE = "simulated", "real", "hostile", "private"
@@ -88,6 +92,29 @@ def get(runs_dir: Path) -> Iterator[Get]:
     yield read
     loop.run_until_complete(at_work.__aexit__(None, None, None))
     loop.close()
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[..., FollowedRun]]:
+    """Writes a scripted run and follows it; closed at the end of the test."""
+    followed: list[FollowedRun] = []
+
+    def follow_one(
+        run: ScriptedRun, events: Iterable[Event] | None = None, **header: Any
+    ) -> FollowedRun:
+        store = write_run(tmp_path / "runs", run, events, **header)
+        store.close()
+        followed.append(FollowedRun(store.path, store.path.name))
+        return followed[-1]
+
+    yield follow_one
+    for each in followed:
+        each.close()
+
+
+def shown(screen: Screen) -> str:
+    """The words of a screen."""
+    return flat(page_of(screen, "/").decode())
 
 
 @pytest.fixture(scope="module")

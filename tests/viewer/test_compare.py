@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from promptcodebook.report.context import render_sections
 from promptcodebook.report.judged import JudgedSection
-from promptcodebook.run.assessing import Comparison, Side
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
-from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.following import FollowedRun, with_tests
-from promptcodebook.viewer.page import render
-from tests.report.scripted_run import ScriptedRun, events_of, write_run
-from tests.viewer.test_screens import flat
+from promptcodebook.viewer.page import page_of
+from tests.report.scripted_run import ScriptedRun, events_of
+from tests.report.strict import flat
+from tests.viewer.conftest import shown
 
 _RUN = ScriptedRun(steps=3, size=6, select=2, batch=2, hostile="")
 
 
-def write(folder: Path, events: Sequence[Event], task: str) -> Path:
-    store = write_run(folder, replace(_RUN, steps=0, verdict=False, task=task))
-    header = replace(store.header, id="", task=f"{task}-as-told")
-    store.close()
-    told = RunStore.create(folder, header)
-    for event in events:
-        told.append(event)
-    told.close()
-    return told.path
-
-
-def shown(screen: object) -> str:
-    return flat(render(screen, "/").decode())  # type: ignore[arg-type]
+Follow = Callable[..., FollowedRun]
 
 
 def judged(name: str, rewards: Sequence[float]) -> Compared:
@@ -63,47 +50,33 @@ def with_result(rewards: Sequence[float]) -> list[Event]:
         [0.5] * 38 + [0.9] * 2,  # few values differ: the range decides the width
     ],
 )
-def test_the_screen_says_what_pco_compare_says(tmp_path: Path, second: Sequence[float]) -> None:
+def test_the_screen_says_what_pco_compare_says(follow: Follow, second: Sequence[float]) -> None:
     rewards = [0.5] * 40, second
-    paths = [write(tmp_path, with_result(r), f"r{i}") for i, r in enumerate(rewards)]
     sides = [
         Side("", {f"t-{i}": x for i, x in enumerate(r)}, "test", False, (0.0, 1.0)) for r in rewards
     ]
     gain = Comparison.of(sides[1], sides[0]).gain
     mean, low, high = (number(x, signed=True) for x in (gain.mean, gain.low, gain.high))
-    first, other = (FollowedRun(path, path.name) for path in paths)
-    text = shown(compare_screen(first, other))
-    assert f"second less first: {mean} (95 % {low} to {high}, n = 40)" in text
-    first.close()
-    other.close()
+    text = shown(compare_screen(*(follow(_RUN, with_result(r)) for r in rewards)))
+    assert f"difference (second − first): {mean} (95 % {low} to {high}, n = 40)" in text
 
 
-def cut_off(events: Sequence[Event], rows: int) -> list[Event]:
-    """All up to the given number of rows of the verdict."""
-    at = [i for i, event in enumerate(events) if isinstance(event, Compared)][rows - 1]
-    return list(events[: at + 1])
-
-
-def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(tmp_path: Path) -> None:
+def test_what_was_judged_last_is_no_result_until_there_is_a_verdict(follow: Follow) -> None:
     whole = list(events_of(_RUN))
-    ended, judging = (
-        FollowedRun(write(tmp_path, events, task), task)
-        for events, task in ((whole, "whole"), (cut_off(whole, 3), "cut"))
-    )
+    third = [i for i, event in enumerate(whole) if isinstance(event, Compared)][2]
+    ended, judging = follow(_RUN, whole), follow(_RUN, whole[: third + 1])
     text = shown(compare_screen(ended, judging))
-    assert "The second is not judged to its end yet" in text and "second less first" not in text
+    assert "The second is not judged to its end yet" in text and "second − first" not in text
     text = shown(examples_screen(judging))
     assert "not judged to its end yet" in text and "the result, " not in text
     assert "the result, learned" in shown(examples_screen(ended))
     for followed, said in ((judging, "not judged to its end yet"), (ended, "learned against")):
         look = followed.look()
         section = render_sections([JudgedSection(look.context)], with_tests(followed, look))
-        assert said in flat(section.markup)
-    ended.close()
-    judging.close()
+        assert said in flat(section)
 
 
-def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> None:
+def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> None:
     events: list[Event] = []
     for event in events_of(_RUN):
         if isinstance(event, Stepped):
@@ -117,8 +90,8 @@ def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> N
                 same[-1] = replace(same[-1], rollout=broken)
             event = Stepped(replace(event.step, traces=tuple(same)))
         events.append(event)
-    followed = FollowedRun(write(tmp_path, events, "last"), "last")
-    markup = render(examples_screen(followed), "/").decode()
+    followed = follow(_RUN, events)
+    markup = page_of(examples_screen(followed), "/").decode()
     row = next(r for r in markup.split("<tr>") if ">ex</a>" in r)
     assert flat(row).split()[:5] == ["ex", "6", "0.25", "failed", "3"]
     test = next(r for r in markup.split("<tr>") if ">test-59</a>" in r)  # always fails
@@ -126,7 +99,6 @@ def test_an_example_that_failed_last_is_said_to_have_failed(tmp_path: Path) -> N
     page = example_screen(followed, "ex", "9")
     assert page.status == 404 and "it was in step 1 and 2 more" in shown(page)
     assert "pco runs show" in shown(page)
-    followed.close()
 
 
 _OWN = {"reward": "reward.py:reward"}
@@ -150,24 +122,18 @@ _OWN = {"reward": "reward.py:reward"}
     ],
 )
 def test_two_runs_scored_by_different_rewards_say_so(
-    tmp_path: Path,
+    follow: Follow,
     settings: tuple[dict[str, object], dict[str, object]],
     files: tuple[str, str],
     said: str,
 ) -> None:
-    looked: list[FollowedRun] = []
-    for i, (own, mark) in enumerate(zip(settings, files, strict=True)):
-        base = write_run(tmp_path, replace(_RUN, steps=0, verdict=False, task=f"r{i}", config=own))
-        header = replace(
-            base.header, id="", task=f"t{i}", files={"reward.py": mark} if mark else {}
+    looked = [
+        follow(
+            replace(_RUN, config=own),
+            with_result([0.5] * 20),
+            files={"reward.py": mark} if mark else {},
         )
-        base.close()
-        store = RunStore.create(tmp_path, header)
-        for event in with_result([0.5] * 20):
-            store.append(event)
-        store.close()
-        looked.append(FollowedRun(store.path, store.path.name))
+        for own, mark in zip(settings, files, strict=True)
+    ]
     text = shown(compare_screen(*looked))
     assert (said in text) if said else ("scored by" not in text)
-    for followed in looked:
-        followed.close()

@@ -16,7 +16,7 @@ from promptcodebook.store.events import Stepped, Validated
 from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.chromium import IN_A_BROWSER, faults, opened, view
-from tests.viewer.conftest import REAL, SIMULATED
+from tests.viewer.conftest import SIMULATED
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER
@@ -31,7 +31,7 @@ class Shown:
         self.page = page
         self.figure = page.locator("figure").filter(has=page.locator("h4", has_text=title)).first
         self.plot = self.figure.locator(".plot")
-        self.over = self.figure.locator(".u-over")
+        self.over = self.figure.locator(".over")
 
     def filed(self) -> dict[str, dict[float, list[str]]]:
         """What its CSV file has: by series and step, value, low and high."""
@@ -108,7 +108,7 @@ def test_a_pointer_is_told_what_the_file_has_on_all_charts_at_once(
     chart: Callable[[str], Shown],
 ) -> None:
     reward, entropy = chart("Training reward"), chart("Routing entropy")
-    assert not reward.figure.locator("svg").is_visible()
+    assert not reward.figure.locator(".legend:not(.values)").is_visible()
     seen: set[float] = set()
     for share in (0.05, 0.5, 0.95):
         reward.hover(share)
@@ -191,13 +191,8 @@ def test_the_page_is_readable_by_everybody_and_fits_at_every_width(
         page.locator(".chart.answers").nth(_CHARTS - 1).wait_for()
         for width in (400, 700, 1100, 1600, 400):
             page.set_viewport_size({"width": width, "height": 900})
-            canvas = page.locator(".chart.answers").first.locator("canvas")
             box = page.locator(".chart.answers").first
-            page.wait_for_function(
-                "() => { const b = document.querySelector('.chart.answers');"
-                "return Math.abs(b.querySelector('.uplot').clientWidth - b.clientWidth) <= 1 }"
-            )
-            assert canvas.bounding_box()["width"] <= box.bounding_box()["width"] + 1
+            assert box.locator("svg").first.bounding_box()["width"] <= box.bounding_box()["width"]
             assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert faults(page, axe) == []
         assert heard.complaints == []
@@ -214,55 +209,43 @@ def test_colours_follow_the_theme(browser: Any, address: str) -> None:
         assert chart.plot.screenshot() == light != dark
 
 
-def test_paper_and_a_page_without_scripts_have_the_drawing(browser: Any, address: str) -> None:
+def test_paper_and_a_page_without_scripts_have_the_whole_drawing(
+    browser: Any, address: str
+) -> None:
     with opened(browser, 1600, "light") as (page, _):
         page.goto(address)
+        chart = Shown(page, "Training reward")
+        path = chart.figure.locator("path.main")
+        whole = path.get_attribute("d")
+        chart.drag(0.3, 0.7)
+        assert path.get_attribute("d") != whole
+        chart.figure.get_by_role("button", name="batch mean").click()
         page.emulate_media(media="print")
-        figure = Shown(page, "Training reward").figure
-        assert figure.locator("svg").is_visible() and not figure.locator(".plot").is_visible()
+        page.wait_for_function("() => !document.querySelector('.field.zoomed')")
+        assert path.get_attribute("d") == whole
+        assert chart.figure.locator("circle.dot").first.is_visible()
+        assert not chart.figure.locator(".legend.values").is_visible()
+        page.emulate_media(media="screen")
+        page.wait_for_function("() => document.querySelector('.field.zoomed')")
+        assert not chart.figure.locator("circle.dot").first.is_visible()
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
     figure = Shown(page, "Training reward").figure
-    assert figure.locator("svg").is_visible() and figure.locator(".plot").count() == 0
+    assert figure.locator("svg path.main").is_visible() and figure.locator(".over").count() == 0
     assert figure.locator(".legend").is_visible()
     context.close()
 
 
-@pytest.mark.parametrize(
-    "lacking",
-    ["window.ResizeObserver = undefined", "HTMLCanvasElement.prototype.getContext = () => null"],
-)
-def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(
-    browser: Any, address: str, lacking: str
-) -> None:
+def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(browser: Any, address: str) -> None:
     with opened(browser, 1600, "light") as (page, heard):
-        page.add_init_script(lacking)
+        page.add_init_script("window.TextDecoder = undefined")
         page.goto(address)
         figures = [Shown(page, title).figure for title in ("Training reward", "Utilisation")]
-        assert all(figure.locator("svg").is_visible() for figure in figures)
-        assert not any(figure.locator(".plot").is_visible() for figure in figures)
+        assert all(figure.locator("svg path").first.is_visible() for figure in figures)
         assert all(figure.locator(".legend:not(.values)").is_visible() for figure in figures)
-        assert page.locator(".legend.values, .plot, .told").count() == 0
+        assert page.locator(".legend.values, .over, .told").count() == 0
         assert heard.complaints
-
-
-@pytest.mark.parametrize(("task", "marked"), [(SIMULATED, True), (REAL, False)])
-def test_a_curve_says_itself_that_it_is_simulated(
-    browser: Any, base: str, keys: dict[str, str], task: str, marked: bool
-) -> None:
-    said = (
-        "const of = CanvasRenderingContext2D.prototype; const fill = of.fillText; window.said = [];"
-        "of.fillText = function (text, ...at) { said.push(text); fill.call(this, text, ...at); };"
-    )
-    with opened(browser, 1600, "light") as (page, _):
-        page.add_init_script(said)
-        page.goto(f"{base}/run/{keys[task]}")
-        page.locator(".chart.answers").nth(_CHARTS - 1).wait_for()
-        page.wait_for_function("() => said.includes('step')")
-        assert (page.evaluate("said.filter((s) => s === 'simulated').length") >= _CHARTS) is marked
-        best = Shown(page, "Validation reward").figure.locator("svg text", has_text="best ")
-        assert best.text_content() in page.evaluate("said")
 
 
 def test_a_series_that_comes_while_one_looks_leaves_the_zoom(browser: Any, tmp_path: Path) -> None:
@@ -312,7 +295,7 @@ def test_news_of_a_run_leave_zoom_cursor_focus_and_what_was_put_away(
             for event in long[7:]:
                 store.append(event)
             page.wait_for_function(
-                "() => document.querySelector('.chart svg').ariaLabel.includes('at 9')"
+                "() => document.querySelector('.chart .plot').ariaLabel.includes('at 9')"
             )
             assert chart.told() == before
             away = chart.figure.get_by_role("button", name="batch mean")
@@ -324,7 +307,7 @@ def test_news_of_a_run_leave_zoom_cursor_focus_and_what_was_put_away(
             page.keyboard.press("End")
             assert chart.told()[0] == 9
             chart.agrees()
-            assert page.locator(".uplot").count() == _CHARTS
+            assert page.locator(".over").count() == _CHARTS
             assert heard.complaints == []
     finally:
         store.close()

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.registry.registry import open_registry
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from tests.load import crowding
-from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.chromium import IN_A_BROWSER, opened, view
 
@@ -114,28 +112,6 @@ def test_a_page_at_rest_sees_that_its_run_goes_on(browser: Any, tmp_path: Path) 
         finally:
             again.close()
         assert heard.complaints == []
-
-
-def test_a_promotion_and_a_rollback_are_on_the_page_within_a_second(
-    browser: Any, tmp_path: Path
-) -> None:
-    file, ref = tmp_path / "registry.sqlite", "tickets@production"
-    pages = view(tmp_path / "runs", PCO_REGISTRY=str(file))
-    with open_registry(file, who="Ada") as registry, pages as base:
-        first, second = (registry.freeze(policy(w), "tickets").version for w in ("a", "b"))
-        with opened(browser, 1600, "light") as (page, heard):
-            page.goto(f"{base}/registry")
-            page.get_by_text("Following.").wait_for()
-            stands = page.locator("section", has=page.get_by_role("heading", name="Refs"))
-            for move, at in (
-                (lambda: registry.promote(first, ref, override="a test"), first),
-                (lambda: registry.promote(second, ref, override="a test"), second),
-                (lambda: registry.rollback(ref, why="worse"), first),
-            ):
-                move()
-                row = stands.get_by_role("row", name=f"{ref} {at[:19]}")
-                row.wait_for(timeout=1000 * crowding())
-            assert heard.complaints == []
 
 
 def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.example import examples_screen
 from promptcodebook.viewer.following import OpenRuns, run_screen
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> No
             began = time.process_time()
             with open_runs.reading(large.name) as followed:
                 assert followed is not None
-                render(first(followed), "/")
+                page_of(first(followed), "/")
             assert time.process_time() - began <= 2.0
             open_runs.close()
         with open_runs.reading(large.name) as followed:
@@ -47,7 +47,7 @@ def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> No
             followed.look()
             for again in (lambda: run_screen(followed), lambda: biography_screen(followed, "2")):
                 began = time.process_time()
-                render(again(), "/")
+                page_of(again(), "/")
                 assert time.process_time() - began <= 1.0
     finally:
         open_runs.close()

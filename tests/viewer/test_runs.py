@@ -13,10 +13,10 @@ from promptcodebook.calls import Usage
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
-from promptcodebook.viewer.page import render
+from promptcodebook.viewer.page import page_of
 from promptcodebook.viewer.runs import Runs
 from tests.report.scripted_run import ScriptedRun, write_run
-from tests.viewer.test_screens import flat
+from tests.report.strict import flat
 
 _RUN = ScriptedRun(steps=12, size=6, select=2, batch=2, hostile="", verdict=False)
 
@@ -26,40 +26,38 @@ def validated(step: int, score: float, n: int) -> Validated:
     return Validated(step, "subset", Evaluation("val", "val", rollouts))
 
 
-def page_of(runs: Runs) -> str:
-    return render(runs.screen(), "/").decode()
-
-
-def shown(runs: Runs) -> str:
-    return flat(page_of(runs))
+def markup_of(runs: Runs) -> str:
+    return page_of(runs.screen(), "/").decode()
 
 
 def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
     runs = Runs(tmp_path)
-    assert "2 scores from 0.400 to 0.500" in page_of(runs)
+    assert "2 scores from 0.400 to 0.500" in markup_of(runs)
     store.append(validated(11, 0.9, 20))
     store.close()  # the same step, and no end: as after a kill
-    assert "3 scores from 0.400 to 0.900" in page_of(runs) and "0.900 n = 20" in shown(runs)
+    assert "3 scores from 0.400 to 0.900" in markup_of(runs) and "0.900 n = 20" in flat(
+        markup_of(runs)
+    )
 
 
 def test_calls_after_the_last_event_are_in_the_list(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
     runs = Runs(tmp_path, kept_s=0.0)
-    before, text = runs.mark(), shown(runs)
+    before, text = runs.mark(), flat(markup_of(runs))
     usage = Usage(100, 1, 1, 1, 0.0, 100)
     store.attempt_log.end(store.attempt_log.begin("executor", usage), "executor", usage, False)
     store.flush()
     store.close()
     assert runs.mark() != before
-    assert " 510 " in text and " 610 " in shown(runs)
+    assert " 510 " in text and " 610 " in flat(markup_of(runs))
 
 
 def test_the_n_beside_the_best_validation_is_its_own(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
     store.append(validated(11, 0.1, 7))
     store.close()
-    text = shown(Runs(tmp_path))
+    text = flat(markup_of(Runs(tmp_path)))
     assert "n = 20" in text and "n = 7" not in text
 
 
@@ -74,7 +72,7 @@ def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             (bad / "run.sqlite").touch()
-            text = shown(runs)
+            text = flat(markup_of(runs))
     assert f"1 run cannot be read: {bad.name}" in text and "Next: " in text
     assert len(caplog.records) == 1
 
@@ -86,7 +84,7 @@ def test_all_pages_share_one_look_at_the_files(tmp_path: Path) -> None:
     store.append(validated(11, 0.9, 20))
     store.close()
     assert runs.mark() == before
-    fresh = re.search('data-mark="([^"]*)"', page_of(runs))
+    fresh = re.search('data-mark="([^"]*)"', markup_of(runs))
     assert fresh is not None and fresh[1] != before  # a page that is asked for is up to date
 
 
@@ -95,7 +93,7 @@ def test_a_run_is_read_again_only_when_its_files_changed(
 ) -> None:
     write_run(tmp_path, _RUN).close()
     runs = Runs(tmp_path)
-    first = shown(runs)
+    first = flat(markup_of(runs))
     opened: list[Path] = []
     monkeypatch.setattr(RunStore, "open", opened.append)
-    assert shown(runs) == first and opened == []
+    assert flat(markup_of(runs)) == first and opened == []

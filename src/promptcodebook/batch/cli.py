@@ -79,7 +79,7 @@ def batch(
     from promptcodebook.cli.settings import Typed, settings_for
     from promptcodebook.policy.references import resolve
 
-    typed = Typed(config, task, data, lm, budget, sets or (), trust)
+    typed = Typed(config, task, data, lm, budget, sets, trust)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed.given("pco batch").require_objects(reference)
     if input_column:

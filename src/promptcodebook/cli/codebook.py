@@ -1,66 +1,75 @@
-"""`pco codebook`: what the instincts say, how they came to say it, and what changed. The commands
-about the registry are in registry.py, those that ask models in audit.py and effect.py.
-
-`pco codebook effect`: what an instinct adds, measured with it and without it.
-"""
+"""`pco codebook`: what the instincts say, how they came to say it, what changed, and what one of
+them adds. The registry and the audit register their commands themselves."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import announced, emit, note, wrap_text
+from promptcodebook.cli.app import COMMAND_GROUP, outer_command
+from promptcodebook.cli.console import announced, columns, emit, note, show, wrap_text
 from promptcodebook.cli.settings import (
-    Budget,
-    ConfigOption,
+    CommandGroup,
     Count,
-    DataDir,
     Json,
-    Model,
     Ref,
-    Sets,
     SplitName,
-    TaskName,
-    Trust,
     Typed,
+    command_group,
+    options,
 )
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
-from promptcodebook.text import printable
+from promptcodebook.text import printable, word_changes
+from promptcodebook.types import variable_name
 from promptcodebook.units import cost_text, number, plural
 
 if TYPE_CHECKING:
+    from promptcodebook.policy.file import PolicyFile
     from promptcodebook.run.effect import Measurement
     from promptcodebook.store.effects import Effect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-from promptcodebook.cli.app import COMMAND_GROUP, outer_command
-from promptcodebook.cli.console import columns
-from promptcodebook.cli.settings import CommandGroup, command_group
-from promptcodebook.errors import ConfigError, did_you_mean, import_part
-from promptcodebook.text import word_changes
-from promptcodebook.types import variable_name
-
-if TYPE_CHECKING:
-    from promptcodebook.policy.file import PolicyFile
     from promptcodebook.store.run import RunStore
     from promptcodebook.types import Ranking, Rewrite, Step
 
+_ORDER = ("audit", "effect", "show", "log", "diff", "list", "freeze", "promote", "rollback",
+          "import", "verify", "export")  # fmt: skip
+_EXTRA = "serve"
+"""What to install for the registry, audits and exports."""
+_DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 
+
+class _Codebook(CommandGroup):
+    """Lists the commands about the registry too, which the outer parts register."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_ORDER)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        outer = own is None and cmd_name in _ORDER
+        return outer_command(f"codebook.{cmd_name}", _EXTRA) if outer else own
+
+
+app = command_group()
+codebook = command_group(
+    "Show a codebook, its history or a difference; keep versions of it.", _Codebook
+)
+app.add_typer(codebook, name="codebook")
+
+
+@codebook.command()
+@options
 def effect(
     ref: Ref,
     index: Annotated[int, typer.Argument(metavar="K", help="The instinct, 0..K-1.")],
-    config: ConfigOption = None,
-    task: TaskName = None,
-    data: DataDir = None,
+    typed: Typed,
     split: SplitName = "val",
-    lm: Model = None,
     count: Count = None,
-    budget: Budget = None,
-    sets: Sets = None,
-    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """What an instinct adds to the reward, by leaving it out.
@@ -74,21 +83,18 @@ def effect(
     from promptcodebook.run.effect import Question, measuring
     from promptcodebook.run.subject import Subject
 
-    given = Typed(config, task, data, lm, budget, sets or (), trust).given("pco codebook effect")
-    subject = Subject.resolve(ref, given)
-    reference = subject.reference
+    subject = Subject.resolve(ref, typed.given("pco codebook effect"))
+    name = subject.reference.name
     with measuring(subject, Question(index, split, count)) as measurement:
         made = _measure(measurement)
         paid = measurement.calls_paid
-    if as_json:
-        emit({"ref": reference.name, "calls_paid": paid, **made.as_json()})
-    else:
-        print(_text(made, reference.name, paid))
+    tree = {"ref": name, "calls_paid": paid}
+    show(lambda: tree | made.as_json(), lambda: _effect_text(made, name, paid), as_json=as_json)
 
 
 def _measure(measurement: Measurement) -> Effect:
     """Progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.progress import ProgressLine
+    from promptcodebook.progress import Line
     from promptcodebook.sync import run_sync
 
     def routed(held: int) -> None:
@@ -101,14 +107,11 @@ def _measure(measurement: Measurement) -> Effect:
         f"{plural(measurement.most_calls, 'call')}, {measurement.routing_calls} of them for the "
         "routes; what was asked before is not asked again"
     )
-    line = ProgressLine(sys.stderr, simulated=measurement.simulated)
-    try:
+    with Line(sys.stderr, simulated=measurement.simulated) as line:
         return run_sync(measurement.measure(line, routed), announced(measurement.interrupt))
-    finally:
-        line.close()
 
 
-def _text(made: Effect, name: str, paid: int) -> str:
+def _effect_text(made: Effect, name: str, paid: int) -> str:
     model = "simulated model, " if made.simulated else ""
     lines = [f"{model}{made.split} split of {name}", ""]
     lines += [wrap_text(made.text, f"instinct {made.instinct}  "), ""]
@@ -126,33 +129,8 @@ def _text(made: Effect, name: str, paid: int) -> str:
     return printable("\n".join(lines))
 
 
-class _Codebook(CommandGroup):
-    """Lists the commands about the registry too, which the outer parts register."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(_ORDER)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        outer = own is None and cmd_name in _ORDER
-        return outer_command(f"codebook.{cmd_name}", EXTRA) if outer else own
-
-
-_ORDER = ("audit", "effect", "show", "log", "diff", "list", "freeze", "promote", "rollback",
-          "import", "verify", "export")  # fmt: skip
-EXTRA = "serve"
-"""What to install for the registry, audits and exports."""
-app = command_group()
-_HELP = "Show a codebook, its history or a difference; keep versions of it."
-codebook = command_group(_HELP, _Codebook)
-codebook.command()(effect)
-app.add_typer(codebook, name="codebook")
-
-_DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
-
-
-@codebook.command()
-def show(ref: Ref, as_json: Json = False) -> None:
+@codebook.command("show")
+def show_codebook(ref: Ref, as_json: Json = False) -> None:
     """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
 
     Where routes were learned from outcomes, also what it adds to the reward of any input.
@@ -241,7 +219,7 @@ def log(
     if ref is None or "@" in ref:
         if index is not None or part is not None:
             raise ConfigError("--index and --part are for a run", hint="pco codebook log last")
-        show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", EXTRA)
+        show_moves = import_part(COMMAND_GROUP, "codebook.log", "the registry", _EXTRA)
         show_moves(ref or "", as_json)
     else:
         _show_rewrites(ref, index, part, as_json)
@@ -251,8 +229,7 @@ def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool)
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 
-    store = RunStore.open(find_run(runs_dir(), run))
-    try:
+    with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         variable = _variable(store, index, part)
         rewrites = [
             (step.index, rewrite.variable in step.reverted, rewrite)
@@ -260,14 +237,9 @@ def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool)
             for rewrite in step.rewrites
             if variable in (None, variable_name(rewrite.variable))
         ]
-    finally:
-        store.close()
-    if as_json:
-        emit([_rewrite_json(*each) for each in rewrites])
-    elif rewrites:
-        print("\n\n".join(_rewrite_text(step, rewrite) for step, _, rewrite in rewrites))
-    else:
-        print(f"{variable or 'nothing'} was never rewritten")
+    parts = [_rewrite_text(step, rewrite) for step, _, rewrite in rewrites]
+    text = "\n\n".join(parts) or f"{variable or 'nothing'} was never rewritten"
+    show(lambda: [_rewrite_json(*each) for each in rewrites], lambda: text, as_json=as_json)
 
 
 def _steps(store: RunStore) -> Iterator[Step]:
@@ -304,8 +276,6 @@ def _variable(store: RunStore, index: int | None, part: str | None) -> str | Non
 
 
 def _rewrite_json(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]:
-    from dataclasses import asdict
-
     named = {**asdict(rewrite), "variable": variable_name(rewrite.variable)}
     return {"update": step + 1, "reverted": reverted, **named}
 
@@ -340,14 +310,15 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    changes = dict(_changed_texts(*_pair(a, b)))
-    if as_json:
-        emit({name: {"before": x, "after": y} for name, (x, y) in changes.items()})
-    elif changes:
-        parts = (f"{name}\n{wrap_text(mark_changes(x, y))}" for name, (x, y) in changes.items())
-        print("\n\n".join(parts))
-    else:
-        print("no difference")
+    old, new = map(_texts, _pair(a, b))
+    changes = {
+        name: {"before": old.get(name, ""), "after": new.get(name, "")}
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    }
+    parts = [f"{name}\n{wrap_text(mark_changes(**each))}" for name, each in changes.items()]
+    text = "\n\n".join(parts) or "no difference"
+    show(lambda: changes, lambda: text, as_json=as_json)
 
 
 def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
@@ -362,14 +333,6 @@ def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
             raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
         return read_policy(before), reference.file
     return first_policy(runs_dir(), a), reference.file
-
-
-def _changed_texts(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, tuple[str, str]]]:
-    """By variable, the two texts where they differ; '' where one has none."""
-    old, new = _texts(before), _texts(after)
-    for name in [*old, *(name for name in new if name not in old)]:
-        if old.get(name) != new.get(name):
-            yield name, (old.get(name, ""), new.get(name, ""))
 
 
 def _texts(file: PolicyFile) -> dict[str, str]:

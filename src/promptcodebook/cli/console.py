@@ -9,8 +9,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.text import printable
@@ -31,6 +29,14 @@ _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
 def emit(value: object) -> None:
     """One JSON document on stdout."""
     print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def show(tree: Callable[[], object], text: Callable[[], str], *, as_json: bool) -> None:
+    """A result on stdout, for machines or for people."""
+    if as_json:
+        emit(tree())
+    else:
+        print(text())
 
 
 def note(text: str) -> None:
@@ -75,65 +81,47 @@ def columns(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
     Nothing is wider than `width` (None = the screen): a column of running text is broken into
     lines, and columns that find no room follow below, each beside the first one.
     """
+    from rich.cells import cell_len
+
     if not rows:
         return ""
     room = width or screen_width()
-    parts = [_Column.of(head, [row.get(head, "") for row in rows]) for head in rows[0]]
-    text = max((p for p in parts[1:] if p.running), key=lambda p: p.width, default=None)
-    if text is not None:
-        left = room - sum(p.width + _GAP for p in parts if p is not text)
-        parts = [p.broken(max(left, _LEAST_TEXT)) if p is text else p for p in parts]
-    return "\n\n".join(_table(block) for block in _blocks(parts, room))
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column, its head first: each cell in lines. `running`: of words that may be broken up."""
-
-    cells: tuple[tuple[str, ...], ...]
-    right: bool
-    running: bool
-
-    @classmethod
-    def of(cls, head: str, values: Sequence[Any]) -> _Column:
-        cells = [printable(str(value)) for value in values]
-        right = all(_NUMBERS.fullmatch(cell) for cell in cells if cell)
-        running = not right and any(len(cell) > _LEAST_TEXT for cell in cells)
-        return cls(tuple((cell,) for cell in (head, *cells)), right, running)
-
-    @cached_property
-    def width(self) -> int:
-        return max(len(line) for cell in self.cells for line in cell)
-
-    def broken(self, width: int) -> _Column:
-        """No line longer than `width`."""
-        cells = (textwrap.wrap(cell[0], width, break_on_hyphens=False) for cell in self.cells)
-        return replace(self, cells=tuple(tuple(lines) or ("",) for lines in cells))
-
-    def lines(self, row: int, count: int) -> list[str]:
-        """The cell's lines, filled up to `count` of them, all of the column's width."""
-        given = [*self.cells[row], *[""] * (count - len(self.cells[row]))]
-        return [line.rjust(self.width) if self.right else line.ljust(self.width) for line in given]
-
-
-def _blocks(parts: Sequence[_Column], room: int) -> list[list[_Column]]:
-    """The columns in tables that fit, each with the first column in front."""
-    first, blocks = parts[0], [[parts[0]]]
-    for part in parts[1:]:
-        taken = sum(each.width + _GAP for each in blocks[-1])
-        if taken + part.width > room and len(blocks[-1]) > 1:
+    cells = {head: [printable(str(row.get(head, ""))) for row in rows] for head in rows[0]}
+    right = {h: all(_NUMBERS.fullmatch(c) for c in cells[h] if c) for h in cells}
+    widths = {head: max(map(cell_len, (head, *cells[head]))) for head in cells}
+    first, *others = cells
+    running = [h for h in others if not right[h] and widths[h] > max(_LEAST_TEXT, cell_len(h))]
+    if running:
+        text = max(running, key=lambda head: widths[head])
+        taken = sum(each + _GAP for head, each in widths.items() if head != text)
+        widths[text] = min(widths[text], max(room - taken, _LEAST_TEXT))
+    blocks = [[first]]
+    for head in others:
+        block = blocks[-1]
+        if sum(widths[h] + _GAP for h in block) + widths[head] > room and len(block) > 1:
             blocks.append([first])
-        blocks[-1].append(part)
-    return blocks
+        blocks[-1].append(head)
+    return "\n\n".join(_table({h: cells[h] for h in b}, widths, right) for b in blocks)
 
 
-def _table(parts: Sequence[_Column]) -> str:
-    lines: list[str] = []
-    for row in range(len(parts[0].cells)):
-        height = max(len(part.cells[row]) for part in parts)
-        cells = zip(*(part.lines(row, height) for part in parts), strict=True)
-        lines += [(" " * _GAP).join(line).rstrip() for line in cells]
-    return "\n".join(lines)
+def _table(
+    cells: Mapping[str, Sequence[str]], widths: Mapping[str, int], right: Mapping[str, bool]
+) -> str:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+    for head in cells:
+        side = "right" if right[head] else "left"
+        table.add_column(Text(head), justify=side, width=widths[head], overflow="fold")
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    room = sum(widths[head] + _GAP for head in cells)
+    console = Console(width=room, force_terminal=False, color_system=None)
+    with console.capture() as shown:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in shown.get().splitlines())
 
 
 def verdict_text(table: VerdictTable, per: str = "per query:") -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, wrap_text
+from promptcodebook.cli.console import emit, show, wrap_text
 from promptcodebook.cli.settings import Json, command_group
 from promptcodebook.errors import ConfigError, did_you_mean
 
@@ -42,17 +42,6 @@ def init(
             f"{folder / present[0]} exists already; nothing was written",
             hint="pco init OTHER_FOLDER, or move the file away",
         )
-    _write(folder)
-    if as_json:
-        emit({"folder": str(folder), "files": [str(folder / name) for name in FILES]})
-        return
-    print("\n".join(f"wrote {folder / name}" for name in FILES))
-    go = "" if folder == Path() else f"cd {folder} && "
-    what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
-    print(f"\n{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train")
-
-
-def _write(folder: Path) -> None:
     source = resources.files("promptcodebook.cli") / "scaffold"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,9 +51,14 @@ def _write(folder: Path) -> None:
                 target.write((source / name).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
-            f"cannot write to {folder}: {error.strerror or error}",
-            hint="pco init OTHER_FOLDER",
+            f"cannot write to {folder}: {error.strerror or error}", hint="pco init OTHER_FOLDER"
         ) from None
+    files = [str(folder / name) for name in FILES]
+    go = "" if folder == Path() else f"cd {folder} && "
+    what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
+    steps = f"{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train"
+    text = "\n".join([*(f"wrote {file}" for file in files), "", steps])
+    show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
 
 
 @app.command()
@@ -93,11 +87,15 @@ def config(
 
 def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
     """The key of that name or all keys of that group, else those that end with the name; every key
-    where none is named."""
+    where none is named. ROLE and MODEL in a key match any name."""
     parts = name.split(".") if name else []
-    selected = [each for each in keys if _matches(each.key.split("."), parts)]
-    if not selected:
-        selected = [each for each in keys if each.key.endswith(f".{name}")]
+
+    def matches(key: Sequence[str]) -> bool:
+        pairs = zip(key, parts, strict=False)
+        return len(parts) <= len(key) and all(o in (p, "ROLE", "MODEL") for o, p in pairs)
+
+    selected = [each for each in keys if matches(each.key.split("."))]
+    selected = selected or [each for each in keys if each.key.endswith(f".{name}")]
     if not selected:
         known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
         message = f"no key {name!r}{did_you_mean(name, known)}"
@@ -105,18 +103,11 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
     return selected
 
 
-def _matches(key: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a key is, or begins with, what was typed; ROLE and MODEL match any name."""
-    if len(parts) > len(key):
-        return False
-    return all(own in (part, "ROLE", "MODEL") for own, part in zip(key, parts, strict=False))
-
-
 def _key_text(key: Key) -> str:
     default = f" = {key.default}" if key.default else "   (must be given)"
-    lines = [wrap_text(f"{key.key}{default}", "")]
-    lines += [wrap_text(key.text), wrap_text(key.kind)]
-    return "\n".join(lines)
+    return "\n".join(
+        [wrap_text(f"{key.key}{default}", ""), wrap_text(key.text), wrap_text(key.kind)]
+    )
 
 
 @templates.command("list")
@@ -125,11 +116,10 @@ def list_sets(as_json: Json = False) -> None:
     from promptcodebook.method.templates import load_templates, template_sets
 
     sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
-    if as_json:
-        emit(sets)
-        return
-    print("\n".join(wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()))
-    print('\nIn pco.toml: templates = "NAME"\nnext: pco templates copy DIR, for a set of your own')
+    lines = [wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()]
+    lines += ["", 'In pco.toml: templates = "NAME"']
+    lines += ["next: pco templates copy DIR, for a set of your own"]
+    show(lambda: sets, lambda: "\n".join(lines), as_json=as_json)
 
 
 @templates.command()
@@ -141,14 +131,10 @@ def copy(
     """Write a whole set of templates to edit; no existing file is overwritten."""
     from promptcodebook.method.templates import copy_templates
 
-    files = copy_templates(folder, name)
+    files = [str(file) for file in copy_templates(folder, name)]
     setting = str(folder) if folder.is_absolute() else f"./{folder}"
-    if as_json:
-        emit({"templates": setting, "files": [str(file) for file in files]})
-        return
-    print("\n".join(f"wrote {file}" for file in files))
-    print(
-        f'\nIn pco.toml: templates = "{setting}"\n'
-        "A file that you delete there comes from the set it was copied from.\n"
-        "next: edit them, then pco estimate"
-    )
+    lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
+    lines += ["A file that you delete there comes from the set it was copied from."]
+    lines += ["next: edit them, then pco estimate"]
+    tree = {"templates": setting, "files": files}
+    show(lambda: tree, lambda: "\n".join(lines), as_json=as_json)

@@ -1,19 +1,29 @@
-"""`pco runs` and `pco report`: list runs, show one here or as an HTML file, remove them."""
+"""What is kept on disk: `pco runs` and `pco report` about runs, `pco cache` about replies."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, note, wrap_text
+from promptcodebook.cli.console import columns, confirm, emit, note, show, wrap_text
 from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
-from promptcodebook.units import count_text, duration, lost_text, money, number, plural
+from promptcodebook.units import (
+    bytes_text,
+    count_text,
+    duration,
+    lost_text,
+    money,
+    number,
+    plural,
+)
 
 if TYPE_CHECKING:
     from promptcodebook.calls import Usage
@@ -25,6 +35,10 @@ if TYPE_CHECKING:
 app = command_group()
 runs = command_group("Runs on disk, below $PCO_RUNS or ./runs.")
 app.add_typer(runs, name="runs")
+cache = command_group(
+    "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
+)
+app.add_typer(cache, name="cache")
 
 _QUOTED = 5
 """Failures quoted in full; the rest is counted."""
@@ -68,28 +82,22 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
 
 
 def _summary_json(summary: RunSummary) -> dict[str, Any]:
-    return {
-        **asdict(summary),
-        "path": str(summary.path),
-        "running": summary.running,
-        "resumable": summary.resumable,
-    }
+    state = {"running": summary.running, "resumable": summary.resumable}
+    return {**asdict(summary), "path": str(summary.path), **state}
 
 
-@runs.command()
-def show(run: RunRef, as_json: Json = False) -> None:
+@runs.command("show")
+def show_run(run: RunRef, as_json: Json = False) -> None:
     """What a run was started with, how far it came, what it cost, and what failed."""
+    from promptcodebook.report.private import withhold_ending
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 
-    store = RunStore.open(find_run(runs_dir(), run))
-    try:
-        if as_json:
-            emit(_run_json(store))
-        else:
-            print(_run_text(store))
-    finally:
-        store.close()
+    with closing(RunStore.open(find_run(runs_dir(), run))) as store:
+        state = store.outline()
+        if store.header.private:
+            state = withhold_ending(state, store.header.id)
+        show(lambda: _run_json(store, state), lambda: _run_text(store, state), as_json=as_json)
 
 
 @runs.command()
@@ -99,32 +107,25 @@ def rm(
     as_json: Json = False,
 ) -> None:
     """Remove runs with all they hold: codebooks, journals, reports. A busy run is left alone."""
+    from promptcodebook.errors import RunBusy
+    from promptcodebook.store.lock import holder
     from promptcodebook.store.runs import find_run, remove_run
 
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
-        _refuse_busy(path)
+        if (pid := holder(path)) is not None:
+            raise RunBusy(
+                f"the run {path.name} is being written by process {pid or 'unknown'}; "
+                "nothing was removed",
+                hint="wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else ""),
+            )
     names = ", ".join(path.name for path in paths)
     confirm(f"Remove {names} for good?", f"not removed: {names}", yes=yes)
     for path in paths:
         remove_run(path)
-    if as_json:
-        emit({"removed": [str(path) for path in paths]})
-    else:
-        print("\n".join(f"removed {path}" for path in paths))
-
-
-def _refuse_busy(path: Path) -> None:
-    from promptcodebook.errors import RunBusy
-    from promptcodebook.store.lock import holder
-
-    pid = holder(path)
-    if pid is not None:
-        raise RunBusy(
-            f"the run {path.name} is being written by process {pid or 'unknown'}; "
-            "nothing was removed",
-            hint="wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else ""),
-        )
+    removed = [str(path) for path in paths]
+    text = "\n".join(f"removed {path}" for path in removed)
+    show(lambda: {"removed": removed}, lambda: text, as_json=as_json)
 
 
 @app.command()
@@ -148,10 +149,7 @@ def report(
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust)
-    if as_json:
-        emit({"run": run_id, "report": str(target)})
-    else:
-        print(target)
+    show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
 
 
 def write_run_report(
@@ -164,20 +162,17 @@ def write_run_report(
     from promptcodebook.report import write_report
     from promptcodebook.store.run import RunStore
 
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         if inputs is None and not (store.ours or trust):
             note("the inputs are left out: the run does not bear your mark (--trust reads them)")
             inputs = {}
         write_report(store, target, stored_inputs(store.header) if inputs is None else dict(inputs))
         return store.header.id
-    finally:
-        store.close()
 
 
-def _run_json(store: RunStore) -> dict[str, Any]:
+def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
     """The run for machines."""
-    state, header = _state(store), store.header
+    header = store.header
     return {
         "run": header.id,
         "name": header.name,
@@ -205,25 +200,17 @@ def _run_json(store: RunStore) -> dict[str, Any]:
         "tallies": store.tallies(),
         "seconds": store.elapsed_s,
         "failures": [
-            {"where": each.where, "example": each.example, **asdict(each.failure)}
-            for each in _failures(store)
+            {"where": where, "example": example, **asdict(failure)}
+            for where, example, failure in _failures(store)
         ],
     }
 
 
-def _state(store: RunStore) -> RunState:
-    from promptcodebook.report.private import withhold_ending
-
-    state = store.outline()
-    return withhold_ending(state, store.header.id) if store.header.private else state
-
-
-def _run_text(store: RunStore) -> str:
+def _run_text(store: RunStore, state: RunState) -> str:
     """The run for people."""
     from promptcodebook.store.lock import holder
 
-    state, header = _state(store), store.header
-    writer = holder(store.path)
+    header, writer = store.header, holder(store.path)
     ended = state.ended or "stopped"
     if writer is not None:
         ended = f"running (process {writer})" if writer else "running"
@@ -239,8 +226,7 @@ def _run_text(store: RunStore) -> str:
         f"time     {duration(store.elapsed_s)}",
         *(wrap_text(change, "changed  ") for change in state.changes),
     ]
-    if state.best is not None:
-        best = state.best
+    if (best := state.best) is not None:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
         lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
     sentence = state.missing if state.conclusion is None else state.conclusion.text
@@ -248,13 +234,12 @@ def _run_text(store: RunStore) -> str:
         lines += ["", wrap_text(sentence, "")]
     if state.hint and writer is None:
         lines += ["", wrap_text(state.hint, "next: ")]
-    usage, tallies = store.usage(), store.tallies()
-    if usage:
+    if usage := store.usage():
         lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]
     if lost := store.lost().values():
         first, *others = lost
         lines += ["", lost_text(sum(others, first))]
-    if tallies:
+    if tallies := store.tallies():
         lines += ["", columns([{"incident": n, "count": str(c)} for n, c in tallies.items()])]
     return "\n".join([*lines, *_failure_lines(store)])
 
@@ -271,12 +256,9 @@ def _usage_cells(usage: Usage) -> dict[str, str]:
 
 def _failure_lines(store: RunStore) -> list[str]:
     failures = list(_failures(store))
-    if not failures:
-        return []
-    lines = ["", f"{plural(len(failures), 'failure')}:"]
-    for each in failures[:_QUOTED]:
-        failure = each.failure
-        lines.append(f"  {each.where}, {each.example}, {failure.stage}: {failure.kind}:")
+    lines = ["", f"{plural(len(failures), 'failure')}:"] if failures else []
+    for where, example, failure in failures[:_QUOTED]:
+        lines.append(f"  {where}, {example}, {failure.stage}: {failure.kind}:")
         text = f"{failure.message}\n{failure.traceback}".rstrip()
         lines += [f"    {line}" for line in printable(text).splitlines()]
         if failure.hint and failure.hint not in text:
@@ -286,37 +268,61 @@ def _failure_lines(store: RunStore) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class _Located:
-    """One failure, and where in the run it was."""
-
-    where: str
-    example: str
-    failure: Failure
-
-
-def _failures(store: RunStore) -> Iterator[_Located]:
-    """Every broken rollout, critique or attribution, of training and of evaluations."""
+def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
+    """Every broken rollout, critique or attribution, of training and of evaluations: where in the
+    run, of which example, and what."""
     from promptcodebook.report.private import withhold
 
     private = store.header.private
     for event in store.events(full=True):
-        yield from _event_failures(withhold(event) if private else event)
+        for where, example, failure in _event_failures(withhold(event) if private else event):
+            if failure is not None:
+                yield where, example, failure
 
 
-def _event_failures(event: Event) -> Iterator[_Located]:
+def _event_failures(event: Event) -> Iterator[tuple[str, str, Failure | None]]:
     from promptcodebook.store.events import Broke, Compared, Stepped, Validated
 
     if isinstance(event, Stepped | Broke):
-        broke = isinstance(event, Broke)
-        where = f"update {(event.step if broke else event.step.index) + 1}"
-        for trace in event.traces if broke else event.step.traces:
-            for failure in (trace.rollout.failure, trace.failure):
-                if failure is not None:
-                    yield _Located(where, trace.rollout.example_id, failure)
+        step, traces = event.step, event.traces if isinstance(event, Broke) else event.step.traces
+        where = f"update {(step if isinstance(step, int) else step.index) + 1}"
+        for trace in traces:
+            yield where, trace.rollout.example_id, trace.rollout.failure
+            yield where, trace.rollout.example_id, trace.failure
     elif isinstance(event, Validated | Compared):
         verb = "judging" if isinstance(event, Compared) else "validating"
-        where = f"{verb} {event.evaluation.name}"
         for rollout in event.evaluation.rollouts:
-            if rollout.failure is not None:
-                yield _Located(where, rollout.example_id, rollout.failure)
+            yield f"{verb} {event.evaluation.name}", rollout.example_id, rollout.failure
+
+
+@cache.command()
+def stats(as_json: Json = False) -> None:
+    """Where the cache is, how many replies it holds, and its size."""
+    from promptcodebook.lm.cache import ReplyCache
+    from promptcodebook.paths import reply_cache_path
+
+    path, replies, size = reply_cache_path(), 0, 0
+    if path.exists():
+        with closing(ReplyCache(path)) as store:
+            figures = store.stats()
+        replies, size = figures.replies, figures.size
+    text = f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}"
+    tree = {"path": str(path), "replies": replies, "bytes": size}
+    show(lambda: tree, lambda: text, as_json=as_json)
+
+
+@cache.command()
+def clear(yes: Yes = False, as_json: Json = False) -> None:
+    """Forget every reply, those of evaluations that were stopped as well. No run needs them."""
+    from promptcodebook.lm.cache import ReplyCache
+    from promptcodebook.paths import reply_cache_path, unfinished_folder
+
+    path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
+    if path.exists() or unfinished.exists():
+        confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if path.exists():
+        with closing(ReplyCache(path)) as store:
+            count = store.clear()
+    text = f"removed {plural(count, 'reply', 'replies')} from {path}"
+    show(lambda: {"path": str(path), "removed": count}, lambda: text, as_json=as_json)

@@ -6,13 +6,14 @@ that a command's help does not wait for it.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.subject import Given
-
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
@@ -55,16 +55,28 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-_STRINGS = {"PCO_LM": "lm", "PCO_TASK": "task", "PCO_DATA": "data_dir", "PCO_PRESET": "preset"}
-_INTEGERS = {"PCO_SEED": "seed", "PCO_SIZE": "size", "PCO_SELECT": "select"}
-
+_ENVIRONMENT: Mapping[str, tuple[str, type]] = {
+    "PCO_LM": ("lm", str),
+    "PCO_TASK": ("task", str),
+    "PCO_DATA": ("data_dir", str),
+    "PCO_PRESET": ("preset", str),
+    "PCO_BUDGET": ("budget", str),
+    "PCO_SEED": ("seed", int),
+    "PCO_SIZE": ("size", int),
+    "PCO_SELECT": ("select", int),
+}
 _UNCUT = 1000
 """Letters of a summary, more than any has."""
-
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
 """Keys whose value is a prompt, word for word, also where it looks like JSON."""
+_AS_FILES = {
+    "data": "--set data.path=data.jsonl",
+    "reward": "--set reward=reward.py:reward",
+    "executor": "--set executor=agent.py:run",
+    "lm": "--lm SPEC",
+}
 
 
 class CommandGroup(TyperGroup):
@@ -93,25 +105,43 @@ def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) 
     )
 
 
-def flag_layer(
-    task: str | None = None,
-    data: str | None = None,
-    lm: str | None = None,
-    preset: str | None = None,
-    seed: int | None = None,
-    budget: str | None = None,
-) -> dict[str, Any]:
-    """Options as a layer of the configuration, those left out that were not given."""
-    from promptcodebook.config import budget_layer
-
-    flags = {
-        "task": task,
-        "data_dir": str(Path(data).resolve()) if data else None,
-        "lm": lm,
-        "preset": preset,
-        "seed": seed,
-        "budget": budget_layer(budget) if budget else None,
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with an option for each annotated field of a parameter that is a dataclass, such
+    as `Typed`."""
+    signature = inspect.signature(command, eval_str=True)
+    groups = {
+        n: p.annotation for n, p in signature.parameters.items() if is_dataclass(p.annotation)
     }
+    flat: list[inspect.Parameter] = []
+    members: dict[str, list[str]] = {}
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            flat.append(parameter)
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        given = {f.name: f.default for f in fields(groups[name]) if f.name in hints}
+        members[name] = [n for n in given if hasattr(hints[n], "__metadata__")]
+        flat += [
+            inspect.Parameter(n, parameter.kind, default=given[n], annotation=hints[n])
+            for n in members[name]
+        ]
+
+    def run(**given: Any) -> Any:
+        for name, own in members.items():
+            group: Any = groups[name]
+            given[name] = group(**{each: given.pop(each) for each in own})
+        return command(**given)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {each.name: each.annotation for each in flat}
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    return run
+
+
+def flag_layer(task: str | None = None, data: str | None = None, **more: Any) -> dict[str, Any]:
+    """Options as a layer of the configuration, those left out that were not given."""
+    folder = str(Path(data).resolve()) if data else None
+    flags = {"task": task, "data_dir": folder, **more}
     return {key: value for key, value in flags.items() if value is not None}
 
 
@@ -119,29 +149,18 @@ def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, 
     """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
     PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
-    from promptcodebook.config import budget_layer
 
     layer: dict[str, Any] = {}
-    for name, key in _STRINGS.items():
-        if environment.get(name):
-            layer[key] = environment[name]
-    for name, key in _INTEGERS.items():
-        if environment.get(name):
-            layer[key] = _integer(name, environment[name])
-    if environment.get("PCO_BUDGET"):
-        layer["budget"] = budget_layer(environment["PCO_BUDGET"])
-    for role in ROLES:
-        spec = environment.get(f"PCO_LM_{role.upper()}")
-        if spec:
-            layer.setdefault("roles", {})[role] = {"model": spec}
-    return layer
-
-
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name} is not a whole number: {text!r}", hint=f"unset {name}") from None
+    for name, (key, kind) in _ENVIRONMENT.items():
+        if text := environment.get(name):
+            try:
+                layer[key] = kind(text)
+            except ValueError:
+                message = f"{name} is not a whole number: {text!r}"
+                raise ConfigError(message, hint=f"unset {name}") from None
+    specs = {role: environment.get(f"PCO_LM_{role.upper()}") for role in ROLES}
+    roles = {role: {"model": spec} for role, spec in specs.items() if spec}
+    return {**layer, "roles": roles} if roles else layer
 
 
 def set_layer(pairs: Sequence[str]) -> dict[str, Any]:
@@ -168,39 +187,21 @@ def _parse_value(key: str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return _parse_toml(text) if text.startswith(("{", "[")) else text
-
-
-def _parse_toml(text: str) -> Any:
-    """A list or table as it would be written in pco.toml: {kind = "exact"}."""
-    try:
+        if not text.startswith(("{", "[")):
+            return text
+    try:  # a list or table as it would be written in pco.toml: {kind = "exact"}
         tree = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
     return tree["value"] if tree.keys() == {"value"} else text
 
 
-def config_layers(
-    config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, Any], Path]:
-    """The settings of a pco.toml, those of the command line and the environment, and the folder
-    that the file's paths start from. Without a path, ./pco.toml is read if it is there."""
-    from promptcodebook.config import merge
-
-    file, base = _toml_layer(config)
-    return file, merge(environment_layer(), flags, set_layer(sets)), base
-
-
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    from promptcodebook.config import budget_layer, read_toml
+    """The settings of a pco.toml, and the folder that its paths start from."""
+    from promptcodebook.config import read_toml
 
     path = toml_path(config)
-    if path is None:
-        return {}, Path()
-    file = read_toml(path)
-    if isinstance(file.get("budget"), str):
-        file["budget"] = budget_layer(file["budget"])
-    return file, path.parent
+    return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
 
 def toml_path(config: Path | None) -> Path | None:
@@ -213,40 +214,58 @@ def gather_settings(
     config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] | None = None
 ) -> tuple[Config, Path]:
     """The configuration and the folder its paths start from."""
-    from promptcodebook.config import load_typed
+    from promptcodebook.config import load_typed, merge
 
-    file, typed, base = config_layers(config, flags, sets or ())
+    file, base = _toml_layer(config)
+    typed = merge(environment_layer(), flags, set_layer(sets or ()))
     return load_typed(file, typed=typed, where=str(toml_path(config))), base
 
 
-_AS_FILES = {
-    "data": "--set data.path=data.jsonl",
-    "reward": "--set reward=reward.py:reward",
-    "executor": "--set executor=agent.py:run",
-    "lm": "--lm SPEC",
-}
+@dataclass(frozen=True)
+class Wanted:
+    """What was typed of a run that is to be made; None = not given."""
+
+    config: ConfigPath = None
+    task: TaskName = None
+    data: DataDir = None
+    lm: Model = None
+    preset: Preset = None
+    budget: Budget = None
+    seed: Seed = None
+    sets: Sets = None
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The options, as a layer."""
+        more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
+        return flag_layer(self.task, self.data, lm=self.lm, **more)
+
+    def gather(self) -> tuple[Config, Path]:
+        """The configuration and the folder its paths start from."""
+        return gather_settings(self.config, self.flags, self.sets)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Typed:
-    """What was typed beside the REF; None = not given."""
+    """What was typed beside a REF; None = not given."""
 
-    config: Path | None = None
-    task: str | None = None
-    data: str | None = None
-    lm: str | None = None
-    budget: str | None = None
-    sets: Sequence[str] = ()
-    trust: bool = False
+    config: ConfigOption = None
+    task: TaskName = None
+    data: DataDir = None
+    lm: Model = None
+    budget: Budget = None
+    sets: Sets = None
+    trust: Trust = False
 
     def given(self, verb: str = "") -> Given:
         """The same for `Subject.resolve`; `verb` is the command."""
         from promptcodebook.config import merge
         from promptcodebook.run.subject import Given
 
+        flags = flag_layer(self.task, self.data, lm=self.lm)
         return Given(
             verb=verb,
-            above=merge(flag_layer(self.task, self.data, self.lm), set_layer(self.sets)),
+            above=merge(flags, set_layer(self.sets or ())),
             below=lambda: _toml_layer(self.config),
             named=self.config is not None,
             environment=environment_layer(),
@@ -256,6 +275,13 @@ class Typed:
             again=_AS_FILES,
             tell=note,
         )
+
+
+@dataclass(frozen=True)
+class Unpaid(Typed):
+    """`Typed` for commands that take no budget."""
+
+    budget: None = None
 
 
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:

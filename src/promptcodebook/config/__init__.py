@@ -20,12 +20,11 @@
 
 from __future__ import annotations
 
+from promptcodebook.config.keys import Key, describe, describe_group
 from promptcodebook.config.loading import (
     TYPED,
-    Key,
-    budget_layer,
-    describe,
-    describe_group,
+    comparable,
+    default_tree,
     full_config,
     load_config,
     load_typed,
@@ -82,7 +81,8 @@ __all__ = [
     "Validation",
     "beyond_sampling",
     "body_fault",
-    "budget_layer",
+    "comparable",
+    "default_tree",
     "describe",
     "describe_group",
     "fill_secrets",

@@ -1,37 +1,23 @@
-"""Layers of settings -> one checked Config, and a description of every key.
-
-Errors name the key, the place and the next step. `describe` reads each key's line from the source
-when somebody asks: pydantic's `use_attribute_docstrings` would do so at each import, for 40 ms.
-"""
+"""Layers of settings -> one checked Config. Errors name the key, the place and the next step."""
 
 from __future__ import annotations
 
-import ast
-import inspect
-import json
 import re
-import textwrap
 import tomllib
-import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError, create_model
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from promptcodebook.config.schema import (
     TRAINING,
     Budget,
     Config,
     OptimizerSettings,
-    Price,
     RoleSettings,
     default_roles,
     preset,
@@ -39,57 +25,31 @@ from promptcodebook.config.schema import (
 from promptcodebook.config.secrets import without_secrets
 from promptcodebook.errors import ConfigError, did_you_mean
 
-_MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
-    "roles": ("ROLE", RoleSettings),
-    "prices": ("MODEL", Price),
-}
-"""Groups of which there is one for each name, and what replaces the name."""
-_TYPES: Mapping[Any, str] = {
-    str: "text",
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    dict: "table",
-    type(None): "none",
-}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+TYPED = "the command line or PCO_*"
+"""Where settings come from that were typed for this use."""
+REWRITING = ("critic", "attribution", "updater")
+"""Roles that a rewrite of a text takes."""
+_OPTIMIZERS = "promptcodebook.optimizers"
+_QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
+"""Faults of numbers and choices: their value may be shown, it is no secret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature.
-
-    `default` is written as it would be in pco.toml ('none' = not set, '' = must be given; where
-    roles differ, each value with its roles); `kind` is its type with its choices or its range.
-    """
-
-    key: str
-    default: str
-    kind: str
-    text: str
-
-    @property
-    def group(self) -> str:
-        """What comes before the last dot; '' at the top."""
-        return self.key.rpartition(".")[0]
-
-
-def optimizer_settings() -> Mapping[str, type[OptimizerSettings]]:
-    """The settings models of the installed optimizers, by the optimizer's name. One that cannot be
-    imported has none: `make_optimizer` says why."""
-    entries = sorted(entry_points(group="promptcodebook.optimizers"), key=lambda e: e.name)
-    return _settings_of(tuple(entries))
+def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSettings]]:
+    """The settings models of the installed optimizers, or of one, by the optimizer's name. One that
+    cannot be imported has none: `make_optimizer` says why."""
+    found = entry_points(group=_OPTIMIZERS)
+    entries = sorted(found if name is None else found.select(name=name), key=lambda e: e.name)
+    models = {entry.name: _settings_of(entry) for entry in entries}
+    return {name: model for name, model in models.items() if model is not None}
 
 
 @cache
-def _settings_of(entries: tuple[EntryPoint, ...]) -> Mapping[str, type[OptimizerSettings]]:
-    found: dict[str, type[OptimizerSettings]] = {}
-    for entry in entries:
-        with suppress(Exception):
-            model = getattr(entry.load(), "settings", None)
-            if isinstance(model, type) and issubclass(model, OptimizerSettings):
-                found[entry.name] = model
-    return found
+def _settings_of(entry: EntryPoint) -> type[OptimizerSettings] | None:
+    with suppress(Exception):
+        model = getattr(entry.load(), "settings", None)
+        if isinstance(model, type) and issubclass(model, OptimizerSettings):
+            return model
+    return None
 
 
 def training_keys() -> tuple[str, ...]:
@@ -99,128 +59,41 @@ def training_keys() -> tuple[str, ...]:
 
 def full_config() -> type[Config]:
     """`Config` with a field for each table of the installed optimizers."""
-    return _full_config(tuple(dict.fromkeys(optimizer_settings().values())))
+    return _config_with(tuple(dict.fromkeys(optimizer_settings().values())))
+
+
+def _config_for(tree: Mapping[str, Any]) -> type[Config]:
+    """`Config` with a field for the table of its optimizer, and for each that the tree has: no
+    other optimizer is imported."""
+    name = str(tree.get("optimizer", "pco"))
+    tables: dict[str, type[OptimizerSettings]] = {}
+    if name != "pco":
+        tables = {model.table: model for model in optimizer_settings(name).values()}
+    if tree.keys() - Config.model_fields.keys() - tables.keys():
+        every = optimizer_settings().values()
+        tables |= {model.table: model for model in every if model.table in tree}
+    return _config_with(tuple(tables[name] for name in sorted(tables)))
 
 
 @cache
-def _full_config(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
+def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
     fields: dict[str, Any] = {model.table: (model, model()) for model in tables}
     return create_model("Config", __base__=Config, __doc__=Config.__doc__, **fields)
 
 
-def describe() -> tuple[Key, ...]:
-    """Every key, those at the top first, then group by group as `Config` names them."""
-    top: list[Key] = []
-    below: list[Key] = []
-    lines = _lines(Config)
-    for name, field in full_config().model_fields.items():
-        group = _group_of(name, field)
-        if group is None:
-            top.append(_key(Config, "", name, lines))
-        else:
-            prefix = f"{name}.{_MANY[name][0]}" if name in _MANY else name
-            told = _lines(group)
-            below += [_key(group, prefix, member, told) for member in group.model_fields]
-    return (*top, *below)
+def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Stored settings, each with every key that another has or that is newer than it."""
+    tables: dict[str, Any] = {}
+    tables |= {key: {} for tree in trees for key in tree if key not in Config.model_fields}
+    where = "the stored configuration"
+    return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 
 
-def describe_group(group: str) -> str:
-    """The line of a group named as in `Key.group`. Raises KeyError for what is no group."""
-    name = group.partition(".")[0]
-    model = _group_of(name, full_config().model_fields[name])
-    if model is None:
-        raise KeyError(group)
-    return _one_line(model.__doc__ or "")
-
-
-def _group_of(name: str, field: FieldInfo) -> type[BaseModel] | None:
-    if name in _MANY:
-        return _MANY[name][1]
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def _key(model: type[BaseModel], prefix: str, name: str, lines: Mapping[str, str]) -> Key:
-    field = model.model_fields[name]
-    default = _defaults_by_role(name) if model is RoleSettings else _default(field)
-    return Key(
-        f"{prefix}.{name}" if prefix else name,
-        default,
-        _kind(field.annotation, field.metadata),
-        lines.get(name, ""),
-    )
-
-
-def _lines(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstrings below a model's fields, by field."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    assert isinstance(body, ast.ClassDef)
-    return dict(_read_docs(body.body))
-
-
-def _read_docs(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, below in pairwise(body):
-        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-            continue
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            yield field.target.id, _one_line(str(below.value.value))
-
-
-def _one_line(docstring: str) -> str:
-    """Its first paragraph."""
-    return " ".join(docstring.strip().split("\n\n")[0].split())
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True)
-    return "" if value is PydanticUndefined else _show(value)
-
-
-def _defaults_by_role(name: str) -> str:
-    roles: dict[str, list[str]] = {}
-    for role, settings in default_roles().items():
-        roles.setdefault(_show(getattr(settings, name)), []).append(role)
-    if len(roles) == 1:
-        return next(iter(roles))
-    return "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
-
-
-def _show(value: object) -> str:
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
-
-
-def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _kind(inner[0], (*inner[1:], *metadata))
-    if origin in (Union, types.UnionType):
-        # A bound belongs to the number of 'number or none'.
-        return _choice(_kind(each, () if each is type(None) else metadata) for each in inner)
-    if origin is Literal:
-        return _choice(json.dumps(each) for each in inner)
-    if origin is tuple:
-        plural = f"{_kind(inner[0])}s"
-        return f"list of {plural}" if inner[-1] is ... else f"list of {len(inner)} {plural}"
-    return _TYPES[origin or annotation] + _range(metadata)
-
-
-def _choice(kinds: Iterable[str]) -> str:
-    *first, last = kinds
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-def _range(metadata: Iterable[Any]) -> str:
-    """The bounds of a number in words; '' for none."""
-    bounds: dict[str, float] = {}
-    for each in metadata:
-        marks = [each, *getattr(each, "metadata", ())]
-        bounds |= {name: getattr(m, name) for m in marks for name in _BOUNDS if hasattr(m, name)}
-    words = ", ".join(f"{_BOUNDS[name]} {bound:g}" for name, bound in bounds.items())
-    return f" ({words})" if words else ""
-
-
-REWRITING = ("critic", "attribution", "updater")
-"""Roles that a rewrite of a text takes."""
+def default_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The default of every key, and of the keys that `settings` have of installed optimizers."""
+    foreign = settings.keys() - Config.model_fields.keys()
+    every = optimizer_settings().values() if foreign else ()
+    return load_config({m.table: {} for m in every if m.table in foreign}).model_dump(mode="json")
 
 
 def text_updates_layer(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,29 +111,34 @@ def text_updates_remark(config: Config) -> str:
     """In a sentence, whether texts are rewritten and why; '' in other presets."""
     if config.preset != "small":
         return ""
-    named = ", ".join(f"roles.{role}.model" for role in REWRITING)
     if config.update.text_updates:
         models = " and ".join(dict.fromkeys(config.model_of(role) for role in REWRITING))  # type: ignore[arg-type]
         return f"preset small: texts are rewritten by {models}"
+    named = ", ".join(f"roles.{role}.model" for role in REWRITING)
     return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
 
 
-TYPED = "the command line or PCO_*"
-"""Where settings come from that were typed for this use."""
-_QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
-"""Faults of numbers and choices: their value may be shown, it is no secret."""
-
-
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees laid over each other, later ones winning key by key."""
+    """Trees of settings laid over each other, later ones winning key by key. A budget's text, such
+    as "5usd", becomes its limits: those that it leaves out are lifted."""
     out: dict[str, Any] = {}
     for layer in layers:
-        for key, value in layer.items():
-            old = out.get(key)
-            if isinstance(old, dict) and isinstance(value, Mapping):
-                out[key] = merge(old, value)  # type: ignore[arg-type]
-            else:
-                out[key] = merge(value) if isinstance(value, Mapping) else value  # type: ignore[arg-type]
+        if isinstance(text := layer.get("budget"), str):
+            limits = parse_budget(text).model_dump(exclude={"reserve_for_verdict"})
+            layer = {**layer, "budget": limits}
+        out = _merge(out, layer)
+    return out
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(below)
+    for key, value in above.items():
+        if isinstance(value, Mapping):
+            old: Any = out.get(key)
+            inner = cast("Mapping[str, Any]", value)
+            out[key] = _merge(old if isinstance(old, Mapping) else {}, inner)  # type: ignore[arg-type]
+        else:
+            out[key] = value
     return out
 
 
@@ -277,7 +155,7 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     chosen = preset(str(merged.get("preset", "default")))
     tree = merge(defaults, chosen, text_updates_layer(merged), merged)
     try:
-        return full_config().model_validate(tree)
+        return _config_for(tree).model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
 
@@ -342,9 +220,8 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _known_keys(first["loc"][:-1])
-        word = str(first["loc"][-1])
         return ConfigError(
-            f"unknown key {key!r} in {where}{did_you_mean(word, known)}",
+            f"unknown key {key!r} in {where}{did_you_mean(str(first['loc'][-1]), known)}",
             hint=f"known here: {', '.join(sorted(known))}",
         )
     fault = first["msg"].removeprefix("Value error, ")
@@ -354,11 +231,9 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
 
 
 def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    model: type[BaseModel] = full_config()
+    """The keys beside the last of a place; below `roles` comes a role's name."""
+    model: type[BaseModel] = RoleSettings if "roles" in loc else full_config()
     for part in loc:
-        if part == "roles":
-            model = RoleSettings
-            continue
         field = model.model_fields.get(str(part))
         kind = field.annotation if field is not None else None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -366,10 +241,15 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
     return list(model.model_fields)
 
 
-_BUDGET = re.compile(
-    r"^\s*([0-9]*\.?[0-9]+)\s*(usd|\$|calls?|k?tok|mtok|tokens?|s|min|h)\s*$", re.I
-)
-
+_UNITS: Mapping[str, tuple[str, float]] = {
+    **dict.fromkeys(("usd", "$"), ("usd", 1.0)),
+    **dict.fromkeys(("call", "calls"), ("calls", 1)),
+    **dict.fromkeys(("tok", "token", "tokens"), ("tokens", 1)),
+    **{"ktok": ("tokens", 1_000), "mtok": ("tokens", 1_000_000)},
+    **{"s": ("seconds", 1.0), "min": ("seconds", 60.0), "h": ("seconds", 3600.0)},
+}
+"""What a budget's unit limits, and how much of it one is."""
+_AMOUNT = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-z]+|\$)\s*")
 _MOST_DIGITS = 30
 """Of a number in a budget: with a few hundred it is no float any more."""
 
@@ -378,20 +258,16 @@ def parse_budget(text: str) -> Budget:
     """'5usd', '2Mtok', '300ktok', '1000calls', '30min'; several joined by '+' or ','."""
     fields: dict[str, Any] = {}
     for part in re.split(r"[+,]", text):
-        match = _BUDGET.match(part)
-        if match is None or len(match[1]) > _MOST_DIGITS:
+        match = _AMOUNT.fullmatch(part.lower())
+        if match is None or match[2] not in _UNITS or len(match[1]) > _MOST_DIGITS:
             raise ConfigError(
                 f"cannot read the budget {part.strip()[:40]!r}",
                 hint="write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'",
             )
-        number, unit = float(match[1]), match[2].lower()
-        fields.update(_budget_field(number, unit))
+        what, one = _UNITS[match[2]]
+        amount = float(match[1]) * one
+        fields[what] = int(amount) if isinstance(one, int) else amount
     return Budget(**fields)
-
-
-def budget_layer(text: str) -> dict[str, Any]:
-    """The budget as settings to lay over others: a limit that it leaves out is lifted."""
-    return parse_budget(text).model_dump(exclude={"reserve_for_verdict"})
 
 
 def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -408,14 +284,3 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
                 hint="give a model's spec, or a mapping of settings",
             )
     return layers
-
-
-def _budget_field(number: float, unit: str) -> dict[str, Any]:
-    if unit in ("usd", "$"):
-        return {"usd": number}
-    if unit.startswith("call"):
-        return {"calls": int(number)}
-    if unit in ("s", "min", "h"):
-        return {"seconds": number * {"s": 1, "min": 60, "h": 3600}[unit]}
-    scale = {"mtok": 1_000_000, "ktok": 1_000}.get(unit, 1)
-    return {"tokens": int(number * scale)}

@@ -134,9 +134,9 @@ class Update(Group):
     """Length of the training in epochs."""
     max_gradients: int = Field(default=8, ge=1)
     """The most gradients that go into one rewrite (a seeded choice)."""
-    accept: Literal["always", "improve", "improve_each"] = "always"
-    """Which rewrites are kept: all; all or none, by whether the mean reward falls; or each by the
-    examples that it touches."""
+    accept: str = "always"
+    """Which rewrites are kept: always, improve (all or none), improve_each (each by what it does),
+    or the rule of an installed package."""
     accept_on: Literal["batch", "others"] = "batch"
     """Which examples judge: the batch that the rewrites come from, or as many others, run without
     the rewrites and with them."""

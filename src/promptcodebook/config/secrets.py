@@ -5,7 +5,7 @@ its variable, "$PCO_MY_KEY". Also: which body fields a file from somebody else m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from promptcodebook.errors import ConfigError
@@ -142,48 +142,50 @@ def without_secrets(fields: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, Mapping)
         else value
         for name, value in fields.items()
-        if isinstance(value, Mapping) or not any(True for _ in _secrets({name: value}))
+        if isinstance(value, Mapping) or not _secrets({name: value})
     }
 
 
 def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
     """The fields as they are sent: with what the variables hold. ConfigError: one is not set."""
 
-    def fill(name: str, value: object, secret: bool) -> object:
-        secret = secret or _is_secret(name)
-        if isinstance(value, Mapping):
-            inner = cast("Mapping[str, object]", value)
-            return {key: fill(key, each, secret) for key, each in inner.items()}
-        if isinstance(value, list | tuple):
-            return [fill(name, each, secret) for each in cast("list[object]", value)]
-        if not (secret and isinstance(value, str) and value.startswith("$")):
-            return value
-        if not (held := environment.get(value[1:], "").strip()):
+    def fill(name: str, text: str) -> str:
+        if not text.startswith("$"):
+            return text
+        if not (held := environment.get(text[1:], "").strip()):
             raise ConfigError(
-                f"the body field {name!r} takes its value from {value[1:]}, which is not set",
-                hint=f"export {value[1:]}=...",
+                f"the body field {name!r} takes its value from {text[1:]}, which is not set",
+                hint=f"export {text[1:]}=...",
             )
         return held
 
-    return {name: fill(name, value, False) for name, value in fields.items()}
+    return {name: _changed(name, value, fill) for name, value in fields.items()}
 
 
-def _secrets(fields: Mapping[str, object], secret: bool = False) -> Iterator[tuple[str, str]]:
-    """Name and text of what may be a secret, at any depth: what lies below such a name is one."""
+def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Name and text of what may be a secret, at any depth."""
+    found: list[tuple[str, str]] = []
+
+    def keep(name: str, text: str) -> None:
+        found.append((name, text))
+
     for name, value in fields.items():
-        inside = secret or _is_secret(name)
-        if isinstance(value, Mapping):
-            yield from _secrets(cast("Mapping[str, object]", value), inside)
-        elif isinstance(value, list | tuple):
-            for each in cast("list[object]", value):
-                yield from _secrets({name: each}, inside)
-        elif inside and isinstance(value, str):
-            yield name, value
+        _changed(name, value, keep)
+    return found
 
 
-def _is_secret(name: str) -> bool:
+def _changed(
+    name: str, value: object, change: Callable[[str, str], object], secret: bool = False
+) -> object:
+    """The value with a change of each text that may be a secret: all below such a name are."""
     plain = _CAMEL.sub("_", name).lower().replace("-", "_")
-    return plain not in _PUBLIC and _SECRET.search(plain) is not None
+    secret = secret or (plain not in _PUBLIC and _SECRET.search(plain) is not None)
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[str, object]", value)
+        return {key: _changed(key, each, change, secret) for key, each in inner.items()}
+    if isinstance(value, list | tuple):
+        return [_changed(name, each, change, secret) for each in cast("list[object]", value)]
+    return change(name, value) if secret and isinstance(value, str) else value
 
 
 def refuse_password(spec: str) -> str:

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, compress
+from itertools import combinations
 
 from promptcodebook.data.dataset import Dataset, Split
 from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
+from promptcodebook.units import plural
 
 SHINGLE = 8
 """Words in a run that near-copies are recognised by."""
@@ -84,36 +85,30 @@ class DataCheck:
             if again:
                 firsts = [f"{id} ({n + 1} times)" for id, n in again.items()]
                 lines.append(
-                    f"{_count(list(again.elements()), 'example')} in {split} have the same input "
+                    f"{plural(again.total(), 'example')} in {split} have the same input "
                     f"as an earlier one: {', '.join(firsts[:_SHOWN])}{_more(firsts)}."
                 )
         if self.conflicts:
             lines.append(
-                f"{_count(self.conflicts, 'input')} with more than one target; no prompt can "
+                f"{plural(len(self.conflicts), 'input')} with more than one target; no prompt can "
                 f"satisfy all: {'; '.join(map(str, self.conflicts[:_SHOWN]))}"
                 f"{_more(self.conflicts)}."
             )
         if self.near:
-            shown = "; ".join(map(_near_text, self.near[:_SHOWN]))
-            pairs = _count(self.near, "pair")
+            shown = [
+                f"{leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}), "
+                f"{leak.similarity:.0%}"
+                for leak in self.near[:_SHOWN]
+            ]
             lines.append(
-                f"{pairs} of near-copies in different splits (shared 8-word runs): "
-                f"{shown}{_more(self.near)}."
+                f"{plural(len(self.near), 'pair')} of near-copies in different splits (shared "
+                f"8-word runs): {'; '.join(shown)}{_more(self.near)}."
             )
         return tuple(lines)
 
 
-def _count(things: Sized, name: str) -> str:
-    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
-
-
 def _more(things: Sized) -> str:
     return f"; and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
-
-
-def _near_text(leak: Leak) -> str:
-    (one, two), (a, b) = leak.ids, leak.splits
-    return f"{one} ({a}) and {two} ({b}), {leak.similarity:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +122,7 @@ class ColumnSummary:
 
 @dataclass(frozen=True, slots=True)
 class InputLengths:
-    """InputLengths of a split's inputs in words."""
+    """Of a split's inputs in words."""
 
     shortest: int
     median: float
@@ -180,7 +175,6 @@ def _rows(dataset: Dataset) -> list[_Row]:
 
 
 def _repeated(rows: Sequence[_Row]) -> list[_Row]:
-    """Those whose input is not the only one of its kind."""
     counts = Counter(row.folded for row in rows)
     return [row for row in rows if counts[row.folded] > 1]
 
@@ -200,9 +194,8 @@ def _conflicts(rows: Sequence[_Row]) -> Iterator[Conflict]:
     homes = dict[str, dict[str, tuple[str, str]]]()
     for row in rows:
         example = row.example
-        if example.target is not None:
-            home = homes.setdefault(row.folded, {})
-            home.setdefault(fold_text(example.target), (example.id, example.target))
+        if (target := example.target) is not None:
+            homes.setdefault(row.folded, {}).setdefault(fold_text(target), (example.id, target))
     for home in homes.values():
         if len(home) > 1:
             ids, targets = zip(*home.values(), strict=True)
@@ -241,7 +234,9 @@ def near_leaks(dataset: Dataset) -> list[Leak]:
 def _near_leaks(rows: Sequence[_Row]) -> list[Leak]:
     shingles = lru_cache(maxsize=10_000)(_shingles)
     near = list[Leak]()
-    for a, b in sorted(set(_pairs(_sharing(rows), rows))):
+    groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
+    pairs = (pair for group in groups for pair in combinations(group, 2))
+    for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
         one, two = rows[a], rows[b]
         if one.folded == two.folded:
             continue
@@ -258,59 +253,36 @@ def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
 
     Runs go by their hashes: two runs of one hash make one more pair to compare, and no more.
     """
-    marks, latest = _Marks(), dict[int, int]()
+    zeros, latest = _Zeros(), dict[int, int]()
     groups = dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = marks.looked_up(row.folded)
+        runs = _looked_up(row.folded, zeros)
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-class _Marks:
-    """Which runs of an input are looked up: all of a short one; of one twice as long every second,
-    by its first word, and so on. Whatever runs two inputs of like length share, they look up the
-    same of them."""
+class _Zeros(dict[str, int]):
+    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
 
-    def __init__(self) -> None:
-        self._levels = dict[int, _Level]()
-
-    def looked_up(self, folded: str) -> frozenset[int]:
-        """Hashes of those runs; of an input that is too short for one, of the whole."""
-        words = tuple(_words(folded))
-        runs = len(words) - SHINGLE + 1
-        if runs < 1:
-            return frozenset({hash(words)} if words else ())
-        places: Iterable[int] = range(runs)
-        least = (runs // _LOOKED_UP).bit_length() - 1
-        if least > 0:
-            if least not in self._levels:
-                self._levels[least] = _Level(least)
-            places = compress(places, map(self._levels[least].__getitem__, words))
-        return frozenset([hash(words[i : i + SHINGLE]) for i in places])
-
-
-class _Level(dict[str, bool]):
-    """Whether a word has `least` zeros at the end of its checksum: half of all words have one, a
-    quarter two."""
-
-    def __init__(self, least: int) -> None:
-        super().__init__()
-        self._tail = (1 << least) - 1
-
-    def __missing__(self, word: str) -> bool:
+    def __missing__(self, word: str) -> int:
         checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
-        mark = self[word] = not checksum & self._tail
-        return mark
+        zeros = self[word] = (checksum & -checksum).bit_length() - 1
+        return zeros
 
 
-def _pairs(groups: Iterable[list[int]], rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    for group in groups:
-        if len(group) <= _COMMON:
-            for a, b in combinations(group, 2):
-                if rows[a].split != rows[b].split:
-                    yield a, b
+def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
+    """Hashes of the runs of an input that are looked up; of one that is too short for one, of the
+    whole. All of a short one; of one twice as long every second, by its first word, and so on.
+    Whatever runs two inputs of like length share, they look up the same of them."""
+    words = tuple(_words(folded))
+    runs = len(words) - SHINGLE + 1
+    if runs < 1:
+        return frozenset({hash(words)} if words else ())
+    least = (runs // _LOOKED_UP).bit_length() - 1
+    places = (i for i in range(runs) if least <= 0 or zeros[words[i]] >= least)
+    return frozenset([hash(words[i : i + SHINGLE]) for i in places])
 
 
 def _words(folded: str) -> list[str]:
@@ -320,6 +292,5 @@ def _words(folded: str) -> list[str]:
 
 def _shingles(folded: str) -> frozenset[str]:
     words = _words(folded)
-    if len(words) < SHINGLE:
-        return frozenset({" ".join(words)}) if words else frozenset()
-    return frozenset(" ".join(words[i : i + SHINGLE]) for i in range(len(words) - SHINGLE + 1))
+    runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
+    return frozenset(" ".join(words[i : i + SHINGLE]) for i in runs)

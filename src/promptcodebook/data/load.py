@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +11,6 @@ from promptcodebook.data.check import Leak, leaks
 from promptcodebook.data.dataset import (
     SPLITS,
     Dataset,
-    Fractions,
     Split,
     check_fractions,
     complete_splits,
@@ -36,6 +34,7 @@ from promptcodebook.data.table import (
     read_json,
     read_jsonl,
     read_parquet,
+    table_of,
 )
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
@@ -77,19 +76,22 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     `allow_overlap`.
     """
     columns = Columns(input, target, messages or None, id or None, split or None)
-    draw = _Draw(check_fractions(fractions), seed)
+    shares = check_fractions(fractions)
     tables = read_source(source)
     if isinstance(tables, Table):
-        title = name or Path(tables.name).stem
-        splits = _from_one(tables, columns, draw)
+        given, title = _from_one(tables, columns), tables.name
+        name = name or Path(title).stem
     else:
-        title = name or _title(source)
-        splits = _from_splits(tables, columns, draw, title)
-    dataset = Dataset(splits["train"], splits["val"], splits["test"], title, columns.input)
-    if not allow_overlap:
-        overlaps = leaks(dataset)
-        if overlaps:
-            raise _overlap(dataset.name, overlaps)
+        given = _from_splits(tables, columns)
+        is_path = isinstance(source, str | os.PathLike)
+        name = title = name or (Path(cast("str", source)).name if is_path else "data")
+    if isinstance(given, tuple):
+        splits = draw_splits(given, dict(zip(SPLITS, shares, strict=True)), seed, title)
+    else:
+        splits = complete_splits(given, shares, seed, title)
+    dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input)
+    if not allow_overlap and (overlaps := leaks(dataset)):
+        raise _overlap(name, overlaps)
     return dataset
 
 
@@ -119,35 +121,24 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """How splits that are not given are drawn."""
-
-    fractions: Fractions
-    seed: int
-
-
-def _title(source: object) -> str:
-    return Path(source).name if isinstance(source, str | os.PathLike) else "data"  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _from_one(table: Table, columns: Columns, draw: _Draw) -> dict[Split, tuple[Example, ...]]:
+def _from_one(
+    table: Table, columns: Columns
+) -> tuple[Example, ...] | dict[Split, tuple[Example, ...]]:
+    """All examples; by split where a column names it."""
     if not table.rows:
         raise DataError(f"{table.name} is empty", hint="give it at least three examples")
     examples = read_examples(table, columns, {})
     if columns.split is None:
-        shares = dict(zip(SPLITS, draw.fractions, strict=True))
-        return draw_splits(examples, shares, draw.seed, table.name)
+        return examples
     given = dict[Split, list[Example]]()
     for row, example in zip(table.rows, examples, strict=True):
         split = split_name(row.values.get(columns.split), row.where)
         given.setdefault(split, []).append(example)
-    whole: dict[Split, tuple[Example, ...]] = {s: tuple(part) for s, part in given.items()}
-    return complete_splits(whole, draw.fractions, draw.seed, table.name)
+    return {split: tuple(part) for split, part in given.items()}
 
 
 def _from_splits(
-    tables: Mapping[Split, Table], columns: Columns, draw: _Draw, title: str
+    tables: Mapping[Split, Table], columns: Columns
 ) -> dict[Split, tuple[Example, ...]]:
     if columns.split is not None:
         raise DataError(
@@ -155,19 +146,14 @@ def _from_splits(
             hint="leave split out",
         )
     seen = dict[str, str]()
-    given = dict[Split, tuple[Example, ...]]()
-    for split in SPLITS:  # whatever their order in the source, so that ids do not depend on it
-        if split in tables:
-            table = tables[split]
-            given[split] = read_examples(table, columns, seen) if table.rows else ()
-    return complete_splits(given, draw.fractions, draw.seed, title)
+    # In this order, whatever that in the source, so that ids do not depend on it.
+    given: dict[Split, Table] = {split: tables[split] for split in SPLITS if split in tables}
+    return {s: read_examples(t, columns, seen) if t.rows else () for s, t in given.items()}
 
 
 def _overlap(name: str, overlaps: list[Leak]) -> DataError:
-    shown = "; ".join(
-        f"{leak.ids[0]} ({leak.splits[0]}) = {leak.ids[1]} ({leak.splits[1]})"
-        for leak in overlaps[:5]
-    )
+    pairs = ((*leak.ids, *leak.splits) for leak in overlaps[:5])
+    shown = "; ".join(f"{one} ({a}) = {other} ({b})" for one, other, a, b in pairs)
     more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
     inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
     return DataError(
@@ -183,9 +169,7 @@ def read_source(source: object) -> Table | dict[Split, Table]:
     """
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
-        if path.is_dir():
-            return _read_folder(path)
-        return _read_file(path)
+        return _read_folder(path) if path.is_dir() else _read_file(path)
     if isinstance(source, Mapping):
         return _read_splits(cast("Mapping[object, object]", source))
     return _read_object(source, "data")
@@ -244,26 +228,20 @@ def _read_object(source: object, name: str) -> Table:
         return read_frame(source, name)
     if is_hf_dataset(source):
         return read_hf_dataset(source, name)
-    if isinstance(source, Sequence) and not isinstance(source, str | bytes):
-        return _read_records(cast("Sequence[object]", source), name)
-    raise DataError(
-        f"cannot read data from {type(source).__name__!r}",
-        hint="hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset",
-    )
-
-
-def _read_records(records: Sequence[object], name: str) -> Table:
+    if not isinstance(source, Sequence) or isinstance(source, str | bytes):
+        raise DataError(
+            f"cannot read data from {type(source).__name__!r}",
+            hint="hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset",
+        )
     rows = list[Record]()
-    for number, record in enumerate(records, start=1):
-        where = f"{name}[{number - 1}]"
+    for number, record in enumerate(cast("Sequence[object]", source)):
+        where = f"{name}[{number}]"
         if not isinstance(record, Mapping):
             raise DataError(
                 f"{where} is {type(record).__name__!r}, not a dict",
                 hint='write e.g. [{"input": "...", "target": "..."}]',
             )
         pairs = cast("Mapping[object, object]", record).items()
-        values = {str(column): plain(value) for column, value in pairs}
         check_header((column for column, _ in pairs), where)
-        rows.append(Record(where, values))
-    columns = dict.fromkeys(column for row in rows for column in row.values)
-    return Table(name, tuple(columns), tuple(rows))
+        rows.append(Record(where, {str(column): plain(value) for column, value in pairs}))
+    return table_of(name, rows)

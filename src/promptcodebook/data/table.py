@@ -14,7 +14,8 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from json.encoder import encode_basestring
@@ -48,13 +49,10 @@ class Table:
 def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
     """Column names as text. DataError for a nameless column or one that occurs twice."""
     header = tuple(str(name).strip() for name in names)
-    for position, name in enumerate(header, start=1):
-        if not name:
-            raise DataError(
-                f"{where}: column {position} has no name", hint="name it in the first line"
-            )
-    twice = [name for name, count in Counter(header).items() if count > 1]
-    if twice:
+    if "" in header:
+        position = header.index("") + 1
+        raise DataError(f"{where}: column {position} has no name", hint="name it in the first line")
+    if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise DataError(
             f"{where}: duplicate columns: {', '.join(map(repr, twice))}",
             hint="rename or delete one of each",
@@ -90,7 +88,7 @@ def read_jsonl(path: Path) -> Table:
         if line.strip():
             where = f"{path}:{number}"
             rows.append(Record(where, parse_object(line, where)))
-    return _make_table(path, rows)
+    return _filled(path, rows)
 
 
 def read_json(path: Path) -> Table:
@@ -102,12 +100,8 @@ def read_json(path: Path) -> Table:
             f"{path}: expected a JSON array of objects, found {_kind(value)}",
             hint="for one object per line use a .jsonl file",
         )
-    records = cast("list[object]", value)
-    places = [f"{path} record {number}" for number in range(1, len(records) + 1)]
-    pairs = zip(places, records, strict=True)
-    return _make_table(
-        path, [Record(where, _require_object(record, where)) for where, record in pairs]
-    )
+    places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
+    return _filled(path, [Record(at, _require_object(row, at)) for at, row in places])
 
 
 def read_csv(path: Path, delimiter: str = "") -> Table:
@@ -127,7 +121,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
         values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
         rows.append(Record(where, values))
     if not header:
-        _refuse_empty(path)
+        _filled(path, rows)
     return Table(path.name, header, tuple(rows))
 
 
@@ -174,9 +168,8 @@ def delimiter_of(text: str) -> str:
     for mark in ",;\t|":
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
         try:
-            widths = [
-                len(cells) for cells in islice(filter(None, _long_records(lines, len(text))), 2)
-            ]
+            records = islice(filter(None, _long_records(lines, len(text))), 2)
+            widths = list(map(len, records))
         except csv.Error:
             continue
         if widths and widths[0] > most and len(set(widths)) == 1:
@@ -263,23 +256,22 @@ def _kind(value: object) -> str:
     return "null" if value is None else kinds.get(type(value).__name__, "a number")
 
 
-def _make_table(path: Path, rows: list[Record]) -> Table:
+def _filled(path: Path, rows: list[Record]) -> Table:
     if not rows:
-        _refuse_empty(path)
-    columns = dict.fromkeys(name for row in rows for name in row.values)
-    return Table(path.name, tuple(columns), tuple(rows))
+        raise DataError(f"{path} is empty", hint="give it at least three examples")
+    return table_of(path.name, rows)
 
 
-def _refuse_empty(path: Path) -> NoReturn:
-    raise DataError(f"{path} is empty", hint="give it at least three examples")
+def table_of(name: str, rows: Sequence[Record]) -> Table:
+    """The rows with the union of their columns."""
+    columns = dict.fromkeys(column for row in rows for column in row.values)
+    return Table(name, tuple(columns), tuple(rows))
 
 
 def read_parquet(path: Path) -> Table:
     """All rows of a Parquet file (extra: parquet)."""
-    arrow, parquet = (
-        import_extra(name, f"reading {path.name}", "parquet")
-        for name in ("pyarrow", "pyarrow.parquet")
-    )
+    names = ("pyarrow", "pyarrow.parquet")
+    arrow, parquet = (import_extra(name, f"reading {path.name}", "parquet") for name in names)
     try:
         table: Any = parquet.ParquetFile(path).read()
     except (OSError, arrow.ArrowException) as error:
@@ -287,12 +279,12 @@ def read_parquet(path: Path) -> Table:
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
     header = check_header(table.column_names, str(path))
-    return _table_of(path.name, header, table.to_pylist())
+    return _numbered(path.name, header, table.to_pylist())
 
 
 def is_frame(source: object) -> bool:
     """Is this a pandas DataFrame?"""
-    return _is_instance(source, "pandas", "DataFrame")
+    return _is_instance(source, ("pandas", "DataFrame"))
 
 
 def read_frame(frame: Any, name: str) -> Table:
@@ -300,21 +292,19 @@ def read_frame(frame: Any, name: str) -> Table:
     header = check_header(frame.columns, name)
     frame = frame.astype(object).where(frame.notna(), None)
     rows = frame.itertuples(index=False, name=None)
-    return _table_of(name, header, (dict(zip(header, row, strict=True)) for row in rows))
+    return _numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
 
 
 def is_hf_dataset(source: object) -> bool:
     """Is this one split of a Hugging Face dataset (a Dataset, streaming or not)?"""
-    return _is_instance(source, "datasets", "Dataset") or _is_instance(
-        source, "datasets", "IterableDataset"
-    )
+    return _is_instance(source, ("datasets", "Dataset"), ("datasets", "IterableDataset"))
 
 
 def read_hf_dataset(dataset: Any, name: str) -> Table:
     """All rows of a `datasets.Dataset`."""
     rows = cast("list[Mapping[str, object]]", list(dataset))
     header = dataset.column_names or list(rows[0] if rows else ())
-    return _table_of(name, check_header(header, name), rows)
+    return _numbered(name, check_header(header, name), rows)
 
 
 def is_arrow_folder(path: Path) -> bool:
@@ -328,12 +318,12 @@ def read_arrow_folder(path: Path) -> object:
     return datasets.load_from_disk(str(path))
 
 
-def _is_instance(source: object, package: str, name: str) -> bool:
-    kinds = type(source).__mro__
-    return any(k.__name__ == name and k.__module__.split(".")[0] == package for k in kinds)
+def _is_instance(source: object, *classes: tuple[str, str]) -> bool:
+    """Of one of these classes, by package and name; none is imported."""
+    return any((k.__module__.split(".")[0], k.__name__) in classes for k in type(source).__mro__)
 
 
-def _table_of(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+def _numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
     records = tuple(
         Record(f"{name} row {number}", {column: plain(row[column]) for column in header})
         for number, row in enumerate(rows, start=1)
@@ -379,9 +369,7 @@ def _input_template(table: Table, columns: Columns) -> InputTemplate | None:
     if columns.input in table.columns:
         return InputTemplate(("", ""), (columns.input,))
     template = parse_input_template(columns.input)
-    if not template.columns:
-        _require_column(columns.input, table, "input")
-    for name in template.columns:
+    for name in template.columns or (columns.input,):
         _require_column(name, table, "input")
     return template
 
@@ -411,10 +399,8 @@ def _make_example(
         raise DataError(f"{row.where}: the input is empty", hint="fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else _as_text(target)
-    if columns.id is None:
-        name = _content_id(text, reference, seen)
-    else:
-        name = _given_id(row, columns.id, seen)
+    given = columns.id
+    name = _content_id(text, reference, seen) if given is None else _given_id(row, given, seen)
     seen[name] = row.where
     return Example(name, text, reference, messages, row.values)
 
@@ -476,10 +462,8 @@ def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
 def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
     value, where = _require_value(row, column), row.where
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = json.loads(value)
-        except ValueError:
-            value = None
     if not isinstance(value, list) or not value:
         raise DataError(
             f"{where}: column {column!r} is not a list of chat messages",

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
@@ -18,9 +19,8 @@ from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.connections import LocalModels, local_models, missing_key
-from promptcodebook.lm.spec import Spec, parse_spec
-from promptcodebook.lm.stack import simulated_here, specs_of
+from promptcodebook.lm.spec import Spec, missing_key, parse_spec
+from promptcodebook.lm.stack import LocalModels, local_models, simulated_here, specs_of
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark
@@ -37,24 +37,31 @@ async def checkup(
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
-    env = os.environ if environment is None else environment
     # One engine for the probe and the rehearsal.
     here = local_models()
+    look = _Look(config, here, os.environ if environment is None else environment)
     try:
-        async for section in _sections(config, base, runs_dir, here, env):
+        async for section in _sections(look, base, runs_dir):
             yield section
     finally:
         if here is not None:
             await here.close()
 
 
-async def _sections(
-    config: Config, base: Path, runs_dir: Path, here: LocalModels | None, env: Mapping[str, str]
-) -> AsyncIterator[Section]:
+@dataclass(frozen=True)
+class _Look:
+    """What an endpoint is looked at with."""
+
+    config: Config
+    here: LocalModels | None
+    env: Mapping[str, str]
+
+
+async def _sections(look: _Look, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
+    config, plan = look.config, None
     try:
-        plan = plan_run(config, Sources(base, local=here)).require_training()
+        plan = plan_run(config, Sources(base, local=look.here)).require_training()
     except PcoError as error:
-        plan = None
         yield Section("task", (_failure_finding("task", error),))
     else:
         settled = (_settings(plan), *_templates(plan), _data(plan), *_verdict(plan))
@@ -66,7 +73,7 @@ async def _sections(
         return
     usable = True
     for spec, headers in specs.items():
-        section = await _model(spec, headers, config, plan, here, env)
+        section = await _model(spec, headers, look, plan)
         usable &= section.ok
         yield section
     if plan is not None and usable:
@@ -146,20 +153,14 @@ async def _reward(plan: Plan) -> Finding:
     return Finding("reward", "ok", what)
 
 
-async def _model(
-    spec: str,
-    headers: Mapping[str, str],
-    config: Config,
-    plan: Plan | None,
-    here: LocalModels | None,
-    env: Mapping[str, str],
-) -> Section:
+async def _model(spec: str, headers: Mapping[str, str], look: _Look, plan: Plan | None) -> Section:
     """One model as its endpoint shows it, under the names of the roles that ask it; it is not
     asked where its provider wants a key and there is none."""
+    config, here = look.config, look.here
     title = f"{spec} ({', '.join(roles_by_spec(config)[spec])})"
-    absent = _absent_key(spec, headers, env)
-    if absent:
-        return Section(title, absent)
+    key = _key_variable(spec, headers, look.env)
+    if any(each.level == "fail" for each in key):
+        return Section(title, key)
 
     def simulated(parsed: Spec) -> LM:
         dataset = plan.dataset if plan is not None else NO_DATA
@@ -169,40 +170,32 @@ async def _model(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
-        environment=env,
+        environment=look.env,
         simulated=simulated,
         local=None if here is None else here.connect,
     )
     # In this process nothing is served side by side: how calls at once compare says nothing.
     alone = simulated_here([spec])
     kept = [each for each in seen.findings if not (alone and each.name == "concurrency")]
-    return Section(title, (*_key_variable(spec, env), *kept))
+    return Section(title, (*key, *kept))
 
 
-def _absent_key(
-    spec: str, headers: Mapping[str, str], env: Mapping[str, str]
+def _key_variable(
+    spec_text: str, headers: Mapping[str, str], env: Mapping[str, str]
 ) -> tuple[Finding, ...]:
-    try:
-        names = missing_key(spec, headers.values(), env)
-    except ConfigError:
-        return ()  # the probe says what is wrong with it
-    what = f"{' or '.join(names)} is not set, and this provider answers nobody without a key"
-    step = f"export {names[0]}=..." if names else ""
-    return (Finding("key variable", "fail", what, step),) if names else ()
-
-
-def _key_variable(spec_text: str, env: Mapping[str, str]) -> list[Finding]:
     """Whether a key is set, by the name of its variable; its value is not touched."""
     try:
-        names = parse_spec(spec_text, env).key_names
+        absent, names = missing_key(spec_text, headers.values(), env), parse_spec(spec_text, env)
     except ConfigError:
-        return []
-    if not names:
-        return []
-    given = [name for name in names if env.get(name, "").strip()]
-    if given:
-        return [Finding("key variable", "ok", f"{given[0]} is set")]
-    return [Finding("key variable", "ok", f"not set ({' or '.join(names)})")]
+        return ()  # the probe says what is wrong with it
+    if absent:
+        what = f"{' or '.join(absent)} is not set, and this provider answers nobody without a key"
+        return (Finding("key variable", "fail", what, f"export {absent[0]}=..."),)
+    if not names.key_names:
+        return ()
+    given = next((name for name in names.key_names if env.get(name, "").strip()), None)
+    what = f"{given} is set" if given else f"not set ({' or '.join(names.key_names)})"
+    return (Finding("key variable", "ok", what),)
 
 
 def _prices(config: Config, specs: list[str]) -> Finding:
@@ -222,25 +215,17 @@ def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
     `asked` = the task's executor asks the role, so that having no model of its own is a fault too.
     """
     settings = config.roles.get("untrusted")
-    own = settings.model if settings is not None else None
-    spec = own or (config.lm if asked else "")
+    spec = (settings.model if settings is not None else None) or (config.lm if asked else "")
     if not spec:
         return None
     address = _address(spec)
-    shared = [
-        role
-        for other, roles in roles_by_spec(config).items()
-        for role in roles
-        if role != "untrusted" and _address(other) == address
-    ]
+    beside = [roles for other, roles in roles_by_spec(config).items() if _address(other) == address]
+    shared = [role for roles in beside for role in roles if role != "untrusted"]
     if not shared:
         return Finding("endpoint", "ok", "no other role shares its endpoint")
-    return Finding(
-        "endpoint",
-        "warn",
-        f"shared with {', '.join(shared)}: what they send, the input included, reaches it too",
-        "give the untrusted role an endpoint of its own: roles.untrusted.model",
-    )
+    what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
+    step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
+    return Finding("endpoint", "warn", what, step)
 
 
 def _address(spec_text: str) -> str:

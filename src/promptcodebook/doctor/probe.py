@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from promptcodebook.calls import LM, Message, Reply, Request, Sampling, Schema
+from promptcodebook.calls import LM, Message, Request, Sampling, Schema
 from promptcodebook.errors import (
     AuthRefused,
     ConfigError,
@@ -22,9 +22,9 @@ from promptcodebook.errors import (
     did_you_mean,
 )
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.litellm_client import LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.text import strip_fence
 
@@ -61,15 +61,9 @@ _AT_ONCE = 8
 _BATCH = 32
 # A value no model would come up with: who replies with it was made to.
 _TOKEN = "kestrel-7391"
-_SCHEMA = Schema(
-    "Probe",
-    {
-        "type": "object",
-        "properties": {"code": {"type": "string", "enum": [_TOKEN]}},
-        "required": ["code"],
-        "additionalProperties": False,
-    },
-)
+_CODE = {"code": {"type": "string", "enum": [_TOKEN]}}
+_SHAPE = {"type": "object", "properties": _CODE, "required": ["code"]}
+_SCHEMA = Schema("Probe", {**_SHAPE, "additionalProperties": False})
 # Long enough for prefix caches that start at 1,024 tokens.
 _LONG = "The quick brown fox jumps over the lazy dog. " * 160
 
@@ -88,7 +82,7 @@ async def probe(
     try:
         spec = parse_spec(spec_text, env)
         access = find_credentials(spec.key_names, headers, env)
-        spec, key, headers = replace(spec, key_names=access.names), access.key, access.headers
+        spec, key = replace(spec, key_names=access.names), access.key
         if spec.kind == "simulated" and simulated is not None:
             return Section(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind == "local" and local is not None:
@@ -101,17 +95,23 @@ async def probe(
     except (ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
-    async with Endpoint(spec, key, timeout=timeout, headers=headers) as endpoint:
+    async with Endpoint(spec, key, timeout=timeout, headers=access.headers) as endpoint:
         findings = await _address(endpoint, spec, key)
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()
             findings += await _by_calls(endpoint)
-            findings += [await _tokenizer(endpoint)] if findings[-1].level != "fail" else []
+        if findings[-1].level != "fail":
+            what = "the endpoint counts tokens itself"
+            if await endpoint.count_tokens("one two three") is None:
+                what = "not offered; lengths are the reported prompt tokens, or an estimate"
+            findings.append(Finding("tokenizer", "ok", what))
     return Section(spec_text, tuple(findings))
 
 
 async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Finding]:
+    """Whether it answers, takes the key, and lists the model."""
+    accepted = f"the key in {key.name} is accepted" if key else "none sent, none asked for"
     begun = time.perf_counter()
     try:
         listed = await endpoint.models()
@@ -124,20 +124,11 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
         # Some servers have no list; the calls will tell whether the address is right.
         if not spec.model:
             return [Finding("address", "fail", str(error), "add #MODEL to the spec")]
-        return [
-            Finding("address", "warn", f"lists no models: {error}", error.hint),
-            Finding("key", "ok", _key(key)),
-        ]
+        unlisted = Finding("address", "warn", f"lists no models: {error}", error.hint)
+        return [unlisted, Finding("key", "ok", accepted)]
     took = time.perf_counter() - begun
-    return [
-        Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms"),
-        Finding("key", "ok", _key(key)),
-        _listed(spec.model, listed),
-    ]
-
-
-def _key(key: ApiKey | None) -> str:
-    return f"the key in {key.name} is accepted" if key is not None else "none sent, none asked for"
+    reached = Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
+    return [reached, Finding("key", "ok", accepted), _listed(spec.model, listed)]
 
 
 def _listed(model: str, listed: tuple[str, ...]) -> Finding:
@@ -148,22 +139,27 @@ def _listed(model: str, listed: tuple[str, ...]) -> Finding:
         return Finding("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
     if model in listed:
         return Finding("model", "ok", f"{model} is listed")
-    guess = did_you_mean(model, listed)
     # Aliases and adapters are often served without being listed: the call decides.
-    return Finding("model", "warn", f"{model} is not listed{guess}", f"listed are: {names}")
+    what = f"{model} is not listed{did_you_mean(model, listed)}"
+    return Finding("model", "warn", what, f"listed are: {names}")
 
 
 async def _by_calls(lm: LM) -> list[Finding]:
+    begun = time.perf_counter()
     try:
-        begun = time.perf_counter()
         first = await lm(_ask("Reply with the single word: hello", cap=64))
-        took = time.perf_counter() - begun
     except (LMError, ConfigError) as error:
         return [Finding("call", "fail", str(error), error.hint)]
-    findings = [Finding("call", "ok", f"a short reply takes {took:.2f} s"), _usage(first)]
+    took = time.perf_counter() - begun
+    usage = Finding("usage", "ok", "token counts are reported")
+    if first.estimated:
+        what = f"no token counts are reported; ours are an {TOKENIZER}"
+        usage = Finding("usage", "warn", what, "give budgets in calls or time rather than tokens")
+    findings = [Finding("call", "ok", f"a short reply takes {took:.2f} s"), usage]
     for name, trial in _TRIALS.items():
         try:
-            findings.append(await trial(lm))
+            what, *step = await trial(lm)
+            findings.append(Finding(name, "warn" if step else "ok", what, *step))
         except LMError as error:
             what = f"could not be found out: {error}"
             findings.append(Finding(name, "warn", what, error.hint))
@@ -180,16 +176,13 @@ async def _by_weights(lm: LM) -> list[Finding]:
         return [Finding("weights", "fail", str(error), error.hint)]
     took = time.perf_counter() - begun
     findings = [Finding("weights", "ok", f"found, and loaded in {took:.1f} s")]
-    return [*findings, *await _by_calls(lm), await _speed(lm)]
-
-
-async def _speed(lm: LM) -> Finding:
+    findings += await _by_calls(lm)
     asked = [_ask(f"Tell me a story about the number {n}.", cap=48) for n in range(_BATCH)]
     begun = time.perf_counter()
     replies = await asyncio.gather(*(lm(each) for each in asked))
-    took = time.perf_counter() - begun
-    tokens = sum(each.usage.completion_tokens for each in replies)
-    return Finding("speed", "ok", f"{tokens / took:.0f} tokens/s over {_BATCH} calls at once")
+    pace = sum(r.usage.completion_tokens for r in replies) / (time.perf_counter() - begun)
+    what = f"{pace:.0f} tokens/s over {_BATCH} calls at once"
+    return [*findings, Finding("speed", "ok", what)]
 
 
 def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = False) -> Request:
@@ -197,68 +190,51 @@ def _ask(text: str, *, cap: int, schema: Schema | None = None, drawn: bool = Fal
     return Request("executor", (Message("user", text),), schema, sample=7, sampling=sampling)
 
 
-def _usage(reply: Reply) -> Finding:
-    if reply.estimated:
-        return Finding(
-            "usage",
-            "warn",
-            f"no token counts are reported; ours are an {TOKENIZER}",
-            "give budgets in calls or time rather than tokens",
-        )
-    return Finding("usage", "ok", "token counts are reported")
+# Each trial: what was found and, where that is a warning, what to do.
 
 
-async def _structured(lm: LM) -> Finding:
+async def _structured(lm: LM) -> tuple[str, ...]:
     asked = _ask("Reply with the single word: hello", cap=512, schema=_SCHEMA)
     reply = await lm(asked)
-    name, step = "structured output", "replies are parsed, repaired and re-asked; nothing to do"
+    step = "replies are parsed, repaired and re-asked; nothing to do"
     if "response_format" in reply.dropped:
-        return Finding(name, "warn", "refused: the endpoint takes no response_format", step)
+        return "refused: the endpoint takes no response_format", step
     # Only the object itself counts: a model that chats about the schema was not made to obey it.
     text = "".join(strip_fence(strip_think(reply.text)).split())
     if text == f'{{"code":"{_TOKEN}"}}':
-        return Finding(name, "ok", "enforced: a schema decides the reply's form")
-    return Finding(name, "warn", "accepted and ignored: a schema changes nothing", step)
+        return ("enforced: a schema decides the reply's form",)
+    return "accepted and ignored: a schema changes nothing", step
 
 
-async def _sampling(lm: LM) -> Finding:
+async def _sampling(lm: LM) -> tuple[str, ...]:
     reply = await lm(_ask("Name a colour.", cap=64, drawn=True))
     refused = [name for name in reply.dropped if name != "response_format"]
-    if refused:
-        names = ", ".join(refused)
-        return Finding(
-            "sampling",
-            "warn",
-            f"refused and left out: {names}",
-            "replies are drawn the endpoint's own way; set the role's temperature to none",
-        )
-    return Finding("sampling", "ok", "temperature, top_p and seed are accepted")
+    if not refused:
+        return ("temperature, top_p and seed are accepted",)
+    step = "replies are drawn the endpoint's own way; set the role's temperature to none"
+    return f"refused and left out: {', '.join(refused)}", step
 
 
-async def _length_cap(lm: LM) -> Finding:
+async def _length_cap(lm: LM) -> tuple[str, ...]:
     reply = await lm(_ask("Count from 1 to 200, one number a line.", cap=8))
+    tokens = reply.usage.completion_tokens
     if reply.finish == "length":
-        return Finding("length cap", "ok", "max_tokens is kept, and a cut reply says so")
-    if not reply.estimated and reply.usage.completion_tokens > 8:
-        return Finding(
-            "length cap",
-            "warn",
-            f"ignored: {reply.usage.completion_tokens} tokens came back where 8 were allowed",
-            "a budget of tokens or money can be passed here; give one in calls",
-        )
-    return Finding("length cap", "ok", "the reply stayed within max_tokens by itself")
+        return ("max_tokens is kept, and a cut reply says so",)
+    if reply.estimated or tokens <= 8:
+        return ("the reply stayed within max_tokens by itself",)
+    step = "a budget of tokens or money can be passed here; give one in calls"
+    return f"ignored: {tokens} tokens came back where 8 were allowed", step
 
 
-async def _prefix_cache(lm: LM) -> Finding:
+async def _prefix_cache(lm: LM) -> tuple[str, ...]:
     replies = [await lm(_ask(f"{_LONG}\nReply with: {word}", cap=16)) for word in ("one", "two")]
-    cached = replies[1].usage.cached_prompt_tokens
-    total = replies[1].usage.prompt_tokens
-    if cached:
-        return Finding("prefix cache", "ok", f"{cached} of {total} prompt tokens came from it")
-    return Finding("prefix cache", "ok", "no cached tokens are reported; all count in full")
+    usage = replies[1].usage
+    if not usage.cached_prompt_tokens:
+        return ("no cached tokens are reported; all count in full",)
+    return (f"{usage.cached_prompt_tokens} of {usage.prompt_tokens} prompt tokens came from it",)
 
 
-async def _concurrency(lm: LM) -> Finding:
+async def _concurrency(lm: LM) -> tuple[str, ...]:
     async def one(number: int) -> float:
         begun = time.perf_counter()
         await lm(_ask(f"Say a number near {number}.", cap=32))
@@ -269,26 +245,17 @@ async def _concurrency(lm: LM) -> Finding:
     calls = (one(number + 1) for number in range(_AT_ONCE))
     results = await asyncio.gather(*calls, return_exceptions=True)
     factor = (time.perf_counter() - begun) / max(alone, 1e-6)
-    failed = [each for each in results if isinstance(each, BaseException)]
-    what = f"{_AT_ONCE} calls at once take {factor:.1f} times as long as one"
-    if failed:
+    if failed := [each for each in results if isinstance(each, BaseException)]:
         what = f"{len(failed)} of {_AT_ONCE} calls at once failed: {failed[0]}"
-        return Finding("concurrency", "warn", what, f"set concurrency below {_AT_ONCE}")
+        return what, f"set concurrency below {_AT_ONCE}"
+    what = f"{_AT_ONCE} calls at once take {factor:.1f} times as long as one"
     if factor > _AT_ONCE / 2:
         step = "a server that batches (vLLM, SGLang) would make the run faster"
-        return Finding("concurrency", "warn", f"{what}: they are served in turn", step)
-    return Finding("concurrency", "ok", what)
+        return f"{what}: they are served in turn", step
+    return (what,)
 
 
-async def _tokenizer(endpoint: Endpoint) -> Finding:
-    counted = await endpoint.count_tokens("one two three")
-    if counted is None:
-        what = "not offered; lengths are the reported prompt tokens, or an estimate named so"
-        return Finding("tokenizer", "ok", what)
-    return Finding("tokenizer", "ok", "the endpoint counts tokens itself")
-
-
-_TRIALS: Mapping[str, Callable[[LM], Awaitable[Finding]]] = {
+_TRIALS: Mapping[str, Callable[[LM], Awaitable[tuple[str, ...]]]] = {
     "structured output": _structured,
     "sampling": _sampling,
     "length cap": _length_cap,

@@ -6,7 +6,6 @@ the method needs of each role's reply, in the trace of that rehearsal and in a f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.assemble import Assembled, Plan
@@ -50,39 +49,46 @@ class Rehearsed:
     trace: Trace
     counts: Counts
 
+    @property
+    def failed(self) -> bool:
+        """The answer earned too little."""
+        reward = self.trace.rollout.reward
+        return reward is not None and reward < self.assembled.config.reward_range[1]
+
+    def repeats(self, text: str, template: str) -> bool:
+        """Whether half of what it says, three words at a time, is the template's own."""
+        said = _threes(text)
+        asked = set(_threes(self.assembled.plan.templates.sources[template]))
+        return bool(said) and 2 * sum(three in asked for three in said) >= len(said)
+
 
 async def weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
     """A finding for each role that is asked, weak ones as warnings, and what to do about them."""
-    config, trace = rehearsed.assembled.config, rehearsed.trace
-    weak: dict[Role, str | None] = {}
-    if config.has_encoder and trace.rollout.route is not None:
-        weak["encoder"] = await _encoder(rehearsed)
-    if config.compose == "generator" and trace.rollout.prompt:
-        weak["generator"] = _generator(rehearsed)
-    if trace.rollout.reward is not None and config.update.text_updates:
-        weak["critic"] = _critic(rehearsed)
-        weak["attribution"] = _attribution(rehearsed)
-        weak["updater"] = await _updater(rehearsed)
+    config, rollout = rehearsed.assembled.config, rehearsed.trace.rollout
+    faults: dict[Role, str | None] = {}
+    if config.has_encoder and rollout.route is not None:
+        faults["encoder"] = await _encoder(rehearsed)
+    if config.compose == "generator" and rollout.prompt:
+        faults["generator"] = _generator(rehearsed)
+    if rollout.reward is not None and config.update.text_updates:
+        faults["critic"] = _critic(rehearsed)
+        faults["attribution"] = _attribution(rehearsed)
+        faults["updater"] = await _updater(rehearsed)
     findings = [
-        Finding(f"role {role}", "ok" if fault is None else "warn", fault or "carries it")
-        for role, fault in weak.items()
+        Finding(f"role {role}", "warn" if fault else "ok", fault or "carries it")
+        for role, fault in faults.items()
     ]
-    return (*findings, *_advice([role for role, fault in weak.items() if fault is not None]))
-
-
-def _advice(weak: Sequence[Role]) -> tuple[Finding, ...]:
+    weak = [role for role, fault in faults.items() if fault is not None]
     if not weak:
-        return ()
-    what = f"weak as {', '.join(weak)}"
+        return tuple(findings)
     teachers = [role for role in weak if role in _TEACHERS]
     models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
-    if not teachers:
-        step = "pco train --preset small (learned routes, instincts verbatim)"
-    elif len(teachers) == len(weak):
+    step = "pco train --preset small (learned routes, instincts verbatim)"
+    if len(teachers) == len(weak):
         step = f"name a stronger model: {models}; or pco train --preset small"
-    else:
+    elif teachers:
         step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
-    return (Finding("roles", "warn", what, step),)
+    return (*findings, Finding("roles", "warn", f"weak as {', '.join(weak)}", step))
 
 
 async def _encoder(rehearsed: Rehearsed) -> str | None:
@@ -96,7 +102,7 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
     fresh = RoutingStatistics.fresh(len(book))
     right = 0
     for index, asked in enumerate(_PLAIN.values()):
-        draws = rehearsed.learner.randomness.at(0, f"doctor {index}")
+        draws = rehearsed.learner.config.randomness.at(0, f"doctor {index}")
         found, _ = await encoder.route(state.parameters.encoder, book, fresh, asked, draws)
         right += not found.fallback and found.indices == (index,)
     if right < _FOUND * len(_PLAIN):
@@ -110,17 +116,12 @@ def _generator(rehearsed: Rehearsed) -> str | None:
     if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
         return "weak: its prompt was cut or empty twice"
     assert rollout.route is not None, "a prompt was composed for a route"
-    book, said = rehearsed.state.parameters.codebook, set(words_of(rollout.prompt))
-    kept = sum(_keeps(book.texts[k], said) for k in rollout.route.indices)
-    count = len(rollout.route.indices)
-    if kept < _KEPT * count:
-        return f"weak: its prompt keeps {kept} of {count} instincts"
-    return None
-
-
-def _keeps(instinct: str, said: set[str]) -> bool:
-    long = {word for word in words_of(instinct) if len(word) >= _LONG}
-    return len(long & said) >= _SHARED * len(long)
+    texts, said = rehearsed.state.parameters.codebook.texts, set(words_of(rollout.prompt))
+    kept, count = 0, len(rollout.route.indices)
+    for k in rollout.route.indices:
+        long = {word for word in words_of(texts[k]) if len(word) >= _LONG}
+        kept += len(long & said) >= _SHARED * len(long)
+    return f"weak: its prompt keeps {kept} of {count} instincts" if kept < _KEPT * count else None
 
 
 def _critic(rehearsed: Rehearsed) -> str | None:
@@ -128,9 +129,9 @@ def _critic(rehearsed: Rehearsed) -> str | None:
     trace = rehearsed.trace
     if trace.verdict is None:
         return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
-    if _repeats(trace.verdict.feedback, rehearsed, "critic"):
+    if rehearsed.repeats(trace.verdict.feedback, "critic"):
         return "weak: its critique repeats the words it was asked with"
-    if _failed(rehearsed) and not trace.verdict.feedback.strip():
+    if rehearsed.failed and not trace.verdict.feedback.strip():
         return "weak: it finds nothing wrong with an answer that earned too little"
     return None
 
@@ -140,9 +141,9 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
     if trace.verdict is None or trace.failure is not None:
         return f"weak: {trace.failure.kind if trace.failure else 'there was no verdict to split'}"
     said = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
-    if _failed(rehearsed) and not any(said):
+    if rehearsed.failed and not any(said):
         return "weak: it blames no part for an answer that earned too little"
-    if any(_repeats(text, rehearsed, "attribution") for text in said):
+    if any(rehearsed.repeats(text, "attribution") for text in said):
         return "weak: what it blames repeats the words it was asked with"
     return None
 
@@ -150,26 +151,12 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
 async def _updater(rehearsed: Rehearsed) -> str | None:
     """One instinct rewritten by made-up advice, held against the checks of a run."""
     first, *others = rehearsed.state.parameters.codebook.texts
-    written = await rehearsed.learner.updater.write(
-        Pending(0, first, (_ADVICE,), tuple(others)), step=0
-    )
+    asked = Pending(0, first, (_ADVICE,), tuple(others))
+    written = await rehearsed.learner.updater.write(asked, step=0)
     if not written.kept:
         return f"weak: its rewrite is refused: {written.reason.partition(':')[0]}"
-    if words_of(written.after) == words_of(written.before):
-        return "weak: it gives an instinct back as it was"
-    return None
-
-
-def _failed(rehearsed: Rehearsed) -> bool:
-    reward = rehearsed.trace.rollout.reward
-    return reward is not None and reward < rehearsed.assembled.config.reward_range[1]
-
-
-def _repeats(text: str, rehearsed: Rehearsed, template: str) -> bool:
-    """Whether half of what it says, three words at a time, is the template's own."""
-    said = _threes(text)
-    asked = set(_threes(rehearsed.assembled.plan.templates.sources[template]))
-    return bool(said) and 2 * sum(three in asked for three in said) >= len(said)
+    same = words_of(written.after) == words_of(written.before)
+    return "weak: it gives an instinct back as it was" if same else None
 
 
 def _threes(text: str) -> list[tuple[str, ...]]:
@@ -180,14 +167,9 @@ def _threes(text: str) -> list[tuple[str, ...]]:
 _EXAMPLE = "one example, from route to gradients"
 _ROLES = "which roles the models can carry"
 _PARTS = {
-    "route": "encoder",
-    "compose": "generator",
-    "prompt": "generator",
-    "execute": "executor",
-    "reward": "reward",
-    "critique": "critic",
-    "attribute": "attribution",
-    "adversary": "critic",
+    **{"route": "encoder", "compose": "generator", "prompt": "generator"},
+    **{"execute": "executor", "reward": "reward"},
+    **{"critique": "critic", "attribute": "attribution", "adversary": "critic"},
 }
 """Which part it was, by the stage at which a chain broke."""
 
@@ -205,7 +187,7 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
         learner = build_learner(assembled)
         state = await initialise(assembled)
         trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
-        told = (*_forward(trace, config), *_backward(trace, config), *_reply_findings(counts))
+        found = (*_forward(trace, config), *_backward(trace, config), *_reply_findings(counts))
         carried = tuple[Finding, ...]()
         if not assembled.models.simulated:
             carried = await weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
@@ -213,7 +195,7 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
         return (Section(_EXAMPLE, (Finding("example", "fail", str(error), error.hint),)),)
     finally:
         await assembled.models.close()
-    return Section(_EXAMPLE, told), *([Section(_ROLES, carried)] if carried else [])
+    return Section(_EXAMPLE, found), *([Section(_ROLES, carried)] if carried else [])
 
 
 def _forward(trace: Trace, config: Config) -> list[Finding]:

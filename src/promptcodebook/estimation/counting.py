@@ -13,10 +13,10 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
-from promptcodebook.calls import Reply, Request, Role, Schema, Usage
+from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.config import Config
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
@@ -72,12 +72,7 @@ class Work:
     rounds: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.rounds + other.rounds,
-        )
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, factor: float, *, rounds: float = 1.0) -> Work:
         """The calls and tokens times one factor, the rounds times another."""
@@ -147,8 +142,11 @@ class CountingLM:
         """The reply, and the tokens that a real one would have."""
         again = any(m.role == "assistant" for m in request.messages)
         if request.schema is not None and (again or draw.random() >= self.manner.reasked):
-            asked = draws(request.messages[-1].content) if self.manner.steady else draw
-            return self._typed(request.schema, asked if request.role == "encoder" else draw)
+            if self.manner.steady and request.role == "encoder":
+                draw = draws(request.messages[-1].content)
+            filler = _Filler(self._config, self.manner, request.schema.body, draw)
+            text = json.dumps(filler.value("", request.schema.body))
+            return text, estimate_tokens(text)
         if request.schema is None and request.role == "updater":
             refused = self.manner.refused > 0 and draw.random() < self.manner.refused
             text = self._rewrite(request.messages[-1].content, draw)
@@ -166,11 +164,6 @@ class CountingLM:
         if directive:
             self._directives.append(text)
         return text
-
-    def _typed(self, schema: Schema, draw: random.Random) -> tuple[str, int]:
-        tree = _Filler(self._config, self.manner, schema.body, draw).value("", schema.body)
-        text = json.dumps(tree)
-        return text, estimate_tokens(text)
 
 
 @dataclass(frozen=True)
@@ -218,21 +211,19 @@ class _Filler:
         return [self.value(name, node.get("items", {})) for _ in range(count)]
 
     def _string(self, name: str) -> str:
+        """What is solved has an empty critique, and not every part is to blame (the rubric is one
+        of them)."""
         if name == "instincts":
             return words(self.config.update.instinct_words * _FILLED, self.draw)
-        if self.draw.random() >= self._tell(name):
-            return ""
-        return words(_FIELD.get(name, _COMPLAINT) / _PER_WORD, self.draw)
-
-    def _tell(self, name: str) -> float:
-        """How often a field holds anything: what is solved has an empty critique, and not every
-        part is to blame (the rubric is one of them)."""
+        often = 1.0
         rubric = name == "feedback" and "score" not in self.body.get("properties", {})
         if rubric or name.endswith("_errors"):
-            return self.manner.blamed
-        if name == "feedback" and not self.config.critic.skip_solved:
-            return 1.0 - self.manner.solved
-        return 1.0
+            often = self.manner.blamed
+        elif name == "feedback" and not self.config.critic.skip_solved:
+            often = 1.0 - self.manner.solved
+        if self.draw.random() >= often:
+            return ""
+        return words(_FIELD.get(name, _COMPLAINT) / _PER_WORD, self.draw)
 
 
 def draws(*texts: str) -> random.Random:

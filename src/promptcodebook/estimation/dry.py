@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from promptcodebook.assemble import Assembled, Plan
+from promptcodebook.assemble import Plan
 from promptcodebook.calls import Chat, Reply, Request, Role
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
@@ -41,14 +42,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import Agent
 from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
-from promptcodebook.types import (
-    Example,
-    Output,
-    Program,
-    Prompt,
-    Reward,
-    Score,
-)
+from promptcodebook.types import Example, Output, Program, Prompt, Reward, Score
 
 DryWork = Mapping[tuple[str, Role], Work]
 """What each phase of a run asks of each role."""
@@ -131,22 +125,15 @@ async def dry_run(plan: Plan, manner: Manner) -> DryWork:
     task = replace(plan.task, program=program, reward=reward)
     made_up = replace(plan, task=task, config=config)
     asyncio.get_running_loop().set_default_executor(Inline())
-    await _train(made_up.connect(Supplies(own=lm, log=_InMemoryLog())), lm)
-    return lm.work
-
-
-async def _train(assembled: Assembled, lm: CountingLM) -> None:
-    config = assembled.config
+    assembled = made_up.connect(Supplies(own=lm, log=_InMemoryLog()))
     now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
     with TemporaryDirectory() as folder:
-        store = RunStore.create(Path(folder), Header("dry", now, "", config=tree))
-        try:
+        header = Header("dry", now, "", config=tree)
+        with closing(RunStore.create(Path(folder), header)) as store:
             lm.begin((await initialise(assembled)).parameters)
-            await Session(
-                Problem(assembled, store, lm.hear), make_optimizer(config.optimizer)
-            ).run()
-        finally:
-            store.close()
+            problem = Problem(assembled, store, lm.hear)
+            await Session(problem, make_optimizer(config.optimizer)).run()
+    return lm.work
 
 
 def _undisturbed(config: Config, manner: Manner) -> Config:

@@ -12,13 +12,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Unpack
 
-from promptcodebook.assemble import Plan
-from promptcodebook.calls import ROLES, Message, Request, Role, Usage
+from promptcodebook.assemble import Plan, plan_run
+from promptcodebook.calls import LM, ROLES, Message, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import text_updates_remark
-from promptcodebook.data import sample
+from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.estimation.counting import ANSWER, Manner, Work
 from promptcodebook.estimation.dry import DryWork, Scale, dry_run, shorten_plan
@@ -27,10 +27,12 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.lm.wire import TOKENIZER
 from promptcodebook.optimizers.fixed import SHORTLIST, has_best_fixed
+from promptcodebook.run.optimize import Choices, settings_of, sources_of
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.program import Agent
 from promptcodebook.text import shown_table, shown_text
+from promptcodebook.types import Reward
 from promptcodebook.units import count_text, money
 
 LITTLE = Manner(solved=0.75, blamed=0.0, reasked=0.0, refused=0.0, agent_calls=1, steady=True)
@@ -146,6 +148,33 @@ class Estimate:
 
 
 def estimate(
+    data: Dataset,
+    reward: Reward | str | Mapping[str, Any],
+    lm: str | LM = "",
+    *,
+    seconds_per_call: float | None = None,
+    **choices: Unpack[Choices],
+) -> Estimate:
+    """Calls, tokens and USD by role, low, expected and high: `pco estimate` from Python.
+
+    The keywords are those of `optimize`. The plan is simulated with dummy replies, and no model is
+    asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
+    Raises ConfigError and DataError as `optimize` would.
+    """
+    verb = "estimate()"
+    settings = settings_of(verb, reward, lm, choices)
+    if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):
+        raise ConfigError(
+            f"{verb}: a call cannot take {seconds_per_call:g} seconds",
+            hint="seconds_per_call is 0 or more, or None where it is unknown",
+        )
+    sources = sources_of(verb, data, reward, choices.get("executor"), lm)
+    plan = plan_run(settings, sources).require_training()
+    seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
+    return estimate_plan(plan, seconds)
+
+
+def estimate_plan(
     plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
 ) -> Estimate:
     """What `pco train` would take; no model is asked.
@@ -214,7 +243,7 @@ class _Sums:
         """What the roles take together."""
         by_model: dict[str, list[Role]] = {}
         for role in roles:
-            by_model.setdefault(self._model(role), []).append(role)
+            by_model.setdefault(self._config.model_of(role), []).append(role)
         prompt, completion = self._tokens(roles)
         costs = [self._usd(model, asking) for model, asking in by_model.items()]
         usd = [cost for cost in costs if cost is not None]
@@ -229,9 +258,6 @@ class _Sums:
             seconds=self._wall_time(roles) if by_model.keys() <= self._seconds.keys() else None,
         )
 
-    def _model(self, role: Role) -> str:
-        return self._config.model_of(role)
-
     def _range(self, what: str, roles: Sequence[Role]) -> Range:
         return Range.of(
             sum(getattr(done, what) for (_, role), done in work.items() if role in roles)
@@ -239,32 +265,27 @@ class _Sums:
         )
 
     def _tokens(self, roles: Sequence[Role]) -> tuple[Range, Range]:
-        """Of the prompts, and of the replies."""
-        calls = self._range("calls", roles)
-        prompt, reply = (self._length(w, roles) for w in ("prompt_tokens", "completion_tokens"))
-        return (
-            calls.times(prompt, OTHER_TOKENIZER, OTHER_PROMPTS),
-            calls.times(reply, OTHER_TOKENIZER, OTHER_REPLIES),
-        )
-
-    def _length(self, what: str, roles: Sequence[Role]) -> Range:
-        """Tokens of one call; that of the usual work where little asks for none."""
-        calls, tokens = self._range("calls", roles), self._range(what, roles)
-        each = [t / c if c else 0.0 for t, c in zip(tokens.values, calls.values, strict=True)]
-        return Range.of(length or each[1] for length in each)
+        """Of the prompts, and of the replies: calls times the tokens of one call, which are those
+        of the usual work where little asks for none."""
+        calls, found = self._range("calls", roles), list[Range]()
+        for what, other in (("prompt_tokens", OTHER_PROMPTS), ("completion_tokens", OTHER_REPLIES)):
+            tokens = self._range(what, roles)
+            each = [t / c if c else 0.0 for t, c in zip(tokens.values, calls.values, strict=True)]
+            length = Range.of(one or each[1] for one in each)
+            found.append(calls.times(length, OTHER_TOKENIZER, other))
+        return found[0], found[1]
 
     def _usd(self, model: str, roles: Sequence[Role]) -> Range | None:
         prompt, completion = (tokens.values for tokens in self._tokens(roles))
         usages = (Usage(1, round(p), round(c)) for p, c in zip(prompt, completion, strict=True))
-        costs = [self._prices.cost(model, usage) for usage in usages]
-        known = [cost for cost in costs if cost is not None]
-        return Range(*known) if len(known) == len(costs) else None
+        known = [c for c in (self._prices.cost(model, u) for u in usages) if c is not None]
+        return Range(*known) if len(known) == len(prompt) else None
 
     def _wall_time(self, roles: Sequence[Role]) -> Range:
         """A phase takes its rounds, or longer when not all calls of a round fit in at once."""
         return Range.of(
             sum(
-                self._seconds[self._model(role)]
+                self._seconds[self._config.model_of(role)]
                 * max(done.calls / self._config.concurrency, done.rounds * straggling)
                 for (_, role), done in work.items()
                 if role in roles
@@ -334,12 +355,8 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         yield (
             f"time: up to {config.concurrency} calls at once, and each step waits for its slowest"
         )
-    yield from _budgets_too_small(config.budget, made.total)
-
-
-def _budgets_too_small(budget: Budget, total: Share) -> Iterator[str]:
     for name in ("calls", "tokens", "usd", "seconds"):
-        limit, need = getattr(budget, name), getattr(total, name)
+        limit, need = getattr(config.budget, name), getattr(made.total, name)
         if limit is not None and need is not None and limit < need.expected:
             yield (
                 f"budget.{name} = {limit:g} lies below the {need.expected:g} expected: the run "

@@ -16,13 +16,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import LMError
-from promptcodebook.experiments.experiment import Experiment, Measured, Order, about, base, missing
+from promptcodebook.experiments.experiment import (
+    Experiment,
+    Measured,
+    Order,
+    about,
+    base,
+    missing,
+    said,
+)
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Page, Table
 from promptcodebook.experiments.published import published
@@ -97,19 +106,17 @@ class _Broken:
 
 def blamed(gradients: Gradients) -> Channel | None:
     """The channel that a verdict blames most; None where it blames none."""
-    shares: list[tuple[float, Channel]] = [
-        (v, k) for k, v in gradients.severity.items() if k != "critic"
-    ]
-    most = max((share for share, _ in shares), default=0.0)
-    first: list[Channel] = [channel for share, channel in shares if share == most]
+    shares: dict[Channel, float] = {k: v for k, v in gradients.severity.items() if k != "critic"}
+    most = max(shares.values(), default=0.0)
+    first: list[Channel] = [channel for channel, share in shares.items() if share == most]
     if most > 0 and len(first) == 1:
         return first[0]
-    told: list[tuple[bool, Channel]] = [
-        (bool(gradients.encoder), "encoder"),
-        (bool(gradients.generator), "generator"),
-        (bool(gradients.codebook), "codebook"),
-    ]
-    complained: list[Channel] = [channel for tells, channel in told if tells]
+    texts: dict[Channel, bool] = {
+        "encoder": bool(gradients.encoder),
+        "generator": bool(gradients.generator),
+        "codebook": bool(gradients.codebook),
+    }
+    complained: list[Channel] = [channel for channel, tells in texts.items() if tells]
     return complained[0] if len(complained) == 1 else None
 
 
@@ -125,8 +132,7 @@ def scores(found: Sequence[tuple[Fault, Channel | None]]) -> dict[str, tuple[flo
         recall = right[fault] / made[fault] if made[fault] else 0.0
         both = precision + recall
         rows[fault] = (precision, recall, 2 * precision * recall / both if both else 0.0)
-    columns = zip(*rows.values(), strict=True)
-    a, b, c = (sum(column) / len(rows) for column in columns)
+    a, b, c = (sum(column) / len(rows) for column in zip(*rows.values(), strict=True))
     rows["macro"] = (a, b, c)
     return rows
 
@@ -149,9 +155,8 @@ async def measure_blame(
         kept = 0
         for start in range(0, len(solved), wanted):
             some = solved[start : start + wanted]
-            for example, rollout in zip(
-                some, await _rollouts(assembled, broken, some), strict=True
-            ):
+            made = await _rollouts(assembled, broken, some)
+            for example, rollout in zip(some, made, strict=True):
                 if kept < wanted and rollout.reward is not None and rollout.reward < top:
                     histories.append((fault, _history(assembled, broken, example, rollout)))
                     kept += 1
@@ -184,24 +189,15 @@ def _critic_and_attribution(assembled: Assembled, parameters: Parameters) -> Jud
 
 
 def _history(assembled: Assembled, broken: _Broken, example: Example, rollout: Rollout) -> History:
-    codebook, _ = broken.made(example)
-    return History(
-        example,
-        codebook,
-        rollout,
-        assembled.config.reward_range,
-        assembled.config.critic.sees_reward,
-    )
+    config, (codebook, _) = assembled.config, broken.made(example)
+    return History(example, codebook, rollout, config.reward_range, config.critic.sees_reward)
 
 
 async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[int, ...]]:
     """The instincts that an example needs: those of the task's right prompt, where it knows one,
     else what the untrained encoder chooses."""
-    oracle, most, codebook = (
-        assembled.task.oracle,
-        assembled.config.select,
-        state.parameters.codebook,
-    )
+    oracle, most = assembled.task.oracle, assembled.config.select
+    codebook = state.parameters.codebook
     routes: dict[str, tuple[int, ...]] = {}
     if oracle is not None:
         for example in assembled.dataset.train:
@@ -232,16 +228,16 @@ def _wanted(order: Order) -> int:
 
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
-    settings = {**base(order, spec, PAPER), "traces": _wanted(order)}
+    settings, wanted = base(order, spec, PAPER), _wanted(order)
 
     def measure(lab: Lab) -> Result:
         async def work(assembled: Assembled) -> list[tuple[Fault, Channel | None]]:
-            return await measure_blame(assembled, _wanted(order))
+            return await measure_blame(assembled, wanted)
 
-        found = lab.work(load_config(base(order, spec, PAPER), where="the experiment"), work)
+        found = lab.work(load_config(settings, where="the experiment"), work)
         return {"blamed": [[fault, channel or ""] for fault, channel in found]}
 
-    return [Cell("attribution", settings, measure)]
+    return [Cell("attribution", {**settings, "traces": wanted}, measure)]
 
 
 def _page(measured: Measured) -> Page:
@@ -249,23 +245,15 @@ def _page(measured: Measured) -> Page:
     blocks = about(measured, PAPER, "Verdicts on traces in which one part was broken, after")
     if result is not None:
         found = [(fault, channel or None) for fault, channel in result["blamed"]]
-        blocks += [_confusion(found), _table(found), _CHANCE]
+        blocks += [_confusion(found), _table(found), said("attribution", "chance")]
     return Page("Attribution", [*blocks, *missing(measured)])
 
 
-_CHANCE = (
-    "Who knows has 1 throughout; who always blames the same part has a macro recall of 0.33 and, "
-    "of equally many traces of each kind, a macro precision of 0.11. Every trace was right before "
-    "its part was broken and wrong after it, so a kind may have fewer traces than were wanted."
-)
-
-
 def _confusion(found: Sequence[tuple[Any, Any]]) -> Table:
-    count = Counter(found)
+    count, traces = Counter(found), Counter(fault for fault, _ in found)
     channels = [*LOCI.values(), None]
     rows = [
-        [fault, str(sum(n for (f, _), n in count.items() if f == fault))]
-        + [str(count[fault, channel]) for channel in channels]
+        [fault, str(traces[fault]), *(str(count[fault, channel]) for channel in channels)]
         for fault in LOCI
     ]
     head = ["broken", "traces", *(f"blamed: {channel or 'nobody'}" for channel in channels)]
@@ -273,16 +261,13 @@ def _confusion(found: Sequence[tuple[Any, Any]]) -> Table:
 
 
 def _table(found: Sequence[tuple[Any, Any]]) -> Table:
-    printed = published("Table 10")
     columns = {"Precision": "precision", "Recall": "recall", "F1-Score": "f1"}
     rows: list[list[str]] = []
     for fault, values in scores(found).items():
-        theirs = [
-            printed.cell(_PRINTED[fault], column, metric) for column, metric in columns.items()
-        ]
-        rows.append(
-            [fault, *(f"{v:.2f}" for v in values), *(v.printed if v else "" for v in theirs)]
-        )
+        cell = partial(published("Table 10").cell, _PRINTED[fault])
+        theirs = [cell(column, metric) for column, metric in columns.items()]
+        printed = [value.printed if value else "" for value in theirs]
+        rows.append([fault, *(f"{value:.2f}" for value in values), *printed])
     head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
     return Table("attribution", head, rows)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -62,7 +61,7 @@ def reproduce(
     Runs and replies are in RUNS/bench. The model is the page's own unless --lm names another;
     PCO_LM is not read.
     """
-    from promptcodebook.cli.views import make_view
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
     from promptcodebook.experiments.on_ray import OnRay
     from promptcodebook.experiments.reproduce import (
@@ -84,7 +83,7 @@ def reproduce(
         orders.append(Order(experiment, preset, count, task, data, independent, weak))
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
-    view = make_view(sys.stderr, plain=plain) if alone else nullcontext(silent)
+    view = watch_run(plain=plain) if alone else nullcontext(silent)
     with view as listener, _Labs(lm, listener, concurrency) as labs:
         worst = 0
         for order in orders:
@@ -103,9 +102,7 @@ class _Labs:
     """The labs of one command: experiments of one folder and model share theirs, and the model."""
 
     def __init__(self, lm: str | None, view: Listener, concurrency: int) -> None:
-        self._lm = lm
-        self._view = view
-        self._concurrency = concurrency
+        self._lm, self._view, self._concurrency = lm, view, concurrency
         self._open: dict[tuple[str, str], Lab] = {}
 
     def of(self, order: Order) -> Lab:
@@ -117,10 +114,8 @@ class _Labs:
         if key not in self._open:
             beside = "" if spec == experiment.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
             folder = runs_dir() / BENCH / f"{experiment.folder}{beside}"
-            typed = shlex.join(["pco", *sys.argv[1:]])
-            self._open[key] = open_lab(
-                folder, spec, typed, self._view, concurrency=self._concurrency
-            )
+            typed, at_once = shlex.join(["pco", *sys.argv[1:]]), self._concurrency
+            self._open[key] = open_lab(folder, spec, typed, self._view, concurrency=at_once)
         return self._open[key]
 
     def __enter__(self) -> Self:
@@ -134,31 +129,28 @@ class _Labs:
 
 def show(measured: Measured, out: Path, *, as_json: bool) -> None:
     """Writes the page however far it came, and says where it is."""
-    from promptcodebook.calls import Usage
     from promptcodebook.experiments.reproduce import write_page
 
-    page, lab = write_page(out, measured), measured.lab
+    page, replies = write_page(out, measured), measured.lab.replies
     if not as_json:
-        print(_summary(page, len(measured.results), measured.missing))
+        print(f"{len(measured.results)} cells finished")
+        if absent := list(measured.missing):
+            more = len(absent) - _NAMED
+            beside = f" and {more} more, which the page names" if more > 0 else ""
+            print(f"not measured: {', '.join(absent[:_NAMED])}{beside}")
+        print(f"page: {page}")
         return
-    paid = lab.replies.paid if lab.replies is not None else Usage()
     emit(
         {
             "experiment": measured.order.experiment.name,
             "page": str(page),
             "finished": list(measured.results),
             "missing": dict(measured.missing),
-            "paid": {"calls": paid.calls, "tokens": paid.tokens},
-            "known": lab.replies.known if lab.replies is not None else 0,
+            "paid": {
+                "calls": replies.paid.calls if replies else 0,
+                "tokens": replies.paid.tokens if replies else 0,
+            },
+            "known": replies.known if replies else 0,
             "results": dict(measured.results),
         }
     )
-
-
-def _summary(page: Path, finished: int, missing: Mapping[str, str]) -> str:
-    lines = [f"{finished} cells finished"]
-    if missing:
-        first, more = list(missing)[:_NAMED], len(missing) - _NAMED
-        beside = f" and {more} more, which the page names" if more > 0 else ""
-        lines.append(f"not measured: {', '.join(first)}{beside}")
-    return "\n".join([*lines, f"page: {page}"])

@@ -5,8 +5,8 @@ Nothing here is simulated: all figures come from the run that was just made.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.run.optimize import Run
     from promptcodebook.run.verdict import Row
-    from promptcodebook.types import Evaluation, Example, Rollout
+    from promptcodebook.types import Example, Rollout
 
 NAME = "demo"
 """The runs' name, by which `pco report demo` finds the latest."""
@@ -51,13 +51,6 @@ _TITLES: Mapping[str, str] = {
 }
 """The rows in the order they are shown: all that the verdict may name, and the references."""
 _FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
-_ABOUT = (
-    "SmolLM2-135M-Instruct runs in this process: a real model, and a very small one (135 million "
-    "parameters, 4 bits each). Nothing below is simulated. It answers messages to a shop whose "
-    "house rules, one for each of six topics, are the present prompt. What is learned, from "
-    "rewards alone, is which sentence of that prompt to send with which message. The text "
-    "optimiser is off: a model of this size cannot write instructions."
-)
 
 
 def demo_config() -> Config:
@@ -85,21 +78,19 @@ def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
     from promptcodebook.local.engine import missing_extra
 
-    if (missing := missing_extra(MODEL)) is not None:
-        return missing
     try:
         require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
     except MissingExtra as error:
-        return error
-    return None
+        return missing_extra(MODEL) or error
+    return missing_extra(MODEL)
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:
     """The demo on the model of this machine; its exit code. MissingExtra where it cannot run."""
-    if (missing := missing_model()) is not None:
-        raise missing
     from promptcodebook.assemble import Sources
 
+    if (missing := missing_model()) is not None:
+        raise missing
     return show(demo_config(), Sources(), plain=plain, as_json=as_json)
 
 
@@ -109,18 +100,18 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.experiments.lab import read_training
 
-    note(wrap_text(_ABOUT, "") + "\n")
+    about = Path(__file__).with_name("demo.txt").read_text("utf-8")
+    note(wrap_text(" ".join(about.split()), "") + "\n")
     plan = plan_run(config, sources)
     run = _run(config, sources, _unfinished(plan), plain=plain)
     if run.stop is not None:
         note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
         return run.stop.exit_code
-    examples = {example.id: example for example in plan.dataset.test}
     report = run.path / "report.html"
     inputs = {e.id: e.input for _, split in plan.dataset.items() for e in split}
     write_run_report(run.path, report, inputs)
-    trained = read_training(run.path).rollouts
-    shown = _Shown(run, report, trained, _samples(_evaluations(run.path), examples, run))
+    samples = _samples(run, {example.id: example for example in plan.dataset.test})
+    shown = _Shown(run, report, read_training(run.path).rollouts, samples)
     if as_json:
         emit(shown.as_json())
     else:
@@ -137,25 +128,15 @@ def _unfinished(plan: Plan) -> Path | None:
 
 
 def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) -> Run:
-    from promptcodebook.cli.views import make_view
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.run.opening import Where, open_run
     from promptcodebook.run.optimize import finish
     from promptcodebook.sync import run_sync
 
-    with make_view(sys.stderr, plain=plain) as view:
+    with watch_run(plain=plain) as view:
         where = Where(runs_dir(), resume, "pco demo", NAME)
         opened = open_run(config, sources, where, view)
         return run_sync(finish(opened), opened.session.interrupt)
-
-
-def _evaluations(path: Path) -> dict[str, Evaluation]:
-    from promptcodebook.store.run import RunStore
-
-    store = RunStore.open(path)
-    try:
-        return {evaluation.name: evaluation for evaluation in store.test_evaluations()}
-    finally:
-        store.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,41 +159,38 @@ class _Sample:
         }
 
     def text(self) -> str:
-        route = " ".join(self.route) or "(nothing: the message goes without instructions)"
-        lines = [
-            wrap_text(self.message, "message   "),
-            wrap_text(_reply(self.present), "present   "),
-            wrap_text(route, "route     "),
-            wrap_text(_reply(self.learned), "learned   "),
-        ]
-        return "\n".join(lines)
+        lines = {
+            "message": self.message,
+            "present": _reply(self.present),
+            "route": " ".join(self.route) or "(nothing: the message goes without instructions)",
+            "learned": _reply(self.learned),
+        }
+        return "\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items())
 
 
 def _reply(rollout: Rollout) -> str:
     return f"[{number(rollout.reward, missing='failed')}] {shorten(rollout.output, _LONGEST)}"
 
 
-def _samples(
-    rows: Mapping[str, Evaluation], examples: Mapping[str, Example], run: Run
-) -> list[_Sample]:
-    """The first few messages whose two rewards may differ or not: drawn by id, not by outcome."""
+def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
+    """A few judged messages, drawn by id and not by outcome."""
     from promptcodebook.data import sample
+    from promptcodebook.store.run import RunStore
 
-    present, learned = rows.get("present"), rows.get("learned")
-    if present is None or learned is None:
+    with closing(RunStore.open(run.path)) as store:
+        rows = {evaluation.name: evaluation for evaluation in store.test_evaluations()}
+    if not {"present", "learned"} <= rows.keys():
         return []
-    before = {rollout.example_id: rollout for rollout in present.rollouts}
-    after = {rollout.example_id: rollout for rollout in learned.rollouts}
-    judged = [examples[name] for name in after]
+    before, after = (
+        {rollout.example_id: rollout for rollout in rows[name].rollouts}
+        for name in ("present", "learned")
+    )
+    routes = {id: rollout.route.indices for id, rollout in after.items() if rollout.route}
     texts = run.policy.codebook.texts
     return [
-        _Sample(e.input, _route_texts(after[e.id], texts), before[e.id], after[e.id])
-        for e in sample(judged, _SHOWN)
+        _Sample(e.input, tuple(texts[k] for k in routes.get(e.id, ())), before[e.id], after[e.id])
+        for e in sample([examples[name] for name in after], _SHOWN)
     ]
-
-
-def _route_texts(rollout: Rollout, texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(texts[k] for k in rollout.route.indices) if rollout.route is not None else ()
 
 
 @dataclass(frozen=True)

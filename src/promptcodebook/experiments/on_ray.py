@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -37,13 +37,11 @@ class OnRay:
     width: int
     concurrency: int
 
-    def measure(
-        self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
-    ) -> None:
+    def measure(self, cells: Sequence[Cell], progress: Progress) -> None:
         ray = join_cluster(self.address, self.width, "running cells on a cluster")
         try:
             tasks = _Tasks(ray, self.lab.folder)
-            crew = Crew(self.width, progress, ended, tasks.interrupt)
+            crew = Crew(self.width, progress, tasks.interrupt)
             crew.measure(cells, lambda cell: tasks.submit(self._job(cell)))
         finally:
             ray.shutdown()
@@ -51,13 +49,13 @@ class OnRay:
     def _job(self, cell: Cell) -> str:
         """Which cell, as JSON: there it is made again from its experiment."""
         order = self.order
-        needed = {name: self.lab.read(known) for name, known in self._after(cell).items()}
+        cells = {c.name: c for c in order.experiment.cells(order, self.lab.spec)}
         return json.dumps(
             {
                 "experiment": order.experiment.name,
                 "order": {k: getattr(order, k) for k in _ORDERED},
                 "cell": cell.name,
-                "needed": needed,
+                "needed": {name: self.lab.read(cells[name]) for name in cell.after},
                 "spec": self.lab.spec,
                 "command": self.lab.command,
                 "folder": str(self.lab.folder.resolve()),
@@ -66,10 +64,6 @@ class OnRay:
                 "version": version("promptcodebook"),
             }
         )
-
-    def _after(self, cell: Cell) -> Mapping[str, Cell]:
-        cells = {c.name: c for c in self.order.experiment.cells(self.order, self.lab.spec)}
-        return {name: cells[name] for name in cell.after}
 
 
 _STOPS = ("Stop", "Interrupted", "BudgetReached")
@@ -120,17 +114,22 @@ class _Tasks:
 def measure_job(job: str) -> bytes:
     """Measures the cell that `OnRay` wrote down, on the machine that it came to: a line of JSON
     with its result or its error, and after it the runs that were made there, as a tar."""
-    told = json.loads(job)
-    away = told["machine"] != machine_name()
-    folder = _away(told) if away else Path(told["folder"])
+    asked, packed = json.loads(job), io.BytesIO()
+    away, folder = asked["machine"] != machine_name(), Path(asked["folder"])
+    if away:  # the same command finds the same folder on this machine again
+        digest = hashlib.sha256(f"{asked['machine']} {folder}".encode()).hexdigest()[:16]
+        folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
     try:
-        require_version(told["version"])
-        answer: dict[str, Any] = {"result": _measured(told, folder)}
+        require_version(asked["version"])
+        answer: dict[str, Any] = {"result": _measured(asked, folder)}
     except PcoError as error:
-        kind = type(error).__name__
-        answer = {"error": kind, "message": str(error), "hint": error.hint}
-    packed = _packed_runs(folder) if away and "result" in answer else b""
-    return json.dumps(answer).encode() + b"\n" + packed
+        answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+    if away and "result" in answer:
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for run in sorted(folder.iterdir()):
+                if run.is_dir() and run.name != "cells":
+                    archive.add(run, run.name)
+    return json.dumps(answer).encode() + b"\n" + packed.getvalue()
 
 
 def _measured(told: Mapping[str, Any], folder: Path) -> Any:
@@ -145,21 +144,6 @@ def _measured(told: Mapping[str, Any], folder: Path) -> Any:
         return cells[told["cell"]].measure(lab)
     finally:
         lab.close()
-
-
-def _away(told: Mapping[str, Any]) -> Path:
-    """The same command finds the same folder on this machine again."""
-    digest = hashlib.sha256(f"{told['machine']} {told['folder']}".encode()).hexdigest()[:16]
-    return cache_folder() / "cells" / digest / told["cell"].replace("/", "-")
-
-
-def _packed_runs(folder: Path) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for run in sorted(folder.iterdir()):
-            if run.is_dir() and run.name != "cells":
-                archive.add(run, run.name)
-    return packed.getvalue()
 
 
 def _unpacked(answer: bytes, folder: Path) -> Outcome:

@@ -121,11 +121,8 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
 
 def _grid(table: Table) -> str:
     lines = [table.head, ["---"] * len(table.head), *table.rows]
-    return "\n".join("| " + " | ".join(_escaped(c) for c in line) + " |" for line in lines)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    escaped = ([c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines)
+    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
 
 
 _SPECIAL = {
@@ -143,15 +140,15 @@ _LETTERS = {
 
 def latex(table: Table) -> str:
     """A table for a paper that loads booktabs: the first column left, the others centred."""
-    columns = "l" + "c" * (len(table.head) - 1)
+    rows = [" & ".join(map(_tex, row)) + r" \\" for row in (table.head, *table.rows)]
     lines = [
         r"\begin{table}[t]",
         r"\centering",
-        rf"\begin{{tabular}}{{{columns}}}",
+        rf"\begin{{tabular}}{{l{'c' * (len(table.head) - 1)}}}",
         r"\toprule",
-        _tex_row(table.head),
+        rows[0],
         r"\midrule",
-        *(_tex_row(row) for row in table.rows),
+        *rows[1:],
         r"\bottomrule",
         r"\end{tabular}",
         *([rf"\caption{{{_tex(table.title)}}}"] if table.title else []),
@@ -159,10 +156,6 @@ def latex(table: Table) -> str:
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _tex_row(cells: Sequence[str]) -> str:
-    return " & ".join(map(_tex, cells)) + r" \\"
 
 
 def _tex(text: str) -> str:
@@ -173,12 +166,8 @@ def _tex(text: str) -> str:
 def plain(page: Page) -> dict[str, Any]:
     """The page's tables as plain JSON values, by name."""
     return {
-        table.name: {
-            "title": table.title,
-            "head": list(table.head),
-            "rows": [list(row) for row in table.rows],
-        }
-        for table in page.tables
+        t.name: {"title": t.title, "head": list(t.head), "rows": [list(row) for row in t.rows]}
+        for t in page.tables
     }
 
 
@@ -199,24 +188,29 @@ _STYLE: Mapping[str, Any] = {
 def draw(figure: Figure, folder: Path) -> list[Path]:
     """Writes NAME.svg and NAME.png into the folder; MissingExtra without matplotlib."""
     canvases = import_extra("matplotlib.figure", "drawing a figure", "figures")
-    style = import_module("matplotlib").rc_context
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]
-    with style(dict(_STYLE)):
+    with import_module("matplotlib").rc_context(dict(_STYLE)):
         canvas = canvases.Figure(figsize=(6.4, 3.4), layout="constrained")
         axes = canvas.add_subplot()
-        if isinstance(figure, Bars):
-            _bars(axes, figure)
-        elif isinstance(figure, Curves):
-            _curves(axes, figure)
+        if isinstance(figure, Heat):
+            rows = [list(row) for row in figure.values]
+            shades = axes.imshow(rows, aspect="auto", cmap="Blues", interpolation="nearest")
+            canvas.colorbar(shades, ax=axes)
         else:
-            _heat(axes, figure)
+            axes.grid(axis="y", linestyle="--", alpha=0.4)
+            drawn = _bars(axes, figure) if isinstance(figure, Bars) else _curves(axes, figure)
+            handles = [h for each in drawn for h in each.get_legend_handles_labels()[0]]
+            if len(handles) > 1:
+                axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
+        axes.set_xlabel(figure.x)
+        axes.set_ylabel(figure.y)
         canvas.savefig(paths[0], metadata={"Date": None, "Title": figure.title})
         canvas.savefig(paths[1], dpi=160, metadata={"Title": figure.title})
     return paths
 
 
-def _bars(axes: Axes, figure: Bars) -> None:
+def _bars(axes: Axes, figure: Bars) -> list[Axes]:
     places = range(len(figure.labels))
     width = 0.8 / max(1, len(figure.series))
     for number, (name, values) in enumerate(figure.series.items()):
@@ -224,19 +218,12 @@ def _bars(axes: Axes, figure: Bars) -> None:
         heights = [0.0 if v is None else v for v in values]
         axes.bar(left, heights, width, label=name, color=_COLOURS[number % len(_COLOURS)])
     axes.set_xticks(list(places), list(figure.labels), rotation=0 if len(places) > 8 else 30)
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(figure.y)
-    axes.grid(axis="y", linestyle="--", alpha=0.4)
-    if len(figure.series) > 1:
-        axes.legend(loc="best", frameon=False, fontsize=8)
+    return [axes]
 
 
-def _curves(axes: Axes, figure: Curves) -> None:
-    _lines(axes, figure.lines, _COLOURS, "o")
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(figure.y)
-    axes.grid(axis="y", linestyle="--", alpha=0.4)
+def _curves(axes: Axes, figure: Curves) -> list[Axes]:
     drawn = [axes]
+    _lines(axes, figure.lines, _COLOURS, "o")
     if figure.right:
         other = axes.twinx()
         _lines(other, figure.right, _RIGHT, "s")
@@ -248,9 +235,7 @@ def _curves(axes: Axes, figure: Curves) -> None:
     if len(points) <= 8:
         axes.set_xticks(sorted(points), [f"{x:g}" for x in sorted(points)])
         axes.minorticks_off()
-    handles = [h for each in drawn for h in each.get_legend_handles_labels()[0]]
-    if len(handles) > 1:
-        axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
+    return drawn
 
 
 def _lines(
@@ -270,12 +255,3 @@ def _lines(
             capsize=2,
             color=colours[number % len(colours)],
         )
-
-
-def _heat(axes: Axes, figure: Heat) -> None:
-    shades = axes.imshow(
-        [list(row) for row in figure.values], aspect="auto", cmap="Blues", interpolation="nearest"
-    )
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(figure.y)
-    axes.get_figure().colorbar(shades, ax=axes)

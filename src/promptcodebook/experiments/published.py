@@ -16,26 +16,23 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import resources
 
 from promptcodebook.errors import ConfigError, did_you_mean
 
 
-@cache
-def _terms() -> Mapping[str, Mapping[str, str]]:
-    file = resources.files("promptcodebook.experiments").joinpath("published.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+def _file(name: str) -> str:
+    return resources.files("promptcodebook.experiments").joinpath(name).read_text("utf-8")
 
 
 def table_titles() -> Mapping[str, str]:
     """What each table and figure of the paper shows, in its order."""
-    return _terms()["tables"]
+    return tomllib.loads(_file("published.toml"))["tables"]
 
 
 def metrics() -> Mapping[str, str]:
     """What each metric is."""
-    return _terms()["metrics"]
+    return tomllib.loads(_file("published.toml"))["metrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +61,6 @@ class PublishedTable:
     name: str
     values: tuple[Published, ...]
 
-    @property
-    def title(self) -> str:
-        return table_titles()[self.name]
-
     def cell(self, row: str, column: str, metric: str) -> Published | None:
         """The number at (row, column) if it is of this metric; None where it is of another or
         where nothing is printed. ConfigError where the table has it for several executors."""
@@ -90,18 +83,14 @@ def published(table: str, executor: str | None = None) -> PublishedTable:
             f"the paper has no numbers under the name {table!r}{did_you_mean(table, tables)}",
             hint=", ".join(tables),
         )
-    values = tuple(value for value in _read() if value.table == table)
-    executors = list(dict.fromkeys(v.executor for v in values if v.executor is not None))
+    entries = json.loads(_file("published.json"))
+    values = tuple(Published(**entry) for entry in entries if entry["table"] == table)
     if executor is None:
         return PublishedTable(table, values)
+    executors = list(dict.fromkeys(v.executor for v in values if v.executor is not None))
     if executor not in executors:
         raise ConfigError(
             f"{table} has nothing of the executor {executor!r}{did_you_mean(executor, executors)}",
             hint=f"executors named there: {', '.join(executors) or 'none'}",
         )
     return PublishedTable(table, tuple(value for value in values if value.executor == executor))
-
-
-def _read() -> list[Published]:
-    file = resources.files("promptcodebook.experiments").joinpath("published.json")
-    return [Published(**entry) for entry in json.loads(file.read_text("utf-8"))]

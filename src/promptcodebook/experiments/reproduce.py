@@ -35,11 +35,13 @@ _LOOK_UP_S = 0.2
 
 @dataclass
 class Progress:
-    """Tells which cells began and ended, of how many, and how long the rest will take."""
+    """Says which cells began and ended, of how many, and how long the rest will take. `keep` gets
+    each result or error."""
 
     total: int
     known: int
     tell: Callable[[str], None]
+    keep: Callable[[Cell, Outcome], None]
     begun: int = 0
     ended: int = 0
     since: float = field(default_factory=time.monotonic)
@@ -52,49 +54,41 @@ class Progress:
         self.ended += 1
         if isinstance(outcome, PcoError):
             self.tell(f"{cell.name} failed: {outcome}")
-        left = self.total - self.known - self.ended
-        if left:
-            each = (time.monotonic() - self.since) / self.ended
-            self.tell(
-                f"{self.known + self.ended} of {self.total} cells finished, "
-                f"{duration(each * left)} left"
-            )
+        done = self.known + self.ended
+        if left := self.total - done:
+            rest = duration((time.monotonic() - self.since) / self.ended * left)
+            self.tell(f"{done} of {self.total} cells finished, {rest} left")
+        self.keep(cell, outcome)
 
 
 class Workers(Protocol):
-    """Measures cells, and hands over each as it ends: with its result, or with what failed.
+    """Measures cells, and hands each to `progress` as it ends.
 
     Raises the Stop that ended it early, when nothing is at work any more, and KeyboardInterrupt.
     """
 
-    def measure(
-        self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
-    ) -> None: ...
+    def measure(self, cells: Sequence[Cell], progress: Progress) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """So many cells at once. One alone is measured in the thread that asks, so that its progress is
-    shown."""
+    """Measures `width` cells at once. A single one is measured in the calling thread, so that its
+    progress is shown."""
 
     lab: Lab
     width: int = 1
 
-    def measure(
-        self, cells: Sequence[Cell], progress: Progress, ended: Callable[[Cell, Outcome], None]
-    ) -> None:
+    def measure(self, cells: Sequence[Cell], progress: Progress) -> None:
         if self.width > 1:
             with ThreadPoolExecutor(self.width, "cell") as pool:
-                crew = Crew(self.width, progress, ended, self.lab.relay.interrupt)
+                crew = Crew(self.width, progress, self.lab.relay.interrupt)
                 crew.measure(cells, lambda cell: pool.submit(self._attempt, cell))
             return
         waiting = list(cells)
         while (cell := _ready(waiting, ())) is not None:
             waiting.remove(cell)
             progress.begin(cell)
-            outcome = self._attempt(cell)
-            progress.end(cell, outcome)
-            ended(cell, outcome)
+            progress.end(cell, self._attempt(cell))
 
     def _attempt(self, cell: Cell) -> Outcome:
         """Its result, or why it failed. Raises Stop."""
@@ -112,15 +106,8 @@ class Crew:
     `interrupt` asks all that are at work to end in order; a second time, at once.
     """
 
-    def __init__(
-        self,
-        width: int,
-        progress: Progress,
-        ended: Callable[[Cell, Outcome], None],
-        interrupt: Callable[[], None],
-    ) -> None:
-        self._width, self._progress, self._ended = width, progress, ended
-        self._interrupt = interrupt
+    def __init__(self, width: int, progress: Progress, interrupt: Callable[[], None]) -> None:
+        self._width, self._progress, self._interrupt = width, progress, interrupt
         self._at_work: dict[Future[Outcome], Cell] = {}
         self._stop: BaseException | None = None
 
@@ -154,9 +141,7 @@ class Crew:
     def _take(self, future: Future[Outcome]) -> None:
         cell = self._at_work.pop(future)
         try:
-            outcome = future.result()
-            self._progress.end(cell, outcome)
-            self._ended(cell, outcome)
+            self._progress.end(cell, future.result())
         except BaseException as why:
             # A KeyboardInterrupt from there is what the others were interrupted with.
             if self._stop is None:
@@ -173,8 +158,8 @@ def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
 _HOMES: Mapping[str, str] = {
     "main": "main:MAIN",
     "prompt-length": "main:PROMPT_LENGTH",
-    "codebook-usage": "codebook:USAGE",
-    "specialisation": "codebook:SPECIALISATION",
+    "codebook-usage": "variants:USAGE",
+    "specialisation": "variants:SPECIALISATION",
     "ablation": "variants:ABLATION",
     "sweep-k": "variants:SWEEP_K",
     "sweep-s": "variants:SWEEP_S",
@@ -183,9 +168,9 @@ _HOMES: Mapping[str, str] = {
     "attribution": "attribution:EXPERIMENT",
     "sensitivity": "variants:SENSITIVITY",
     "init": "variants:INIT",
-    "routing": "codebook:ROUTING",
-    "evolution": "codebook:EVOLUTION",
-    "prompts": "codebook:PROMPTS",
+    "routing": "variants:ROUTING",
+    "evolution": "variants:EVOLUTION",
+    "prompts": "variants:PROMPTS",
     "theory": "theory:EXPERIMENT",
     "when-it-pays": "when_it_pays:EXPERIMENT",
     "small-real-model": "small_real_model:EXPERIMENT",
@@ -221,13 +206,13 @@ def require_preset(experiment: Experiment, preset: str) -> None:
 def measure(
     order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
 ) -> Measured:
-    """Every cell that is not finished, by `workers` (None = one after the other), gates first: one
-    that fails is noted and the others continue; a Stop ends all, and what was finished is kept."""
+    """Measures every cell that is not finished, by `workers` (None = one after the other), gates
+    first. One that fails is noted and the others continue; a Stop ends all and loses nothing."""
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
     missing: dict[str, str] = {}
 
-    def ended(cell: Cell, outcome: Result | PcoError) -> None:
+    def keep(cell: Cell, outcome: Outcome) -> None:
         if isinstance(outcome, PcoError):
             missing[cell.name] = str(outcome)
             return
@@ -240,23 +225,20 @@ def measure(
         for of_gates in (True, False):
             part = [cell for cell in cells if (cell.name in gates) == of_gates]
             for cell in part:
-                if cell.name not in found and (known := _instead(cell, found)) is not None:
-                    ended(cell, known)
+                # A cell whose gate is shut comes to what the gate says, unmeasured.
+                if cell.name not in found and cell.gate and cell.gate.name in found:
+                    instead = cell.gate.instead(found[cell.gate.name])
+                    if instead is not None:
+                        keep(cell, instead)
             left = [cell for cell in part if cell.name not in found]
             if left:
-                progress = Progress(len(part), len(part) - len(left), tell)
-                (workers or Threads(lab)).measure(left, progress, ended)
+                progress = Progress(len(part), len(part) - len(left), tell, keep)
+                (workers or Threads(lab)).measure(left, progress)
     except Stop as reached:
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
     missing = {c.name: missing.get(c.name, "") for c in cells if c.name not in found}
     return Measured(order, lab, results, missing, stop)
-
-
-def _instead(cell: Cell, found: Mapping[str, Result]) -> Result | None:
-    """What it comes to without being measured, where its gate's result says so."""
-    known = found.get(cell.gate.name) if cell.gate else None
-    return cell.gate.instead(known) if cell.gate and known is not None else None
 
 
 def write_page(out: Path, measured: Measured) -> Path:

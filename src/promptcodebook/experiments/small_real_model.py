@@ -20,6 +20,7 @@ are named.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +31,13 @@ from promptcodebook.errors import TooManyFailures
 from promptcodebook.experiments.experiment import (
     Experiment,
     Measured,
-    Order,
     difference,
+    lab_words,
+    said,
     score,
     share,
 )
-from promptcodebook.experiments.lab import Cell, Lab, Training, read_training, row_json
+from promptcodebook.experiments.lab import Cell, Lab, Result, Training, read_training, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.method.policy import Prompter
 from promptcodebook.policy.references import state_at
@@ -49,7 +51,7 @@ from promptcodebook.tasks.houserules.task import (
 )
 from promptcodebook.text import sentences_of
 from promptcodebook.types import Example, Prompt, Route
-from promptcodebook.units import percent
+from promptcodebook.units import percent, plural
 
 BATCH = 32
 COUNTS = (1, 2, 4, 8, 14)
@@ -119,7 +121,12 @@ def cells(scale: Scale, spec: str) -> list[Cell]:
         made.append(_curve(f"encoder-{seed}", {**base, **asks, "seed": seed}, points))
     swept = {**base, "update": {**base["update"], "epochs": scale.sweep_steps}}
     made += [_last(f"select-{s}", {**swept, "select": s}) for s in SELECTS]
-    made += [_last(f"size-{k}", _sized(swept, k)) for k in sizes(base["size"])]
+    prompt = present_prompt()
+    for k in sizes(base["size"]):
+        # The first of the prompt's sentences, or all and general ones beside.
+        texts = tuple(sentences_of(prompt))[:k]
+        init = {"kind": "expert", "instincts": texts, "prompt": prompt}
+        made.append(_last(f"size-{k}", {**swept, "init": init, "size": k}))
     made += [
         _last(f"texts-{name}", _texts(base, update, scale.text_calls))
         for name, update in ACCEPTING.items()
@@ -148,13 +155,6 @@ def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
     }
 
 
-def _sized(settings: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """With K instincts: the first of the prompt's sentences, or all and general ones beside."""
-    texts = tuple(sentences_of(present_prompt()))[:size]
-    init = {"kind": "expert", "instincts": texts, "prompt": present_prompt()}
-    return {**settings, "init": init, "size": size}
-
-
 def _texts(settings: Mapping[str, Any], update: Mapping[str, Any], calls: int) -> dict[str, Any]:
     """With text updates, until `calls` are used up; nothing is kept back for a verdict."""
     whole = {"text_updates": True, "epochs": calls, "batch_size": 16, **update}
@@ -172,14 +172,11 @@ def _config(settings: Mapping[str, Any]) -> Config:
 def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
     """A run with its verdict: every row's rewards on the test messages."""
 
-    def measure(lab: Lab) -> Mapping[str, Any]:
+    def measure(lab: Lab) -> Result:
         training = lab.train(_config(settings))
-        store = RunStore.open(training.path)
-        try:
+        with closing(RunStore.open(training.path)) as store:
             rows = {each.name: row_json(each) for each in store.test_evaluations()}
             conclusion = store.outline().conclusion
-        finally:
-            store.close()
         verdict = conclusion.text if conclusion is not None else ""
         return {**_took(training), "rows": rows, "verdict": verdict}
 
@@ -199,15 +196,11 @@ def _took(training: Training) -> dict[str, Any]:
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
     """What a run's policy was worth after each of these steps."""
 
-    def measure(lab: Lab) -> Mapping[str, Any]:
+    def measure(lab: Lab) -> Result:
         config = _config(settings)
         training = lab.train(config)
-        points = {
-            str(training.rollouts_after(step)): row_json(
-                lab.judge_state(config, training.path, step - 1)
-            )
-            for step in steps
-        }
+        rows = {step: lab.judge_state(config, training.path, step - 1) for step in steps}
+        points = {str(training.rollouts_after(step)): row_json(row) for step, row in rows.items()}
         return {**_took(training), "points": points}
 
     return Cell(name, {**settings, "points": list(steps)}, measure)
@@ -216,7 +209,7 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
 def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     """What a run's policy is worth at its end, or where too many of its calls had failed."""
 
-    def measure(lab: Lab) -> Mapping[str, Any]:
+    def measure(lab: Lab) -> Result:
         config = _config(settings)
         stopped = ""
         try:
@@ -225,12 +218,9 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
             if failures.run is None:
                 raise
             training, stopped = read_training(failures.run.path), str(failures)
-        store = RunStore.open(training.path)
-        try:
+        with closing(RunStore.open(training.path)) as store:
             step = store.outline().step
             texts = state_at(store, step).parameters.codebook.texts
-        finally:
-            store.close()
         row = row_json(lab.judge_state(config, training.path, step))
         return {**_took(training), "row": row, "stopped": stopped, "instincts": list(texts)}
 
@@ -256,7 +246,7 @@ class _Among:
 def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
     """The reward of messages with one topic, whose rule is one of `count`."""
 
-    def measure(lab: Lab) -> Mapping[str, Any]:
+    def measure(lab: Lab) -> Result:
         def among(_: Assembled) -> Prompter:
             return _Among(count)
 
@@ -266,7 +256,7 @@ def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
 
 
-Results = Mapping[str, Mapping[str, Any]]
+Results = Mapping[str, Result]
 
 _TITLES: Mapping[str, str] = {
     "none": "no instructions",
@@ -282,51 +272,33 @@ _GOAL = 0.8
 
 def _page(measured: Measured) -> Page:
     """All of it, however far the cells came."""
-    results = measured.results
+    results, order = measured.results, measured.order
+    scale = scale_of(order.preset, order.seeds)
+    words = lab_words(measured, scale.test, "messages")
+    missing = [f"- `{name}`{f': {why}' if why else ''}" for name, why in measured.missing.items()]
     parts = [
-        *_head(measured),
+        "A generated page: every figure and every judgement on it comes from",
+        "```\n"
+        f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
+        f"--lm {measured.lab.spec}\n```",
+        said("small", "head", steps=scale.steps, batch=scale.batch, **words),
         *_headline(results),
         *_lengths(results),
         *_curves(results),
         *_sweeps(results),
         *_text_blocks(results),
-        *_missing(measured.missing),
+        *(["\n".join(["## Not measured", "", *missing])] if missing else []),
     ]
     return Page("What routing does on a small real model", parts)
 
 
-def _head(measured: Measured) -> list[Block]:
-    order, lab = measured.order, measured.lab
-    scale = scale_of(order.preset, order.seeds)
-    versions = ", ".join(f"{name} {version}" for name, version in lab.versions.items())
-    weights = f" (SHA-256 of its file {lab.weights})" if lab.weights else ""
-    test = "all test messages" if scale.test is None else f"{scale.test} test messages"
-    return [
-        "A generated page: every figure and every judgement on it comes from",
-        "```\n"
-        f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
-        f"--lm {lab.spec}\n```",
-        f"Model: `{lab.spec}`{weights}. Versions: {versions}. Task: `houserules`, messages to "
-        f"a shop, each topic with a house rule for the form of its answer; {test}. Replies are "
-        "greedy, 64 new tokens at the most, in training too, and kept: all seeds see the same "
-        "reply to a message under an instruction, and differ in what they try. "
-        "Preset `small`: verbatim composition, one call a query, the router learns from "
-        f"outcomes; {scale.steps} steps of at most {scale.batch} rollouts, {scale.seeds} "
-        f"{'seed' if scale.seeds == 1 else 'seeds'}. Hyperparameters were chosen on training "
-        "messages; nothing was chosen on the test split. Intervals are 95 %; differences are "
-        "paired by message, and where several seeds took part, the interval covers other seeds as "
-        "well, by Student's t over the seeds (`intervals.py::crossed_interval`). The same command "
-        "again measures only what is missing.",
-    ]
-
-
-def _numbered(results: Results, prefix: str) -> list[Mapping[str, Any]]:
+def _numbered(results: Results, prefix: str) -> list[Result]:
     """The results of `PREFIX-0`, `PREFIX-1` ..."""
     found = [name for name in results if name.rpartition("-")[0] == prefix]
     return [results[name] for name in sorted(found, key=lambda n: int(n.rpartition("-")[2]))]
 
 
-def _rows(runs: Sequence[Mapping[str, Any]], name: str) -> list[list[float]]:
+def _rows(runs: Sequence[Result], name: str) -> list[list[float]]:
     return [run["rows"][name]["rewards"] for run in runs if name in run["rows"]]
 
 
@@ -336,64 +308,39 @@ def _headline(results: Results) -> list[Block]:
     if runs:
         parts += [*_judged_blocks("routed", runs), _verdicts(runs)]
     if read:
-        parts += [
-            "### With embeddings",
-            "The same with `router.features = both`: beside a message's words and letters the "
-            "router reads the embedding that this same model makes of it, one more and cheaper "
-            "call a query. That embeddings help was seen before on training messages alone (their "
-            "topics told by a ridge regression, four folds).",
-            *_judged_blocks("embeddings", read),
-            *_both(runs, read),
-            _verdicts(read),
-        ]
+        parts += ["### With embeddings", said("small", "embeddings")]
+        parts += _judged_blocks("embeddings", read)
+        both = min(len(runs), len(read))  # the seeds that have both
+        if both:
+            learned = _rows(read[: len(runs)], "learned")
+            gain = shown(difference(learned, _rows(runs, "learned")[:both]), signed=True)
+            what = "Learned with embeddings - learned by words"
+            parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
+        parts.append(_verdicts(read))
     return parts
 
 
-def _both(runs: Sequence[Mapping[str, Any]], read: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Embeddings beside words, for the seeds that have both."""
-    if len(read) > len(runs):
-        read = read[: len(runs)]
-    if not read or not runs:
-        return []
-    words = _rows(runs, "learned")[: len(read)]
-    gain = difference(_rows(read, "learned"), words)
-    return [
-        f"Learned with embeddings - learned by words, {_seeds(len(read))}: "
-        f"{shown(gain, signed=True)}."
-    ]
-
-
-def _judged_blocks(title: str, runs: Sequence[Mapping[str, Any]]) -> list[Block]:
+def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
     """Every row's reward, and what learned gains."""
+
+    def mean(name: str, key: str) -> float:
+        return sum(run["rows"][name][key] for run in runs) / len(runs)
+
     names = [name for name in _TITLES if all(name in run["rows"] for run in runs)]
     rows = [
         [
             _TITLES[name],
             shown(score(_rows(runs, name))),
-            f"{_mean(runs, name, 'calls'):.1f}",
-            f"{_mean(runs, name, 'prompt_tokens') + _mean(runs, name, 'completion_tokens'):.0f}",
-            f"{_mean(runs, name, 'seconds'):.2f}",
+            f"{mean(name, 'calls'):.1f}",
+            f"{mean(name, 'prompt_tokens') + mean(name, 'completion_tokens'):.0f}",
+            f"{mean(name, 'seconds'):.2f}",
         ]
         for name in names
     ]
-    n = len(runs[0]["rows"][names[0]]["rewards"])
+    n, seeds = len(runs[0]["rows"][names[0]]["rewards"]), plural(len(runs), "seed")
     head = ["prompt", "reward (95 %)", "calls", "tokens", "seconds"]
-    parts: list[Block] = [
-        f"{n} test messages, {_seeds(len(runs))}, {runs[0]['rollouts']} training rollouts each; "
-        "calls, tokens and seconds are per query; seconds are those of a reply among up to 32 at "
-        "once, its wait for a place and whatever else the machine did included. What no seed has "
-        "a part in (no instructions, present prompt, concat, right rules) is the same for all.",
-        Table(title, head, rows),
-    ]
-    return [*parts, *_gains(title, runs, set(names))]
-
-
-def _seeds(count: int) -> str:
-    return "1 seed" if count == 1 else f"{count} seeds"
-
-
-def _mean(runs: Sequence[Mapping[str, Any]], name: str, key: str) -> float:
-    return sum(run["rows"][name][key] for run in runs) / len(runs)
+    words = said("small", "judged", n=n, seeds=seeds, rollouts=runs[0]["rollouts"])
+    return [words, Table(title, head, rows), *_gains(title, runs, set(names))]
 
 
 _PAIRS = (
@@ -406,36 +353,38 @@ _PAIRS = (
 )
 
 
-def _gains(title: str, runs: Sequence[Mapping[str, Any]], names: set[str]) -> list[Block]:
+def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
     pairs = [pair for pair in _PAIRS if set(pair) <= names]
     gains = {pair: difference(_rows(runs, pair[0]), _rows(runs, pair[1])) for pair in pairs}
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
     parts: list[Block] = [Table(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
         return parts
+
+    def met(holds: bool) -> str:
+        return "**met**" if holds else "**not met**"
+
     learned, oracle, none = (_rows(runs, name) for name in ("learned", "oracle", "none"))
     part = share(learned, oracle, none)
-    above = [
-        f"{name.replace('_', ' ')} {_met(gains['learned', name].low > 0)}"
+    mean, low, high = map(percent, (part.mean, part.low, part.high))
+    above = " and above ".join(
+        f"{name.replace('_', ' ')} {met(gains['learned', name].low > 0)}"
         for name in ("best_single", "present")
-    ]
-    return [
-        *parts,
-        f"Share of the right rules' gain over no instructions: {percent(part.mean)} "
-        f"({percent(part.low)} to {percent(part.high)}).",
-        "Goals, set before the run: learned above "
-        f"{' and above '.join(above)} (the whole interval above 0); at least {percent(_GOAL)} of "
-        f"the right rules' gain: {_met(part.mean >= _GOAL)}.",
-    ]
+    )
+    reached = met(part.mean >= _GOAL)
+    goals = said("small", "goals", above=above, goal=percent(_GOAL), met=reached)
+    return [*parts, said("small", "share", mean=mean, low=low, high=high), goals]
 
 
-def _met(holds: bool) -> str:
-    return "**met**" if holds else "**not met**"
-
-
-def _verdicts(runs: Sequence[Mapping[str, Any]]) -> str:
+def _verdicts(runs: Sequence[Result]) -> str:
     lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
     return "\n".join(["The verdict of each run:", "", *lines])
+
+
+def _against(row: Result, first: Result) -> list[str]:
+    """Its reward, and the difference to the first row ('' of that one)."""
+    own, base = [row["rewards"]], [first["rewards"]]
+    return [shown(score(own)), "" if row is first else shown(difference(own, base), signed=True)]
 
 
 def _lengths(results: Results) -> list[Block]:
@@ -443,24 +392,14 @@ def _lengths(results: Results) -> list[Block]:
     rows = {count: result["row"] for count, result in found.items() if result is not None}
     if not rows:
         return []
-    first = rows[min(rows)]["rewards"]
+    first = rows[min(rows)]
     table = [
-        [
-            str(count),
-            shown(score([row["rewards"]])),
-            "" if count == min(rows) else shown(difference([row["rewards"]], [first]), signed=True),
-            f"{row['prompt_tokens']:.0f}",
-        ]
+        [str(count), *_against(row, first), f"{row['prompt_tokens']:.0f}"]
         for count, row in rows.items()
     ]
     head = ["rules", "reward (95 %)", f"against {min(rows)}", "prompt tokens"]
-    return [
-        "## 2. What a long prompt costs",
-        f"The {len(first)} test messages with one topic. The rule that applies stands in the "
-        "prompt among others, drawn by message, in the present prompt's order; the reward is of "
-        "the one that applies.",
-        Table("lengths", head, table),
-    ]
+    words = said("small", "lengths", n=len(first["rewards"]))
+    return ["## 2. What a long prompt costs", words, Table("lengths", head, table)]
 
 
 def _curves(results: Results) -> list[Block]:
@@ -469,129 +408,67 @@ def _curves(results: Results) -> list[Block]:
         return []
     single = _rows(_numbered(results, "route"), "best_single")
     head = ["training rollouts", "learned router", "minus best single", "LLM encoder"]
-    points = sorted({int(p) for run in (*learned, *asked) for p in run["points"]})
     rows: list[list[str]] = []
-    for point in points:
-        ours, theirs = _at(learned, point), _at(asked, point)
-        over = difference(ours, single) if ours and len(single) == len(ours) else None
-        rows.append(
-            [
-                str(point),
-                shown(score(ours)) if ours else "",
-                shown(over, signed=True) if over is not None else "",
-                shown(score(theirs)) if theirs else "",
-            ]
-        )
-    return ["## 3. Learning curve", _about_curves(learned, asked), Table("curve", head, rows)]
-
-
-def _about_curves(learned: Sequence[Mapping[str, Any]], asked: Sequence[Mapping[str, Any]]) -> str:
-    text = "On the test messages, after so many training rollouts: the router that learns from "
-    text += f"outcomes ({_seeds(len(learned))})"
-    if not asked:
-        return f"{text}."
-    text += (
-        ", and the paper's epsilon-greedy exploration with an LLM encoder on this same model "
-        f"({_seeds(len(asked))}), which costs one more call a query. Text updates are off, so that "
-        "its directive stays as it began: what it learns is how often each instinct did well."
-    )
+    for point in sorted({int(p) for run in (*learned, *asked) for p in run["points"]}):
+        at = (_at(learned, point), _at(asked, point))
+        ours, theirs = (shown(score(each)) if each else "" for each in at)
+        over = at[0] and len(single) == len(at[0])
+        minus = shown(difference(at[0], single), signed=True) if over else ""
+        rows.append([str(point), ours, minus, theirs])
+    text = said("small", "curve", seeds=plural(len(learned), "seed"))
+    text += said("small", "encoder", seeds=plural(len(asked), "seed")) if asked else "."
     shares = [row["fallbacks"] for run in asked for row in run["points"].values()]
     known = [share for share in shares if share is not None]
-    if not known:
-        return text
-    fallen = percent(sum(known) / len(known))
-    return f"{text} For {fallen} of the messages the encoder named no valid route."
+    if known:
+        text += said("small", "fallen", share=percent(sum(known) / len(known)))
+    return ["## 3. Learning curve", text, Table("curve", head, rows)]
 
 
-def _at(runs: Sequence[Mapping[str, Any]], point: int) -> list[list[float]]:
-    key = str(point)
-    return [run["points"][key]["rewards"] for run in runs if key in run["points"]]
+def _at(runs: Sequence[Result], point: int) -> list[list[float]]:
+    return [run["points"][str(point)]["rewards"] for run in runs if str(point) in run["points"]]
 
 
 def _sweeps(results: Results) -> list[Block]:
-    selects = {str(s): results.get(f"select-{s}") for s in SELECTS}
-    sized = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith("size-")}
     parts: list[Block] = []
-    for letter, what, found in (
-        ("S", "instincts in a route at the most", selects),
-        (
-            "K",
-            "instincts in the codebook: the present prompt's first sentences, or all of them and "
-            "general ones that apply to nothing",
-            sized,
-        ),
-    ):
-        rows = {key: result for key, result in found.items() if result is not None}
-        if rows:
-            parts += [f"{letter}, {what} (1 seed):", _compared(letter, rows)]
+    for letter, axis in (("S", "select"), ("K", "size")):
+        found = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith(f"{axis}-")}
+        if found:
+            parts += [said("small", axis), _compared(letter, found)]
     return ["## 4. S, K, and text updates", *parts] if parts else []
 
 
 def _compared(head: str, rows: Results) -> Table:
     """Rows beside the first of them."""
     first = next(iter(rows))
-    base = rows[first]["row"]["rewards"]
     table = [
         [
             key,
-            shown(score([result["row"]["rewards"]])),
-            ""
-            if key == first
-            else shown(difference([result["row"]["rewards"]], [base]), signed=True),
-            str(result["rollouts"]),
-            str(result["calls"]),
-            str(result["rewrites"]),
+            *_against(result["row"], rows[first]["row"]),
+            *(str(result[what]) for what in ("rollouts", "calls", "rewrites")),
         ]
         for key, result in rows.items()
     ]
-    return Table(
-        head.replace(" ", "-"),
-        [head, "reward (95 %)", f"against {first}", "rollouts", "calls", "rewrites kept"],
-        table,
-    )
+    columns = [head, "reward (95 %)", f"against {first}", "rollouts", "calls", "rewrites kept"]
+    return Table(head.replace(" ", "-"), columns, table)
 
 
 def _text_blocks(results: Results) -> list[Block]:
     rows = {name: results[f"texts-{name}"] for name in ACCEPTING if f"texts-{name}" in results}
     if not rows:
         return []
-    stopped = [f"{name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
-    return [
-        "Text updates, with the critic, the attribution and the updater on this same model; every "
-        "variant ends after the same number of calls, of all roles together (1 seed):",
-        _compared("text updates", rows),
-        *_what_updates_did(rows),
-        *(["Stopped before that:\n\n" + "\n".join(f"- {s}" for s in stopped)] if stopped else []),
-    ]
-
-
-def _what_updates_did(rows: Results) -> list[str]:
-    """Where no variant kept a rewrite, the rules of acceptance cannot be compared."""
+    parts: list[Block] = [said("small", "texts"), _compared("text updates", rows)]
     updating = [result for name, result in rows.items() if name != "off"]
-    if not updating or any(result["rewrites"] for result in updating):
-        return []
-    return [
-        "No variant kept a rewrite, so that all have the same policy, and which rule of acceptance "
-        "is best cannot be seen on this model. What critic, attribution and updater cost shows in "
-        "the rollouts that the same calls leave."
-    ]
-
-
-def _missing(missing: Mapping[str, str]) -> list[str]:
-    if not missing:
-        return []
-    lines = [f"- `{name}`{f': {why}' if why else ''}" for name, why in missing.items()]
-    return ["\n".join(["## Not measured", "", *lines])]
-
-
-def _cells(order: Order, spec: str) -> Sequence[Cell]:
-    return cells(scale_of(order.preset, order.seeds), spec)
+    # Where no variant kept a rewrite, the rules of acceptance cannot be compared.
+    if updating and not any(result["rewrites"] for result in updating):
+        parts.append(said("small", "no_rewrite"))
+    stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
+    return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
 
 
 EXPERIMENT = Experiment(
     name="small-real-model",
     paper="",
-    cells=_cells,
+    cells=lambda order, spec: cells(scale_of(order.preset, order.seeds), spec),
     page=_page,
     presets=("quick", "default"),
     folder="small-real-model",

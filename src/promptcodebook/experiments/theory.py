@@ -19,6 +19,7 @@ from promptcodebook.experiments.experiment import (
     base,
     missing,
     runs_of,
+    said,
     scale_of,
     score,
     stopped,
@@ -112,35 +113,20 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
 
 
 def _page(measured: Measured) -> Page:
-    return Page(
-        "What the theorems say",
-        [
-            *about(measured, PAPER, "The paper's formal statements in numbers, after"),
-            *_expressivity(),
-            *_reward_gap(measured),
-            *_utilisation(),
-            *_collapse(),
-            *_additivity(measured),
-            *missing(measured),
-        ],
-    )
+    blocks = about(measured, PAPER, "The paper's formal statements in numbers, after")
+    blocks += [*_expressivity(), *_reward_gap(measured), *_utilisation(), *_collapse()]
+    return Page("What the theorems say", [*blocks, *_additivity(measured), *missing(measured)])
 
 
 def _expressivity() -> list[Block]:
-    rows = [
-        [
-            str(k),
-            str(s),
-            f"{math.comb(k, s):,}",
-            f"{sum(math.comb(k, n) for n in range(1, s + 1)):,}",
-        ]
-        for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6))
-    ]
+    rows: list[list[str]] = []
+    for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
+        up_to = sum(math.comb(k, n) for n in range(1, s + 1))
+        rows.append([str(k), str(s), f"{math.comb(k, s):,}", f"{up_to:,}"])
     return [
         "## Theorem 1: how many prompts a codebook can make",
         Table("expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows),
-        "It counts routes, not good ones: that a policy can differ by input says nothing yet about "
-        "whether it should.",
+        said("theory", "expressivity"),
     ]
 
 
@@ -148,20 +134,11 @@ def _reward_gap(measured: Measured) -> list[Block]:
     result = measured.results.get("reward-gap")
     blocks: list[Block] = ["## Theorem 2: the reward gap"]
     if result is not None:
-        rows = [[n, shown(score([row["rewards"]]))] for n, row in result["rows"].items()]
-        n = len(next(iter(result["rows"].values()))["rewards"])
-        blocks.append(
-            f"Six topics with a rule each (`{GAP}`), {n} test messages of one topic: one rule for "
-            "all can suit a sixth of them, so by the theorem at most 1/6 (where topics are equally "
-            "frequent, and by chance alone more: a check may hold by itself)."
-        )
+        rewards = {name: row["rewards"] for name, row in result["rows"].items()}
+        rows = [[name, shown(score([each]))] for name, each in rewards.items()]
+        blocks.append(said("theory", "gap", task=GAP, n=len(next(iter(rewards.values())))))
         blocks.append(Table("reward-gap", ["prompt", "reward (95 %)"], rows))
-    return [
-        *blocks,
-        "The proof lets a fixed prompt hold a single instinct: it leaves out one prompt with all "
-        "of them and their conditions, which is a fixed prompt too and, to a model that reads it "
-        "well, as good as routing. Whether it is on this model stands in the row with all rules.",
-    ]
+    return [*blocks, said("theory", "fixed")]
 
 
 def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
@@ -186,12 +163,9 @@ def _utilisation() -> list[Block]:
     head = ["K", "S", "Σ ε N", *(f"{part}, {r}" for r in ranges for part in parts)]
     return [
         "## Theorem 3: exploration reaches every entry",
-        f"Our own exploration over 50 epochs with ε falling as it does by default, {WORLDS} times, "
-        "against the worst r̄: one entry at the bottom, all others at the top. Σ ε N is the number "
-        "of explored examples.",
+        said("theory", "utilisation", worlds=WORLDS),
         Table("utilisation", head, rows),
-        "The theorem takes r̄ to lie in [0, 1]; as Eq. 9 is written it averages r - ρ, which can "
-        "reach -1, and the bound is then the weaker one on the right.",
+        said("theory", "ranges"),
     ]
 
 
@@ -201,13 +175,9 @@ def _collapse() -> list[Block]:
         without = [collapse(size, select, [0.0] * 500, world) for world in range(WORLDS)]
         with_ = [collapse(size, select, _steps(10, Explore()), world) for world in range(WORLDS)]
         rows.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
-    return [
-        "## Proposition 4: collapse without exploration",
-        Table("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], rows),
-        "An urn and no language model: routes go to the S entries of highest r̄, rewards are coins, "
-        "500 examples. An encoder that reads the input need not behave so; what ours does is in "
-        "`codebook-usage`.",
-    ]
+    head = ["K", "S", "ever selected, ε = 0", "with ε-greedy"]
+    title = "## Proposition 4: collapse without exploration"
+    return [title, Table("collapse", head, rows), said("theory", "collapse")]
 
 
 def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -226,26 +196,13 @@ def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def _additivity(measured: Measured) -> list[Block]:
     runs = runs_of(measured.results, "pco")
-    found = [each for run in runs for each in run["residuals"]]
+    rows = residual_rows([each for run in runs for each in run["residuals"]])
     blocks: list[Block] = ["## Theorem 5: does the blame add up?", *stopped({"pco": runs})]
-    if not found:
-        return [*blocks, "No attribution gave severities here, so there is no residual to show."]
-    return [
-        *blocks,
-        "δ = ρ(ℓ) - Σ ρ(g_v): what no gradient carries of the verdict's penalty (below 0: what "
-        "they carry beyond it), in each trace whose gradients have severities.",
-        Table(
-            "additivity",
-            ["Σ over", "traces", "mean δ", "mean size", "largest size"],
-            residual_rows(found),
-        ),
-        f"Below {_FEW} traces there is no figure: one trace whose δ is 0 says nothing of the next.",
-        "ρ is the same for all: the severity that the model names, and 0 where nothing is said; "
-        "the one number of g_C is for the active instincts together, where the paper takes the "
-        "mean of one for each (Eq. 33). The theorem says "
-        "that the mean of δ is no larger than its largest size, which holds of any numbers; how "
-        "large they are, is what there is to see.",
-    ]
+    if not rows:
+        return [*blocks, said("theory", "no_residual")]
+    head = ["Σ over", "traces", "mean δ", "mean size", "largest size"]
+    blocks += [said("theory", "residual"), Table("additivity", head, rows)]
+    return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
 
 
 EXPERIMENT = Experiment("theory", "Theorems 1-3, 5 and Proposition 4", _cells, _page, seeds=1)

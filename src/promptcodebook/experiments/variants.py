@@ -1,14 +1,16 @@
 """PCO beside itself with one thing changed: `ablation` (Table 3), `critic` (Table 4), `init`
 (Tables 11 and 12), `sweep-k`, `sweep-s` (Figure 5) and `sensitivity` (Figure 6).
 
-The paper's numbers have columns of their own.
+And what becomes of a codebook: `codebook-usage` (Figure 4b), `specialisation` (Table 2), `routing`
+(Figure 7, Table 13), `evolution` (Tables 14 and 15) and `prompts` (Figure 3 and the appendix). The
+paper's numbers have columns of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
 from promptcodebook.experiments.experiment import (
@@ -23,15 +25,16 @@ from promptcodebook.experiments.experiment import (
     difference,
     over_variants,
     rewards,
+    said,
     scale_of,
     score,
     tokens,
 )
 from promptcodebook.experiments.lab import Result
-from promptcodebook.experiments.page import Block, Curves, Page, Point, Table, shown
+from promptcodebook.experiments.page import Bars, Block, Curves, Heat, Page, Point, Table, shown
 from promptcodebook.experiments.published import PublishedTable, published
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.method.state import entropy, utilisation
+from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +134,11 @@ def _titled(runs: Runs, titles: Mapping[str, tuple[str, str]]) -> list[Row]:
 
 def _ablation(measured: Measured, runs: Runs) -> Page:
     rows = [*_titled(runs, _ABLATED), Row("present prompt", runs["pco"], "present", "Baseline")]
-    paper = ["Acc", "CSR", "Ent.", "Δ"]
-    metrics = ["loose_share", "csr", "routing_entropy", "loose_share_gain"]
-    columns = dict(zip(paper, metrics, strict=True))
-    return Page(
-        "Ablation",
-        [
-            *about(measured, IFBENCH, "Components left out one at a time, after"),
-            compared("ablation", rows, "Table 3", columns),
-            "The paper does not say what stands in the encoder's place without it: here θ stays as "
-            "it began, and beside it no encoder is asked at all and routes come from exploration. "
-            "The paper's Δ is over zero-shot; ours is over the full method, with its interval.",
-        ],
-    )
+    columns = {"Acc": "loose_share", "CSR": "csr"}
+    columns |= {"Ent.": "routing_entropy", "Δ": "loose_share_gain"}
+    blocks = about(measured, IFBENCH, "Components left out one at a time, after")
+    blocks += [compared("ablation", rows, "Table 3", columns), said("variants", "ablation")]
+    return Page("Ablation", blocks)
 
 
 _CRITICS: Mapping[str, tuple[str, str]] = {
@@ -176,20 +171,13 @@ def _critics(order: Order, spec: str) -> Changes:
 def _critic(measured: Measured, runs: Runs) -> Page:
     others = _other_critics(measured.order, measured.lab.spec)
     lines = [f"{_CRITICS[name][0]}: `{model}`." for name, model in others.items()]
-    absent = [_CRITICS[name][0] for name in _CRITICS if name not in runs]
+    absent = [title for name, (title, _) in _CRITICS.items() if name not in runs]
     if absent:
-        lines.append(
-            f"Not measured, for want of a model: {' and '.join(absent)} (`--independent SPEC`, "
-            "`--weak SPEC`)."
-        )
-    return Page(
-        "Critics",
-        [
-            *about(measured, IFBENCH, "Who criticises, all else as in the full method, after"),
-            compared("critic", _titled(runs, _CRITICS), "Table 4", {"IFBench": "loose_share"}),
-            " ".join(lines),
-        ],
-    )
+        lines.append(said("variants", "no_critic", critics=" and ".join(absent)))
+    blocks = about(measured, IFBENCH, "Who criticises, all else as in the full method, after")
+    rows = _titled(runs, _CRITICS)
+    table = compared("critic", rows, "Table 4", {"IFBench": "loose_share"})
+    return Page("Critics", [*blocks, table, " ".join(lines)])
 
 
 _INITS: Mapping[str, tuple[str, str]] = {
@@ -215,6 +203,9 @@ def _init(measured: Measured, runs: Runs) -> Page:
     return Page("First instincts", blocks)
 
 
+_Change = Callable[[float], Mapping[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Sweep:
     """One setting over its values: `change` makes the settings of a value; the paper has it as
@@ -223,7 +214,7 @@ class _Sweep:
     key: str
     title: str
     values: Sequence[float]
-    change: Callable[[float], Mapping[str, Any]]
+    change: _Change
     row: str = ""
 
     def names(self) -> dict[str, float]:
@@ -247,28 +238,23 @@ def _s(order: Order) -> list[_Sweep]:
 
 def _sensitive(order: Order) -> list[_Sweep]:
     """The paper's values; first, middle and last of them unless the preset is `paper`."""
-    table = published("Figure 6")
 
-    def values(row: str) -> list[float]:
-        found = [float(value.column) for value in table.values if value.row == row]
-        whole = order.preset == "paper" or len(found) <= 3
+    def sweep(key: str, title: str, row: str, change: _Change) -> _Sweep:
+        found = [float(v.column) for v in published("Figure 6").values if v.row == row]
         if order.preset == "quick":
-            return [found[0], found[-1]]
-        return found if whole else [found[0], found[len(found) // 2], found[-1]]
+            found = [found[0], found[-1]]
+        elif order.preset != "paper" and len(found) > 3:
+            found = [found[0], found[len(found) // 2], found[-1]]
+        return _Sweep(key, title, found, change, row)
 
     def temperature(role: str) -> _Sweep:
-        row, title = f"{role} temperature", f"temperature of the {role}"
-        return _Sweep(
-            f"{role}-temperature",
-            title,
-            values(row),
-            lambda t: {"roles": {role: {"temperature": t}}},
-            row,
-        )
+        title, row = f"temperature of the {role}", f"{role} temperature"
+        key = f"{role}-temperature"
+        return sweep(key, title, row, lambda t: {"roles": {role: {"temperature": t}}})
 
-    row, title = "EMA step size α", "step size α of the averages"
-    alpha = _Sweep("alpha", title, values(row), lambda a: {"explore": {"alpha": a}}, row)
-    return [alpha, *(temperature(role) for role in ("critic", "encoder", "generator"))]
+    title, row = "step size α of the averages", "EMA step size α"
+    alpha = sweep("alpha", title, row, lambda a: {"explore": {"alpha": a}})
+    return [alpha, *map(temperature, ("critic", "encoder", "generator"))]
 
 
 def _swept(
@@ -320,6 +306,170 @@ def _sweep_blocks(
     return [*blocks, figure]
 
 
+_SHORT = 70
+"""Letters of an instinct that a table shows."""
+
+
+def _usage_page(measured: Measured, runs: Runs) -> Page:
+    what = "How often each instinct is chosen for the test examples, after"
+    blocks = about(measured, IFBENCH, what)
+    titles = {"pco": "ε-greedy", "no-exploration": "no ε-greedy"}
+    first = {
+        titles[name]: counts(made[0]) for name, made in runs.items() if made and made[0]["routes"]
+    }
+    if first:
+        longest = max(map(len, first.values()))
+        labels = [str(k) for k in range(longest)]
+        padded = {n: [*map(float, c), *[None] * (longest - len(c))] for n, c in first.items()}
+        title = "Usage by index, seed 0"
+        blocks.append(Bars("usage", title, "times chosen", labels, padded, x="instinct"))
+    rows = [
+        [titles[name], str(seed), *_spread(counts(run)), *_paper_usage(titles[name], seed)]
+        for name, made in runs.items()
+        for seed, run in enumerate(made)
+        if run["routes"]
+    ]
+    head = ["training", "seed", "entropy (bits)", "used", "most / mean"]
+    table = Table("usage-by-seed", [*head, "paper: entropy by its bars"], rows)
+    return Page("Codebook usage", [*blocks, table])
+
+
+def _spread(chosen: Sequence[int]) -> list[str]:
+    mean = sum(chosen) / len(chosen)
+    most = f"{max(chosen) / mean:.1f}" if mean else ""
+    return [f"{entropy(chosen):.2f}", f"{100 * utilisation(chosen):.0f} %", most]
+
+
+def _paper_usage(row: str, seed: int) -> list[str]:
+    """The entropy of the paper's own bars, once."""
+    found = [v for v in published("Figure 4b").values if v.metric == "selections"]
+    bars = [round(v.value) for v in found if v.row == row]
+    return [""] if seed else [f"{entropy(bars):.2f}"]
+
+
+def _specialised(measured: Measured, runs: Runs) -> Page:
+    """Usage and success of each instinct, the rarest first, as the paper orders them."""
+    blocks = about(
+        measured, IFBENCH, "Usage on the test examples against success in training, after"
+    )
+    for seed, run in enumerate(runs["pco"][:1]):
+        order = sorted(zip(counts(run), run["success"], run["instincts"], strict=True))
+        rows = [
+            [text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…", str(n), f"{rate:.3f}"]
+            for n, rate, text in order
+            if n
+        ]
+        blocks.append(Table(f"seed-{seed}", ["instinct", "usage", "success"], rows))
+    correlations = [[str(seed), _rank(run)] for seed, run in enumerate(runs["pco"])]
+    printed = published("Table 2").values
+    theirs = {v.row: v.value for v in printed if v.metric == "selections"}
+    rates = {v.row: v.value for v in printed if v.metric == "r_bar"}
+    paper = _spearman([theirs[row] for row in theirs], [rates[row] for row in theirs])
+    head = ["seed", "rank correlation of usage and success"]
+    table = Table("rank-correlation", head, correlations)
+    return Page("Specialisation", [*blocks, table, said("variants", "rank", rank=paper)])
+
+
+def _rank(run: Result) -> str:
+    used = counts(run)
+    chosen = [k for k, n in enumerate(used) if n]
+    if len(chosen) < 3:
+        return ""
+    return f"{_spearman([used[k] for k in chosen], [run['success'][k] for k in chosen]):+.2f}"
+
+
+def _spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """Rank correlation; equal values share their mean rank; 0 where one of the two is constant."""
+    try:
+        return correlation(_ranks(a), _ranks(b))
+    except StatisticsError:
+        return 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
+        for value in values
+    ]
+
+
+def _wide(order: Order, spec: str) -> Changes:
+    """K = 32, as in the appendix."""
+    size = 16 if order.preset == "quick" else 32
+    return {
+        f"adaptive-{size}": {"size": size},
+        f"static-{size}": {"size": size, "encoder": {"mode": "static"}},
+    }
+
+
+def _routing(measured: Measured, runs: Runs) -> Page:
+    blocks = about(measured, IFBENCH, "Routing over training with a large codebook, after")
+    rows: list[list[str]] = []
+    for name, made in runs.items():
+        for seed, run in enumerate(made):
+            used = counts(run)
+            if seed == 0 and run["steps"]:
+                blocks.append(_heat(name, run))
+            if run["routes"]:
+                success = f"{average_success(used, run['success']):.3f}"
+                unique = f"{sum(n > 0 for n in used)}/{len(used)}"
+                rows.append([name, str(seed), *_spread(used)[:2], unique, success])
+    head = ["encoder", "seed", "entropy (bits)", "used", "unique", "mean success"]
+    printed = [v for v in published("Table 13").values if v.row == "Average"]
+    theirs = ", ".join(f"{v.column} {v.printed}" for v in printed)
+    average = said("variants", "diversity", averages=theirs)
+    return Page("Routing", [*blocks, Table("diversity", head, rows), average])
+
+
+def _heat(name: str, run: Result) -> Heat:
+    """Shares of the selections in each epoch, by instinct."""
+    last = {step["epoch"]: step["selected"] for step in run["steps"]}
+    columns: list[list[float]] = []
+    before = [0] * len(run["first"])
+    for epoch in sorted(last):
+        now = selected_since(before, last[epoch])
+        columns.append([n / max(1, sum(now)) for n in now])
+        before = last[epoch]
+    values = [list(row) for row in zip(*columns, strict=True)]
+    title = f"Selection by epoch: {name}, seed 0"
+    return Heat(f"routing-{name}", title, "epoch", "instinct", values)
+
+
+def _evolution(measured: Measured, runs: Runs) -> Page:
+    blocks = about(measured, IFBENCH, "How instincts changed in training, after")
+    for seed, run in enumerate(runs["pco"]):
+        changed = [r for r in run["rewrites"] if r["variable"].isdigit()]
+        kinds = f"{len(changed)} rewrites of instincts kept, {len(run['rewrites']) - len(changed)} "
+        blocks.append(f"Seed {seed}: {kinds}of the directives θ, φ and ψ.")
+        if seed == 0:
+            rows: list[list[str]] = []
+            for k, text in enumerate(run["first"]):
+                later = [r for r in changed if r["variable"] == str(k)]
+                rows += [[f"#{k}", "first", text]] if later else []
+                rows += [[f"#{k}", str(r["step"] + 1), r["text"]] for r in later]
+            blocks.append(Table("instincts", ["index", "step", "text"], rows))
+    return Page("How the codebook changed", blocks)
+
+
+def _prompts(measured: Measured, runs: Runs) -> Page:
+    """Each prompt with the audit lines of Figure 3: which instincts, why, and what came of it."""
+    blocks = about(measured, IFBENCH, "Deployed prompts with their routes, after")
+    for run in runs["pco"][:1]:
+        for each in run["prompts"]:
+            lines = [f"- #{k}: {run['instincts'][k]}" for k in each["route"]]
+            lines += [f"- why: {each['why']}"] if each["why"] else []
+            reward = "failed" if each["reward"] is None else f"{each['reward']:.2f}"
+            lines.append(f"- reward: {reward}")
+            blocks += [f"## {each['example']}", "\n".join(lines), f"````\n{each['prompt']}\n````"]
+        if run["rows"] and not run["prompts"]:
+            blocks.append("The task's data are private: no prompt is shown.")
+    return Page("Deployed prompts", blocks)
+
+
+def _full(order: Order, spec: str) -> Changes:
+    return {"pco": {}}
+
+
 ABLATION = over_variants("ablation", "Table 3", IFBENCH, lambda order, spec: VARIANTS, _ablation)
 CRITIC = over_variants("critic", "Table 4", IFBENCH, _critics, _critic)
 INIT = over_variants(
@@ -332,3 +482,14 @@ INIT = over_variants(
 SWEEP_K = _swept("sweep-k", "Figure 5a", IFBENCH, "Codebook size K", _k)
 SWEEP_S = _swept("sweep-s", "Figure 5b", IFBENCH, "Instincts in a prompt, S", _s)
 SENSITIVITY = _swept("sensitivity", "Figure 6", HOTPOTQA, "Sensitivity", _sensitive)
+USAGE = over_variants(
+    "codebook-usage",
+    "Figure 4b",
+    IFBENCH,
+    lambda order, spec: {name: VARIANTS[name] for name in ("pco", "no-exploration")},
+    _usage_page,
+)
+SPECIALISATION = over_variants("specialisation", "Table 2", IFBENCH, _full, _specialised)
+ROUTING = over_variants("routing", "Figure 7 and Table 13", IFBENCH, _wide, _routing)
+EVOLUTION = over_variants("evolution", "Tables 14 and 15", IFBENCH, _full, _evolution)
+PROMPTS = over_variants("prompts", "Figure 3", IFBENCH, _full, _prompts)

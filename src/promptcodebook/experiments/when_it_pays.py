@@ -7,7 +7,7 @@ input needs, what share of them all inputs have in common, and how much else the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from promptcodebook.experiments.experiment import (
     about,
     difference,
     missing,
+    said,
     score,
 )
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
@@ -112,32 +113,27 @@ def settings_of(order: Order) -> Mapping[str, Setting]:
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     most = {"quick": 8, "default": 96}.get(order.preset)
     base = {"task": TASK, "lm": spec, "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}}}
-    return [
-        Cell(name, {**base, "place": str(place), "most": most}, _measured(base, place, most))
-        for name, place in settings_of(order).items()
-    ]
+
+    def cell(name: str, place: Setting) -> Cell:
+        settings = {**base, "place": str(place), "most": most}
+        return Cell(name, settings, lambda lab: _measure(lab, base, place, most))
+
+    return [cell(name, place) for name, place in settings_of(order).items()]
 
 
-def _measured(base: Mapping[str, Any], place: Setting, most: int | None) -> Callable[[Lab], Result]:
-    def measure(lab: Lab) -> Result:
-        config = load_config(base, where="the experiment")
+def _measure(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None) -> Result:
+    config = load_config(base, where="the experiment")
 
-        async def work(assembled: Assembled) -> dict[str, Evaluation]:
-            general = assembled.plan.templates.text("instincts").splitlines()
-            filler = (general * (place.filled // len(general) + 1))[: place.filled]
-            evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
-            examples = place.examples(most)
-            return {
-                name: await evaluator.evaluate(
-                    name, _Rules(place, routed, filler), examples, "test"
-                )
-                for name, routed in (("one", False), ("own", True))
-            }
+    async def work(assembled: Assembled) -> dict[str, Evaluation]:
+        general = assembled.plan.templates.text("instincts").splitlines()
+        filler = (general * (place.filled // len(general) + 1))[: place.filled]
+        evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
+        examples = place.examples(most)
+        ways = {"one": _Rules(place, False, filler), "own": _Rules(place, True, filler)}
+        return {n: await evaluator.evaluate(n, way, examples, "test") for n, way in ways.items()}
 
-        rows = lab.work(config, work)
-        return {name: {**row_json(row), "rewards": _kept(place, row)} for name, row in rows.items()}
-
-    return measure
+    rows = lab.work(config, work)
+    return {name: {**row_json(row), "rewards": _kept(place, row)} for name, row in rows.items()}
 
 
 def _kept(place: Setting, row: Evaluation) -> list[float]:
@@ -150,30 +146,19 @@ def _kept(place: Setting, row: Evaluation) -> list[float]:
     return rewards
 
 
-_AXES: Mapping[str, str] = {
-    "topics": "Rules in all: messages on so many topics, each with a rule of its own",
-    "needed": "Rules that an input needs, of fourteen",
-    "common": "Share of the rules that all inputs have in common: none, half, all",
-    "filled": "Other sentences in the prompt, of four rules",
-}
+_AXES = ("topics", "needed", "common", "filled")
 
 
 def _page(measured: Measured) -> Page:
     blocks: list[Block] = about(measured, TASK, "Where a prompt for each input beats one for all.")
-    for axis, title in _AXES.items():
-        rows = [
-            _line(name.partition("-")[2], result)
-            for name, result in measured.results.items()
-            if name.partition("-")[0] == axis
-        ]
+    for axis in _AXES:
+        found = [(name.partition("-"), result) for name, result in measured.results.items()]
+        rows = [_line(value, result) for (on, _, value), result in found if on == axis]
         if rows:
             head = [axis, "messages", "one prompt (95 %)", "own prompt (95 %)", "own - one"]
-            blocks.append(Table(axis, [*head, "tokens, one", "tokens, own", "pays"], rows, title))
-    blocks.append(
-        "It pays where the whole interval of the difference lies above 0, and does not where it "
-        f"ends below {LITTLE:g}. The own prompt is told "
-        "the right rules: a router that has to learn them brings less (`small-real-model`)."
-    )
+            head += ["tokens, one", "tokens, own", "pays"]
+            blocks.append(Table(axis, head, rows, said("pays", axis)))
+    blocks.append(said("pays", "verdict", little=LITTLE))
     return Page("When a prompt for each input pays", [*blocks, *missing(measured)])
 
 

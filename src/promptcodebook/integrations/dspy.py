@@ -17,33 +17,236 @@ the least, and the critic reads what was wrong with it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+import os
+import types
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import ValidationError
+
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM, Chat, Message, Reply
-from promptcodebook.config import Config
+from promptcodebook.config import Config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.data.dataset import Split, draw_splits
 from promptcodebook.data.table import parse_input_template
-from promptcodebook.errors import ConfigError, DataError, RewardError, import_extra
-from promptcodebook.integrations.composed_program import (
-    ComposedProgram,
-    attend,
-    require_student,
-    tell,
+from promptcodebook.errors import (
+    ConfigError,
+    DataError,
+    PcoError,
+    PolicyError,
+    RewardError,
+    import_extra,
 )
 from promptcodebook.integrations.scored import read_score, scored_output
+from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener
-from promptcodebook.run.optimize import optimize
+from promptcodebook.run.optimize import Run, optimize
 from promptcodebook.types import Example, Output, Prompt, Score, Stage
 
-__all__ = ["PCO", "ComposedProgram"]
-
 _dspy: Any = import_extra("dspy", "promptcodebook.integrations.dspy", "baselines")
+
+_PROMPT = "promptcodebook_prompt"
+"""Of dspy's settings: they reach the threads that dspy starts, where a variable would not."""
+_STATE = "promptcodebook"
+"""Our part of a saved program's state."""
+
+
+class ComposedProgram(_dspy.Module):
+    """A DSPy program whose predictors get the prompt that a policy composes for each input.
+
+    `student` is a copy of the program that it was made of. `lm` and `roles` say who routes and
+    composes: a spec such as 'openai/gpt-x', an LM object, or '' for the environment's PCO_LM.
+    Within `with` their connections stay open from call to call. Without a policy it must be loaded
+    first; `trust` takes one that sets more of a request than how replies are drawn.
+    """
+
+    def __init__(
+        self,
+        student: Any,
+        lm: str | LM = "",
+        *,
+        roles: Mapping[str, Any] | None = None,
+        policy: Policy | None = None,
+        trust: bool = False,
+    ) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]
+        require_student(student)
+        self.student = attend(student.deepcopy())
+        self.run: Run | None = None
+        self._models = (lm, roles)
+        self._trust = trust
+        self._policy = policy
+        self._compiled = policy is not None  # within another program it is left alone
+
+    @property
+    def policy(self) -> Policy:
+        """What composes. PolicyError where nothing was loaded yet."""
+        if self._policy is None:
+            raise PolicyError("this program has no policy yet", hint="program.load('program.json')")
+        return self._policy
+
+    def forward(self, **inputs: Any) -> Any:
+        """The student's prediction under the prompt of these inputs."""
+        _, prompt = self.policy.compose(inputs)
+        with self._tell(prompt):
+            return self.student(**inputs)
+
+    async def aforward(self, **inputs: Any) -> Any:
+        """The same, awaited."""
+        _, prompt = await asyncio.to_thread(self.policy.compose, inputs)
+        with self._tell(prompt):
+            return await self.student.acall(**inputs)
+
+    def explain(self, **inputs: Any) -> Explanation:
+        """Route, instincts, prompt and reasons for one input."""
+        return self.policy.explain(inputs)
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """The student's state, which fits a bare student as well, and beside it the policy."""
+        state: dict[str, Any] = self.student.dump_state(json_mode=json_mode)
+        return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
+
+    def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one whose
+        policy needs trust; then nothing has changed."""
+        file = _policy_in(state)
+        file.require_trust("of the saved program", trusted=self._trust)
+        lm, roles = self._models
+        policy = _deploy(file, lm, roles)
+        self.student.load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        self._policy, self._compiled = policy, True
+
+    def __deepcopy__(self, memo: object) -> ComposedProgram:
+        lm, roles = self._models
+        made = ComposedProgram(
+            self.student, lm, roles=roles, policy=self._policy, trust=self._trust
+        )
+        made.run = self.run
+        return made
+
+    def __enter__(self) -> ComposedProgram:
+        self.policy.__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.policy.__exit__(*raised)
+
+    @contextmanager
+    def _tell(self, prompt: Prompt) -> Generator[None]:
+        """Within it the student's predictors have this prompt, and a model."""
+        model = _dspy.settings.lm or dspy_model(_dspy, self.policy.reply, "executor")
+        with tell(prompt, lm=model):
+            yield
+
+
+class _Attending:
+    """A predictor that gets the prompt of the present input; this class is mixed into its own."""
+
+    stage_name: str
+    signature: Any
+
+    def forward(self, **inputs: Any) -> Any:
+        return super().forward(**self._told(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+    async def aforward(self, **inputs: Any) -> Any:
+        return await super().aforward(**self._told(inputs))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+    def _told(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        prompt: Prompt | None = _dspy.settings.get(_PROMPT)
+        if prompt is None:
+            return dict(inputs)
+        signature = inputs.get("signature", self.signature)
+        if isinstance(signature, str):
+            signature = _dspy.Signature(signature)
+        text = join_prompts(prompt.of(self.stage_name), signature.instructions)
+        return {**inputs, "signature": signature.with_instructions(text)}
+
+
+def attend(student: Any) -> Any:
+    """The student, its predictors attending. Their class changes and they do not, for a program may
+    hold one in several places, and may be of a class of its own."""
+    for name, predictor in student.named_predictors():
+        if not isinstance(predictor, _Attending):
+            predictor.__class__ = types.new_class(
+                predictor.__class__.__name__, (_Attending, predictor.__class__)
+            )
+        predictor.stage_name = name
+    student._compiled = False  # a compiled part hides its predictors, and so its state
+    return student
+
+
+@contextmanager
+def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
+    """Within it attending predictors have this prompt, and dspy these settings. What our models
+    raise comes out as it was, without the error of dspy's around it."""
+    with _dspy.context(**{**settings, _PROMPT: prompt}):
+        try:
+            yield
+        except Exception as error:
+            ours = error.__cause__
+            if not isinstance(ours, PcoError):
+                raise
+            raise ours from None
+
+
+def require_student(student: Any) -> None:
+    if not isinstance(student, _dspy.Module) or isinstance(student, ComposedProgram):
+        kind = type(cast("object", student)).__name__
+        raise ConfigError(
+            f"a {kind} cannot be compiled by PCO",
+            hint="give a dspy.Module; of a program that PCO composed, its .student",
+        )
+    if not student.predictors():
+        raise ConfigError(
+            f"{type(cast('object', student)).__name__} has no predictors to prompt",
+            hint="make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')",
+        )
+
+
+def _policy_in(state: Mapping[str, Any]) -> PolicyFile:
+    try:
+        return PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
+    except (KeyError, TypeError):
+        raise PolicyError(
+            "the saved program holds no policy of promptcodebook",
+            hint="load one that a program compiled by PCO saved, or a bare student's own",
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "policy"
+        raise PolicyError(
+            f"the saved program's policy cannot be read: {where}: {first['msg']}",
+            hint="it must have been written by `save` of a program that PCO compiled",
+        ) from None
+
+
+def _deploy(file: PolicyFile, lm: str | LM, roles: Mapping[str, Any] | None) -> Policy:
+    """The policy ready to compose. ConfigError where no model is named."""
+    spec = lm if isinstance(lm, str) else ""
+    spec = spec or ("" if lm else os.environ.get("PCO_LM", ""))
+    if not lm and not spec:
+        raise ConfigError(
+            "a saved program names no model to route and compose with, and none was given",
+            hint="ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM",
+        )
+    above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
+    if spec:
+        above["lm"] = spec
+    own = None if isinstance(lm, str) else lm
+    settings = file.settings(above=above, where="load()", trusted=True)  # it was asked before
+    return deploy(file, settings, Sources(lm=own))
+
+
 _ParseError: Any = import_extra("dspy.utils.exceptions", __name__, "baselines").AdapterParseError
 
 _VALIDATING = 1 / 3
@@ -126,7 +329,7 @@ class _Runner:
         self.__qualname__ = type(student).__qualname__
         self._student = attend(student.deepcopy())
         self.stages = tuple(name for name, _ in self._student.named_predictors())
-        self._metric = _Metric.of(metric)
+        self._score = _reward(metric)
         self._rows = rows
         self._floor = floor
         # As they are where `compile` is called: rollouts run in threads of their own.
@@ -147,67 +350,54 @@ class _Runner:
             try:
                 prediction = self._student(**row.inputs())
             except _ParseError as error:
-                return self._unparsed(error, self._taken())
+                wanted = ", ".join(error.signature.output_fields)
+                said = f"The reply could not be parsed into the fields that it must have: {wanted}."
+                score = Score(self._floor, said)
+                return scored_output(str(error.lm_response), self._taken(), score)
             taken = self._taken()
         with _dspy.context(**self._settings):
-            score = self._metric.score(row, prediction)
+            score = self._score(row, prediction)
         return scored_output(_text(prediction), taken, score)
 
-    def _unparsed(self, error: Any, taken: Sequence[Stage]) -> Output:
-        wanted = ", ".join(error.signature.output_fields)
-        feedback = f"The reply could not be parsed into the fields that it must have: {wanted}."
-        return scored_output(str(error.lm_response), taken, Score(self._floor, feedback))
-
     def _taken(self) -> list[Stage]:
-        """What each predictor read and wrote."""
         names = {id(p): name for name, p in self._student.named_predictors()}
         trace: Sequence[tuple[Any, Any, Any]] = _dspy.settings.trace
         known = [(names.get(id(p)), read, made) for p, read, made in trace]
         return [Stage(name, _text(read), _text(made)) for name, read, made in known if name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
-    """A metric of dspy's and how many arguments it needs."""
+def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
+    """A metric of dspy's by row and prediction. ConfigError for one that takes other arguments."""
+    signature = inspect.signature(metric)
+    for count in (3, 2, 5):  # 5: as dspy's GEPA has it
+        with suppress(TypeError):
+            signature.bind(*range(count))
+            nothing = [None] * (count - 2)
+            return lambda row, prediction: _score(metric(row, prediction, *nothing))
+    raise ConfigError(
+        "the metric does not take (example, prediction, trace)",
+        hint="def metric(example, prediction, trace=None): ...",
+    )
 
-    function: Callable[..., object]
-    count: int
 
-    @classmethod
-    def of(cls, function: Callable[..., object]) -> _Metric:
-        """ConfigError for one that takes other arguments."""
-        signature = inspect.signature(function)
-        for count in (3, 2, 5):  # 5: as dspy's GEPA has it
-            try:
-                signature.bind(*range(count))
-            except TypeError:
-                continue
-            return cls(function, count)
-        raise ConfigError(
-            "the metric does not take (example, prediction, trace)",
-            hint="def metric(example, prediction, trace=None): ...",
-        )
-
-    def score(self, row: Any, prediction: Any) -> Score:
-        """RewardError for what is neither a number nor has a score."""
-        said: Any = self.function(row, prediction, *[None] * (self.count - 2))
-        feedback: object = ""
-        if not isinstance(said, bool | int | float | Score):
-            get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
-            said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(said, Score):
-            said, feedback = said.value, said.feedback
-        try:
-            return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
-        except (TypeError, ValueError):
-            raise RewardError(
-                "the metric returned neither a number nor a score",
-                hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
-            ) from None
+def _score(said: Any) -> Score:
+    """RewardError for what is neither a number nor has a score."""
+    feedback: object = ""
+    if not isinstance(said, bool | int | float | Score):
+        get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
+        said, feedback = get("score"), get("feedback")  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(said, Score):
+        said, feedback = said.value, said.feedback
+    try:
+        return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
+    except (TypeError, ValueError):
+        raise RewardError(
+            "the metric returned neither a number nor a score",
+            hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
+        ) from None
 
 
 def _floor(config: Config | Mapping[str, Any] | None) -> float:
-    """The least that can be earned."""
     if isinstance(config, Config):
         return config.reward_range[0]
     return float((config or {}).get("reward_range", (0.0, 1.0))[0])

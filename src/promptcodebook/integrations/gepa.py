@@ -155,8 +155,6 @@ class AdapterTask:
 
 
 class _Executor:
-    """The adapter as an agent of ours."""
-
     def __init__(self, task: AdapterTask) -> None:
         self.__qualname__ = type(task.adapter).__qualname__
         self.stages = tuple(task.seed_candidate)

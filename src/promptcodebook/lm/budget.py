@@ -2,11 +2,8 @@
 
 The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
 one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
-plus reservations never passes a limit, as long as the endpoint keeps to its length cap. An attempt
-holds its reservation only while its request is out, so every wait for a reservation ends.
-
-The ledger books answered attempts by role, and lost ones apart. A lost attempt brought nothing
-usable back. The server may bill it all the same, so it is booked at the most it can cost.
+plus reservations never passes a limit, as long as the endpoint keeps to its length cap. A lost
+attempt may be billed all the same, so it is booked at the most it can cost.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import Limits, Request, Role, Usage
@@ -27,9 +24,8 @@ from promptcodebook.lm.wire import byte_size
 
 
 class AttemptLog(Protocol):
-    """Where attempts outlive the process. `begin` returns once the attempt would survive kill -9,
-    with its ticket; what is begun and never ended was in flight at the kill. `end` books what it
-    came to and returns at once."""
+    """Where attempts outlive the process. `begin` returns a ticket once the attempt would survive
+    kill -9; what is never ended was in flight at the kill. `end` books it and returns at once."""
 
     def begin(self, role: Role, most: Usage) -> int: ...
 
@@ -62,7 +58,6 @@ class Ledger:
 
     @property
     def lost_total(self) -> Usage:
-        """What was lost to failures, all roles together."""
         return sum(self.lost.values(), Usage())
 
     def begin(self, role: Role, most: Usage) -> Attempt:
@@ -97,15 +92,14 @@ class PriceTable:
         return self._known[model]
 
     def cost(self, model: str, usage: Usage) -> float | None:
-        """USD for the usage's tokens; None = unknown price. Cached tokens cost as listed."""
+        """USD for the usage's tokens; None = unknown price."""
         price = self.price(model)
         if price is None:
             return None
         cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
         per_cached = price.prompt if price.cached is None else price.cached
-        fresh = usage.prompt_tokens - cached
-        total = fresh * price.prompt + cached * per_cached
-        return (total + usage.completion_tokens * price.completion) / 1e6
+        prompt = (usage.prompt_tokens - cached) * price.prompt + cached * per_cached
+        return (prompt + usage.completion_tokens * price.completion) / 1e6
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
         """The most USD that these tokens can cost, cached or not; None = unknown."""
@@ -131,14 +125,12 @@ class PriceTable:
             spec = parse_spec(model, {})
         except PcoError:
             return None
-        if spec.kind == "simulated":
-            return self._extra.get("simulated", _FREE)
-        if spec.kind == "local":
-            return self._extra.get(spec.model, _FREE)
-        if spec.model in self._extra:
-            return self._extra[spec.model]
+        free = spec.kind in ("simulated", "local")
+        name = "simulated" if spec.kind == "simulated" else spec.model
+        if free or name in self._extra:
+            return self._extra.get(name, _FREE)
         listed = spec.base_url.startswith("https://api.openai.com/")
-        row = providers()["prices"].get(_DATED.sub("", spec.model)) if listed else None
+        row = providers()["prices"].get(_DATED.sub("", name)) if listed else None
         return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
 
@@ -160,16 +152,12 @@ _LATER_S = 0.01
 _NOTHING_KEPT = Budget(calls=0, tokens=0, usd=0.0, seconds=0.0)
 
 
-def _no_time() -> float:
-    return 0.0
-
-
 class BudgetGate:
     """Lets attempts through while the budget allows: `enter` before each, `leave` after it.
 
-    `elapsed` gives the run's seconds, earlier sessions included. Raises BudgetReached, and from
-    then on for every attempt; one that only has to wait for others to end waits, first come first
-    served. When the seconds are over, every wait of the stack ends too.
+    `elapsed` gives the run's seconds, earlier sessions included. BudgetReached is final. An attempt
+    that only has to wait for others to end waits, first come first served. When the seconds are
+    over, every wait of the stack ends too.
     """
 
     def __init__(
@@ -177,7 +165,7 @@ class BudgetGate:
         limits: Budget,
         prices: PriceTable,
         ledger: Ledger,
-        elapsed: Callable[[], float] = _no_time,
+        elapsed: Callable[[], float] = lambda: 0.0,
         stop: StopSignal | None = None,
     ) -> None:
         self.prices = prices
@@ -188,7 +176,7 @@ class BudgetGate:
         self._elapsed = elapsed
         self._reserved = Usage()
         self._in_flight = 0
-        self._waiting: deque[_Place] = deque()
+        self._waiting: deque[tuple[Usage, asyncio.Future[None]]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
         self._asked = False
         self._opened = False
@@ -196,7 +184,7 @@ class BudgetGate:
 
     @property
     def limits(self) -> Limits:
-        """What may be spent in all, time left out."""
+        """What may be spent in all, without the time."""
         return self._limits.limits
 
     def check_prices(self, models: Iterable[str]) -> None:
@@ -216,12 +204,10 @@ class BudgetGate:
         self.stop_signal.give(reason)
 
     def keep_back(self, kept: Budget) -> None:
-        """That much of each limit is not spent until `open_reserve`, and afterwards nothing is
-        kept back any more; None = nothing of it."""
-        if self._opened:
-            return
-        self._kept = kept
-        self._rearm()
+        """Keeps that much of each limit unspent until `open_reserve`; None = nothing of it."""
+        if not self._opened:
+            self._kept = kept
+            self._rearm()
 
     def open_reserve(self) -> bool:
         """Whether more may be spent now: what was kept back is, unless the user asked to stop."""
@@ -252,138 +238,113 @@ class BudgetGate:
         self.stop_signal.check()
         if self._limits.seconds is not None and self._alarm is None:
             self._arm()
-        if self._waiting or not self._take(most):
-            place = _Place(most, asyncio.get_running_loop().create_future())
-            self._waiting.append(place)
-            try:
-                await place.turn
-            except asyncio.CancelledError:
-                if place in self._waiting:
-                    self._waiting.remove(place)
-                    self._wake()
-                elif not place.turn.cancelled() and place.turn.exception() is None:
-                    # Its turn came in the very moment of the cancellation.
-                    self.leave(place.most)
-                raise
+        if not self._waiting and self._take(most):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((most, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._wake()
+            elif turn.exception() is None:  # its turn came in the moment of the cancellation
+                self.leave(most)
+            raise
 
     def leave(self, most: Usage) -> None:
         """The attempt is over, and booked."""
         self._in_flight -= 1
-        self._reserved = _less(self._reserved, most) if self._in_flight else Usage()
+        self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
         self._wake()
 
     def _take(self, most: Usage) -> bool:
         """Reserves at once if it fits; raises BudgetReached when waiting cannot help."""
         late = self._time_over()
-        passed = self._limit_passed(most)
-        if not late and not passed:
-            # An unknown price counts as none.
-            self._reserved = Usage(
-                self._reserved.calls + most.calls,
-                self._reserved.prompt_tokens + most.prompt_tokens,
-                self._reserved.completion_tokens + most.completion_tokens,
-                cost=(self._reserved.cost or 0.0) + (most.cost or 0.0),
-            )
+        passed = late or self._limit_passed(most)
+        if not passed:
+            self._reserved += _priced(most)
             self._in_flight += 1
             return True
         if late or not self._in_flight:
-            self.stop_signal.give(self._stop_reason(late or passed))
+            self._end(passed)
             self.stop_signal.check()
         return False
 
     def _wake(self) -> None:
         while self._waiting:
-            place = self._waiting[0]
+            most, turn = self._waiting[0]
             try:
                 self.stop_signal.check()
-                if place.turn.done():
-                    self._waiting.popleft()
-                    continue
-                if not self._take(place.most):
+                if not turn.done() and not self._take(most):
                     return
             except PcoError as reason:
-                # The stop signal wakes the line as well: this place may have left it by now.
-                if self._waiting and self._waiting[0] is place:
-                    self._waiting.popleft()
-                if not place.turn.done():
-                    place.turn.set_exception(reason)
-                continue
-            self._waiting.popleft()
-            place.turn.set_result(None)
+                if not turn.done():
+                    turn.set_exception(reason)
+            # The stop signal wakes the line as well: this place may have left it by now.
+            if self._waiting and self._waiting[0][1] is turn:
+                self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
-        loop = asyncio.get_running_loop()
         left = (self._limits.seconds or 0.0) - (self._kept.seconds or 0.0) - self._elapsed()
-        self._alarm = loop.call_later(max(_LATER_S, left), self._ring)
+        self._alarm = asyncio.get_running_loop().call_later(max(_LATER_S, left), self._ring)
 
     def _rearm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
             self._arm()
 
     def _ring(self) -> None:
         if late := self._time_over():
-            self.stop_signal.give(self._stop_reason(late))
+            self._end(late)
         else:
             self._arm()
 
     def _time_over(self) -> str:
-        limit = self._limits.seconds
-        if limit is None or (spent := self._elapsed()) < limit - (self._kept.seconds or 0.0):
+        limit, kept = self._limits.seconds, self._kept.seconds or 0.0
+        if limit is None or (spent := self._elapsed()) < limit - kept:
             return ""
-        return f"{limit:g} seconds ({spent:.0f} s gone{self._kept_back('s', self._kept.seconds)})"
+        return f"{limit:g} seconds ({spent:.0f} s gone{_kept_back(f'{kept:.0f} s', kept)})"
 
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
+        ahead = self._reserved + _priced(most)
         if limits.calls is not None:
-            ahead = spent.calls + self._reserved.calls + most.calls
-            if ahead > limits.calls - (kept.calls or 0):
-                rest = self._kept_back("", kept.calls)
-                return f"{limits.calls} calls ({spent.calls} made{rest})"
+            back = kept.calls or 0
+            if spent.calls + ahead.calls > limits.calls - back:
+                return f"{limits.calls} calls ({spent.calls} made{_kept_back(back, back)})"
         if limits.tokens is not None:
-            ahead = spent.tokens + self._reserved.tokens + most.tokens
-            if ahead > limits.tokens - (kept.tokens or 0):
-                rest = self._kept_back("", kept.tokens)
-                next_call = f"the next call may take up to {most.tokens}{rest}"
+            back = kept.tokens or 0
+            if spent.tokens + ahead.tokens > limits.tokens - back:
+                next_call = f"the next call may take up to {most.tokens}{_kept_back(back, back)}"
                 return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
         if limits.usd is not None:
-            paid = spent.cost or 0.0
-            ahead = paid + (self._reserved.cost or 0.0) + (most.cost or 0.0)
-            if ahead > limits.usd - (kept.usd or 0.0) + _EPSILON:
-                rest = f"; ${kept.usd:.4f} kept for the verdict" if kept.usd else ""
+            paid, usd = spent.cost or 0.0, kept.usd or 0.0
+            if paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
+                rest = _kept_back(f"${usd:.4f}", usd)
                 next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
                 return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
         return ""
 
-    def _kept_back(self, unit: str, amount: float | None) -> str:
-        return f"; {amount:.0f} {unit}".rstrip() + " kept for the verdict" if amount else ""
+    def _end(self, what: str) -> None:
+        reason = f"the budget is reached: {what}"
+        hint = "pco train --resume RUN --budget MORE continues from here"
+        self.stop_signal.give(BudgetReached(reason, hint=hint))
 
-    def _stop_reason(self, what: str) -> BudgetReached:
-        return BudgetReached(
-            f"the budget is reached: {what}",
-            hint="pco train --resume RUN --budget MORE continues from here",
-        )
+
+def _priced(most: Usage) -> Usage:
+    """A reservation: an unknown price counts as none."""
+    return most if most.cost is not None else replace(most, cost=0.0)
+
+
+def _kept_back(amount: object, kept: float) -> str:
+    return f"; {amount} kept for the verdict" if kept else ""
 
 
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
     return size if request.schema is None else size + request.schema.size
-
-
-def _less(a: Usage, b: Usage) -> Usage:
-    return Usage(
-        a.calls - b.calls,
-        a.prompt_tokens - b.prompt_tokens,
-        a.completion_tokens - b.completion_tokens,
-        cost=(a.cost or 0.0) - (b.cost or 0.0),
-    )
-
-
-@dataclass(slots=True)
-class _Place:
-    most: Usage
-    turn: asyncio.Future[None]

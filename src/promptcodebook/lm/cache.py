@@ -1,10 +1,7 @@
 """Replies that are kept, so that the same request is paid for once: the cache and the journal.
 
-The cache keeps replies between runs. It never makes a run fail: when it cannot be read or written,
-that is reported once and the cache is bypassed.
-
-The journal belongs to one run: each reply is on disk before its chain continues. A resumed run
-replays its journal and not the cache, which may be cleared, shared or off.
+The cache keeps replies between runs and never makes one fail. The journal belongs to one run, which
+replays it when it resumes: the cache may be cleared, shared or off.
 """
 
 from __future__ import annotations
@@ -14,9 +11,9 @@ import hashlib
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from promptcodebook.calls import LM, Reply, Request, Role, Usage, request_key
 from promptcodebook.errors import StoreError
@@ -25,8 +22,8 @@ from promptcodebook.lm.limit import StopSignal
 from promptcodebook.paths import cache_folder, tighten
 from promptcodebook.sqlite import Layout, Packer, Reader, Writer, connect, store_os_error, unpack
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
 _LAYOUT = Layout(
     what="reply cache",
     version=1,
@@ -107,11 +104,7 @@ class ReplyCache:
         """Forgets every reply and gives the space back; how many there were."""
         count = self.stats().replies
         self._writer.write_now(lambda db: db.execute("DELETE FROM replies"))
-        self._shrink()
-        return count
-
-    def _shrink(self) -> None:
-        """VACUUM cannot run inside the writer's transactions, so it has its own connection."""
+        # VACUUM cannot run inside the writer's transactions, so it has its own connection.
         db = connect(self._path, _LAYOUT, write=True)
         try:
             db.execute("VACUUM")
@@ -120,6 +113,7 @@ class ReplyCache:
             _log.info("the emptied cache keeps its size for now: %s", error)
         finally:
             db.close()
+        return count
 
     def close(self) -> None:
         self._reader.close()
@@ -127,7 +121,7 @@ class ReplyCache:
 
 
 async def nothing_more(spec_text: str) -> str:
-    """A model's name is all there is to tell it by."""
+    """An identity where a model's name is all there is to tell it by."""
     return ""
 
 
@@ -135,9 +129,9 @@ class Cache:
     """An LM that asks `inner` only for what the file does not hold.
 
     A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures
-    are never stored, nor are replies cut at their length cap. Counts CACHE_HITS,
-    CACHE_MISSES and CACHE_BYPASSED. `identity` tells what is kept under one model's name apart: a
-    file may be replaced by another.
+    are never stored, nor are replies cut at their length cap. A file that cannot be used is
+    reported once and bypassed. `identity` separates what is kept under one model's name: its
+    weights may be replaced.
     """
 
     def __init__(
@@ -158,14 +152,14 @@ class Cache:
         key = request_key(request)
         if mark := await self._identity(request.model):
             key = hashlib.sha256(key + mark.encode()).digest()
-        known = self._look_up(key)
+        known = self._use(lambda file: file.get(key))
         if known is not None:
             self._tally(Incident.CACHE_HITS)
             return replace(known, source="cache")
         self._tally(Incident.CACHE_MISSES)
         reply = await self._inner(request)
         if reply.finish != "length":
-            self._keep(key, reply)
+            self._use(lambda file: file.put(key, reply))
         return reply
 
     @property
@@ -178,14 +172,6 @@ class Cache:
                 self._bypass(error)
         return self._open_file
 
-    def stats(self) -> CacheStats | None:
-        """None while the cache is bypassed."""
-        return self.file.stats() if self.file else None
-
-    def clear(self) -> int:
-        """Forgets every reply; how many there were."""
-        return self.file.clear() if self.file else 0
-
     def close(self) -> None:
         """Keeps what still waits and closes the file; a later call opens it again."""
         file, self._open_file = self._open_file, None
@@ -195,26 +181,16 @@ class Cache:
             except StoreError as error:
                 _log.warning("replies were not cached: %s", error)
 
-    def _look_up(self, key: bytes) -> Reply | None:
-        if self.file is None:
-            return None
+    def _use(self, work: Callable[[ReplyCache], _T]) -> _T | None:
         try:
-            return self.file.get(key)
+            return None if self.file is None else work(self.file)
         except StoreError as error:
             self._bypass(error)
             return None
-
-    def _keep(self, key: bytes, reply: Reply) -> None:
-        if self.file is None:
-            return
-        try:
-            self.file.put(key, reply)
-        except StoreError as error:
-            self._bypass(error)
 
     def _bypass(self, error: StoreError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        _log.warning("going on without the reply cache: %s%s", error, hint)
+        _log.warning("continuing without the reply cache: %s%s", error, hint)
         self._tally(Incident.CACHE_BYPASSED)
         self._bypassed = True
         self.close()
@@ -222,15 +198,7 @@ class Cache:
 
 def pack_reply(reply: Reply, packer: Packer) -> bytes:
     """The reply with the usage it had when it was live, so that what it cost stays on record."""
-    u = reply.usage
-    usage = (
-        u.calls,
-        u.prompt_tokens,
-        u.completion_tokens,
-        u.cached_prompt_tokens,
-        u.cost,
-        u.latency_s,
-    )
+    usage = astuple(reply.usage)
     vector = (reply.vector,) if reply.vector else ()
     return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated, *vector))
 
@@ -254,24 +222,15 @@ class ReplyLog(Protocol):
     async def put(self, key: bytes, request: Request, reply: Reply) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Landed:
-    """How a shared call ended; `durable` is False when its leader was cancelled while storing."""
-
-    reply: Reply | None
-    durable: bool = True
-
-
 class Journaled:
     """An LM that asks `inner` only for what `log` does not hold, and logs what it answers.
 
-    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight at
-    the same moment share one call: followers get source 'journal' too, since the leader has paid;
-    if the leader is cancelled a follower takes over; a failure reaches all of them. Counts
-    JOURNAL_HITS and SHARED_CALLS.
+    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight share
+    one call: followers get source 'journal' too, since the leader has paid. If the leader is
+    cancelled a follower takes over; a failure reaches all of them.
 
     `models_then` names, by role and spec, the spec that a model was asked by when the run began: it
-    is served elsewhere now, and its replies of then are still its replies.
+    is served elsewhere now, and its earlier replies still count.
     """
 
     def __init__(
@@ -287,7 +246,8 @@ class Journaled:
         self._tally = tally
         self._stop = stop or StopSignal()
         self._models_then = models_then or {}
-        self._flights: dict[bytes, asyncio.Future[_Landed]] = {}
+        self._flights: dict[bytes, asyncio.Future[tuple[Reply | None, bool]]] = {}
+        """Calls in flight; they end in the reply, if any, and whether it is on disk."""
 
     async def __call__(self, request: Request) -> Reply:
         then = self._models_then.get((request.role, request.model), request.model)
@@ -296,21 +256,20 @@ class Journaled:
             flight = self._flights.get(key)
             if flight is None:
                 known = self._log.get(key)
-                if known is not None:
-                    self._tally(Incident.JOURNAL_HITS)
-                    return _from_journal(known)
-                return await self._lead(key, request)
+                if known is None:
+                    return await self._lead(key, request)
+                self._tally(Incident.JOURNAL_HITS)
+                return replace(known, source="journal")
             # Shielded: one follower's cancellation must not cancel the others' wait.
-            landed = await asyncio.shield(flight)
-            if landed.reply is not None:
+            reply, durable = await asyncio.shield(flight)
+            if reply is not None:
                 self._tally(Incident.SHARED_CALLS)
-                if not landed.durable:
-                    await self._keep(key, request, landed.reply)
-                return _from_journal(landed.reply)
+                if not durable:
+                    await self._keep(key, request, reply)
+                return replace(reply, source="journal")
 
     async def _lead(self, key: bytes, request: Request) -> Reply:
-        flight: asyncio.Future[_Landed] = asyncio.get_running_loop().create_future()
-        self._flights[key] = flight
+        flight = self._flights[key] = asyncio.get_running_loop().create_future()
         reply: Reply | None = None
         try:
             reply = await self._inner(request)
@@ -320,10 +279,10 @@ class Journaled:
             flight.exception()  # there may be no follower to look at it
             raise
         except BaseException:  # cancelled: a follower takes over, or takes the reply
-            flight.set_result(_Landed(reply, durable=False))
+            flight.set_result((reply, False))
             raise
         else:
-            flight.set_result(_Landed(reply))
+            flight.set_result((reply, True))
             return reply
         finally:
             del self._flights[key]
@@ -334,7 +293,3 @@ class Journaled:
         except StoreError as error:
             self._stop.give(error)  # what is asked for from now on would be lost as well
             raise
-
-
-def _from_journal(reply: Reply) -> Reply:
-    return replace(reply, source="journal")

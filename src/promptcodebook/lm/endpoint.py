@@ -11,8 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
-from typing import Any
 
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, RequestRefused
@@ -91,12 +89,13 @@ class Endpoint:
                     hint=f"add #MODEL to the spec; it lists: {listed}",
                 )
             self._where = replace(self._where, model=known[0])
-        for _ in range(_ATTEMPTS - 1):
+        for left in reversed(range(_ATTEMPTS)):
             try:
                 return await self._attempt(request)
             except _FieldRefused:
-                continue
-        return await self._attempt(request)
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def _send(self, request: Request) -> Reply:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
@@ -112,9 +111,13 @@ class Endpoint:
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
         error = read_error_body(answer.data)
         refusal = await self._refusal(answer, error, request)
-        if answer.status in (400, 422) and self._learn(body, error):
-            raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
-        raise refusal
+        learned = None
+        if answer.status in (400, 422):
+            learned = self._quirks.learn(body, error.all, error.param)
+        if learned is None:
+            raise refusal
+        _log.info("%s refuses %s: left out from now on", self._where.base_url, learned)
+        raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
 
     async def models(self) -> tuple[str, ...]:
         """The names that GET /models lists. Raises LMError where there is no such list."""
@@ -123,14 +126,14 @@ class Endpoint:
             raise refusal_of(answer.status, read_error_body(answer.data), self._where)
         try:
             listed = json.loads(answer.data)["data"]
-            return tuple(self._name(each["id"]) for each in listed[:_MOST_MODELS])
+            names = [str(each["id"]) for each in listed[:_MOST_MODELS]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
+        # Errors quote them: they are cut, and do not hold our key.
+        return tuple(self._scrub(name)[:_LONGEST_NAME] for name in names)
 
-    def _name(self, listed: object) -> str:
-        """A model's name as the server lists it: quoted in errors, so cut and without our key."""
-        name = str(listed)
-        return (name if self._where.key is None else self._where.key.scrub(name))[:_LONGEST_NAME]
+    def _scrub(self, text: str) -> str:
+        return text if self._where.key is None else self._where.key.scrub(text)
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
@@ -153,12 +156,7 @@ class Endpoint:
     async def __aenter__(self) -> Endpoint:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
@@ -171,16 +169,8 @@ class Endpoint:
             detail = str(error)
         else:
             # A server that echoes what it was sent must not bring the key into journal and report.
-            key = self._where.key
-            return reply if key is None else replace(reply, text=key.scrub(reply.text))
+            return replace(reply, text=self._scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
-
-    def _learn(self, body: Mapping[str, Any], error: ErrorBody) -> bool:
-        """Whether the refusal names a field to leave out from now on."""
-        name = self._quirks.learn(body, error.all, error.param)
-        if name is not None:
-            _log.info("%s refuses %s: left out from now on", self._where.base_url, name)
-        return name is not None
 
     async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
         if request.embeds and answer.status in _NO_SUCH_PLACE and "model" not in body.all.lower():
@@ -189,15 +179,13 @@ class Endpoint:
             return no_embeddings(f"{where} makes no embeddings (HTTP {answer.status})", named)
         unknown = body.code == "model_not_found"
         if unknown or (answer.status == 404 and "model" in body.all.lower()):
-            error: LMError = missing_model(self._where, await self._list_models())
+            try:
+                known = await self.models()
+            except LMError:
+                known = ()
+            error: LMError = missing_model(self._where, known)
         else:
             wait = read_retry_after(answer.headers.get("Retry-After"))
             error = refusal_of(answer.status, body, self._where, wait)
         error.role = request.role
         return error
-
-    async def _list_models(self) -> tuple[str, ...]:
-        try:
-            return await self.models()
-        except LMError:
-            return ()

@@ -1,9 +1,4 @@
-"""How many calls one address gets at once, when a call is tried again, and what stops all calls.
-
-`AdaptiveLimit` is halved when the address objects and grows while latency holds. `Retrying` is the
-one retry layer: take a slot, call, count what went wrong, wait, try again. All layers of one stack
-share a `StopSignal`.
-"""
+"""How many calls one address gets at once, when a call is tried again, and what stops all calls."""
 
 from __future__ import annotations
 
@@ -29,10 +24,9 @@ _SLACK = 2.0
 
 
 class AdaptiveLimit:
-    """A first-come first-served limit of calls in flight, between 1 and `maximum`.
+    """A first-come first-served limit of calls in flight, from `maximum` down to 1.
 
-    It starts at the maximum, since only the endpoint can say that this is too much. A 429 or 503
-    halves it, once per wave: what was already in flight when it was halved does not halve it again.
+    A 429 or 503 halves it, once per wave: calls in flight when it is halved do not halve it again.
     After each full window of answered calls it grows by a sixteenth of the maximum, if latency
     holds. A Retry-After keeps every new call waiting until then.
     """
@@ -61,7 +55,12 @@ class AdaptiveLimit:
         try:
             await place
         except asyncio.CancelledError:
-            self._give_up(place)
+            if place.done() and not place.cancelled():
+                self.release()  # the slot was granted in the moment of the cancellation: pass it on
+            else:
+                if place in self._waiting:
+                    self._waiting.remove(place)
+                self._wake()
             raise
         return self._clock()
 
@@ -86,7 +85,7 @@ class AdaptiveLimit:
         now = self._clock()
         if retry_after > 0:
             self._resume_at = max(self._resume_at, now + retry_after)
-            self._rearm()
+            self._wake()
         if started > self._cut_at:
             self._cut_at = now
             self._answered = 0
@@ -95,44 +94,22 @@ class AdaptiveLimit:
     def resume(self) -> None:
         """Forgets a Retry-After and wakes the calls that wait for it."""
         self._resume_at = 0.0
-        self._rearm()
+        self._wake()
 
     def _open(self) -> bool:
         return self.in_flight < self.current and self._clock() >= self._resume_at
 
     def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         while self._waiting and self._open():
             place = self._waiting.popleft()
             if not place.done():
                 self.in_flight += 1
                 place.set_result(None)
-        if not self._waiting:
-            self._disarm()
-        elif self._timer is None and self._clock() < self._resume_at:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._resume_at - self._clock(), self._time_up)
-
-    def _time_up(self) -> None:
-        self._timer = None
-        self._wake()
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _rearm(self) -> None:
-        self._disarm()
-        self._wake()
-
-    def _give_up(self, place: asyncio.Future[None]) -> None:
-        if place.done() and not place.cancelled():
-            # The slot was granted in the very moment of the cancellation: pass it on.
-            self.release()
-            return
-        if place in self._waiting:
-            self._waiting.remove(place)
-        self._wake()
+        if self._waiting and (left := self._resume_at - self._clock()) > 0.0:
+            self._timer = asyncio.get_running_loop().call_later(left, self._wake)
 
     def _holds(self) -> bool:
         holds = True
@@ -146,8 +123,7 @@ class AdaptiveLimit:
 
 
 class PerLoop(Generic[_T]):
-    """One _T for each event loop. The sync face runs every call in a loop of its own, and several
-    threads may be at it: none may touch what another's loop waits for."""
+    """One _T for each event loop: the sync face runs each call in a loop and thread of its own."""
 
     def __init__(self) -> None:
         self._held: dict[asyncio.AbstractEventLoop, _T] = {}
@@ -164,7 +140,6 @@ class PerLoop(Generic[_T]):
         return self._held.pop(asyncio.get_running_loop(), None)
 
     def everywhere(self) -> list[_T]:
-        """All loops' own."""
         return list(self._held.values())
 
     def orphans(self) -> list[_T]:
@@ -177,8 +152,8 @@ class PerLoop(Generic[_T]):
 class StopSignal:
     """Given by the error that every call which would start from then on raises; the first stays.
 
-    A call may wait long after its budget was reserved: for a slot of its endpoint, or between two
-    tries. It checks the signal again when that wait is over, and the signal ends the wait.
+    A call may wait long for a slot of its endpoint, or between two tries. The signal ends that
+    wait, and the call checks it again.
     """
 
     def __init__(self) -> None:
@@ -187,11 +162,9 @@ class StopSignal:
         self._asleep: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
-        """Raises the reason once the signal is given.
-
-        A fresh error each time: a shared one would gather everybody's traceback.
-        """
+        """Raises the reason once the signal is given."""
         if self._reason is not None:
+            # A fresh error each time: a shared one would gather every traceback.
             raise type(self._reason)(str(self._reason), hint=self._reason.hint)
 
     def give(self, reason: PcoError) -> None:
@@ -216,20 +189,13 @@ class StopSignal:
     async def sleep(self, seconds: float) -> None:
         """Waits as long, or until the signal is given; then raises its reason."""
         self.check()
-        place = asyncio.get_running_loop().create_future()
-        timer = place.get_loop().call_later(seconds, _wake, place)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asleep.add(place)
         try:
-            await place
+            await asyncio.wait((place,), timeout=seconds)
         finally:
-            timer.cancel()
             self._asleep.discard(place)
         self.check()
-
-
-def _wake(place: asyncio.Future[None]) -> None:
-    if not place.done():
-        place.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +217,10 @@ class Backoff:
 
 
 class Retrying:
-    """An LM that calls within a limit and tries retryable failures again, out of its slot.
+    """The one retry layer: take a slot, call, count what went wrong, free the slot, wait, retry.
 
-    Each incident is tallied when it happens, also those that a later try makes good. Once the stop
-    signal is given nothing is tried any more.
+    Each incident is tallied when it happens, also one that a later try repairs. Once the stop
+    signal is given no call is tried again.
     """
 
     def __init__(
@@ -309,6 +275,6 @@ class Retrying:
     def _may_retry(self, error: LMError, attempt: int) -> bool:
         if not error.retryable or error.retry_after > self._backoff.patience:
             return False
-        # Nobody ever answered at this address: more likely a wrong one than a restart.
+        # No call ever reached this address: more likely a wrong one than a restart.
         unreachable = isinstance(error, EndpointDown) and not self._reached
         return attempt < (min(1, self._backoff.retries) if unreachable else self._backoff.retries)

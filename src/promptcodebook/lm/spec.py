@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from promptcodebook.config import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
@@ -30,10 +30,6 @@ SMOLLM2 = "smollm2"
 _OPENAI = "https://api.openai.com/v1"
 
 
-def _no_params() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
@@ -45,7 +41,7 @@ class Spec:
     kind: SpecKind
     base_url: str = ""
     model: str = ""
-    params: Mapping[str, str] = field(default_factory=_no_params)
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
     key_names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -92,7 +88,12 @@ def _refuse_password(text: str) -> None:
 
 def _parse_url(text: str) -> Spec:
     address, _, model = text.partition("#")
-    parts = _split(address)
+    try:
+        parts = urlsplit(address)
+        _ = parts.port
+    except ValueError:
+        said = "cannot read the model's address: host or port is malformed"
+        raise ConfigError(said, hint=f"write {FORMS}") from None
     if parts.query:
         raise ConfigError(
             f"the address at {parts.netloc} contains a query after '?'",
@@ -101,22 +102,10 @@ def _parse_url(text: str) -> Spec:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
-    keys = ("PCO_API_KEY",)
-    if parts.hostname == "api.openai.com":
-        keys = ("PCO_API_KEY", "OPENAI_API_KEY")
+    openai = parts.hostname == "api.openai.com"
+    keys = ("PCO_API_KEY", "OPENAI_API_KEY") if openai else ("PCO_API_KEY",)
     base = f"{parts.scheme}://{parts.netloc}{path}"
     return Spec(text, "http", base, unquote(model), key_names=keys)
-
-
-def _split(address: str) -> SplitResult:
-    try:
-        parts = urlsplit(address)
-        _ = parts.port
-    except ValueError:
-        raise ConfigError(
-            "cannot read the model's address: host or port is malformed", hint=f"write {FORMS}"
-        ) from None
-    return parts
 
 
 def _require_name(text: str, name: str) -> str:
@@ -141,9 +130,8 @@ def _params(query: str) -> dict[str, str]:
 def _unknown(text: str) -> ConfigError:
     head = re.split(r"[/?#]", text, maxsplit=1)[0]
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
-        return ConfigError(
-            f"the model's address {text!r} lacks http://", hint=f"write http://{text}"
-        )
+        said = f"the model's address {text!r} lacks http://"
+        return ConfigError(said, hint=f"write http://{text}")
     known = ("openai", "litellm", "simulated", SMOLLM2)
     guess = "" if head in known else did_you_mean(head, known)
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
@@ -151,7 +139,7 @@ def _unknown(text: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What an endpoint is approached with: its key or keys, the variables they may come from, and
+    """What an endpoint is asked with: its key or keys, the variables they may come from, and
     headers that hold none."""
 
     key: ApiKey | None
@@ -173,40 +161,36 @@ def find_credentials(
     Raises ConfigError when such a variable is not set.
     """
     given = headers or {}
-    named = [(header, value[1:]) for header, value in given.items() if value.startswith("$")]
+    named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
         return Credentials(read_key(names, environment), tuple(names), given)
-    keys = [_header_key(header, variable, environment) for header, variable in named]
-    first = keys[0].with_others(keys[1:])
-    plain = {h: v for h, v in given.items() if not v.startswith("$")}
-    return Credentials(first, tuple(variable for _, variable in named), plain)
-
-
-def _header_key(header: str, variable: str, environment: Mapping[str, str] | None) -> ApiKey:
-    key = read_key([variable], environment, header)
-    if key is None:
-        raise ConfigError(
-            f"the header {header!r} takes its key from {variable}, which is not set",
-            hint=f"export {variable}=...",
-        )
-    return key
+    first: ApiKey | None = None
+    for header, variable in named.items():
+        key = read_key([variable], environment, header)
+        if key is None:
+            raise ConfigError(
+                f"the header {header!r} takes its key from {variable}, which is not set",
+                hint=f"export {variable}=...",
+            )
+        if first is None:
+            first = key
+        else:
+            first.add(key)
+    plain = {header: value for header, value in given.items() if header not in named}
+    return Credentials(first, tuple(named.values()), plain)
 
 
 class ApiKey:
-    """A key, the variable it came from and the header it goes into; `others` go along with it.
+    """A key and the variable it came from, with the header or headers that it is sent in.
 
-    Only `headers` gives them away.
+    Only `headers` reveals it.
     """
 
-    __slots__ = ("_others", "_value", "header", "name")
+    __slots__ = ("_sent", "name")
 
-    def __init__(
-        self, name: str, value: str, header: str = "Authorization", others: tuple[ApiKey, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
         self.name = name
-        self.header = header
-        self._value = value
-        self._others = others
+        self._sent = {header: value}
 
     def __repr__(self) -> str:
         return f"ApiKey({self.name})"
@@ -214,22 +198,21 @@ class ApiKey:
     def __reduce__(self) -> str:
         raise TypeError("a key is never written anywhere")
 
-    def with_others(self, others: Sequence[ApiKey]) -> ApiKey:
-        """The same key, with further ones that go along with it."""
-        return ApiKey(self.name, self._value, self.header, tuple(others))
+    def add(self, other: ApiKey) -> None:
+        """Sends the other key as well."""
+        self._sent |= other._sent
 
     def headers(self) -> dict[str, str]:
         """What is sent: a bearer token, or in a header of its own the key as it is."""
-        bearer = self.header.lower() == "authorization"
-        own = {self.header: f"Bearer {self._value}" if bearer else self._value}
-        for other in self._others:
-            own |= other.headers()
-        return own
+        return {
+            header: f"Bearer {value}" if header.lower() == "authorization" else value
+            for header, value in self._sent.items()
+        }
 
     def scrub(self, text: str) -> str:
         """The text without the keys, for what a server says back to us."""
-        for key in (self, *self._others):
-            text = text.replace(key._value, "***")
+        for value in self._sent.values():
+            text = text.replace(value, "***")
         return text
 
 
@@ -262,3 +245,34 @@ def providers() -> Mapping[str, Any]:
 def any_simulated(specs: Iterable[str]) -> bool:
     """Whether a simulated model is among them, in process or served: figures must say so."""
     return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}
+
+
+def require_keys(
+    specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
+) -> None:
+    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set.
+
+    `specs` maps each to its headers; one that brings its key in a header needs no other.
+    """
+    for text, headers in specs.items():
+        names = missing_key(text, headers.values(), environment)
+        if names:
+            raise ConfigError(
+                f"{text} needs a key, and {' or '.join(names)} is not set",
+                hint=f"export {names[0]}=...",
+            )
+
+
+def missing_key(
+    spec_text: str, header_values: Iterable[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The variables of which one should hold the spec's key and none does; () where no key is
+    missing, or where the address is not known to want one. ConfigError for a bad spec."""
+    env = os.environ if environment is None else environment
+    spec, names = parse_spec(spec_text, env), ()
+    if spec.kind == "litellm":
+        names = tuple(providers()["litellm"].get(spec.model.partition("/")[0], ()))
+    elif urlsplit(spec.base_url).hostname in providers()["hosts"]:
+        names = spec.key_names
+    given = any(env.get(name, "").strip() for name in names)
+    return () if given or any(value.startswith("$") for value in header_values) else names

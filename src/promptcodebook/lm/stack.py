@@ -1,10 +1,8 @@
 """The stack that every call passes, built from the configuration.
 
-From the top: `Roles` fills in model and sampling; then come the run's journal, the reply cache,
-`Dispatch` by model, and the `Endpoints` with one retry layer and one limit for each address. The
-budget is lowest: it admits each single request, and books it when it ends.
-
-The server's own token count is used unless it is impossible; then ours replaces it.
+From the top: `Roles` fills in model and sampling; then come the run's journal, the reply cache, and
+the models by spec, each behind the retries and the limit of its address. The budget is lowest: it
+admits each single request, and books it when it ends.
 """
 
 from __future__ import annotations
@@ -13,25 +11,25 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling, Usage
-from promptcodebook.config import Config, RoleSettings, fill_secrets
-from promptcodebook.errors import ConfigError, LMError, PcoError, StoreError
-from promptcodebook.incidents import Counts, Incident, Tally
+from promptcodebook.config import Config, RoleSettings, fill_secrets, secret_variables
+from promptcodebook.errors import (
+    ConfigError,
+    LMError,
+    MissingExtra,
+    PcoError,
+    StoreError,
+    import_part,
+)
+from promptcodebook.incidents import Counts, Incident, Tally, no_tally
 from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
-from promptcodebook.lm.connections import (
-    CallSettings,
-    Closes,
-    Endpoints,
-    InProcess,
-    LocalModels,
-    require_keys,
-)
-from promptcodebook.lm.limit import Backoff, StopSignal
-from promptcodebook.lm.spec import Spec, any_simulated
+from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
+from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
-from promptcodebook.lm.wire import byte_size, count_usage
+from promptcodebook.lm.wire import MOST_BYTES, byte_size, count_usage
 from promptcodebook.paths import reply_cache_path
 
 # The most bytes of text in one token (the longest runs of spaces are one token).
@@ -43,9 +41,9 @@ _TIMES, _BEYOND = 4, 4096
 class Attempted:
     """An LM whose every call is one attempt at `inner`, which makes one request and no more.
 
-    Raises BudgetReached where the attempt could pass the budget. An attempt that brings no reply is
-    booked by what became of it: lost ones at the most they can cost, refused ones as a call without
-    tokens, and one that reached no server not at all.
+    Raises BudgetReached where the attempt could pass the budget. A lost attempt is booked at the
+    most it can cost, a refused one as a call without tokens, one that reached no server not at all.
+    The server's own token count is used unless it is impossible; then ours replaces it.
     """
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
@@ -70,9 +68,14 @@ class Attempted:
         attempt = ledger.begin(request.role, most)
         try:
             reply = await self._inner(request)
-        except BaseException as error:
-            usage, lost = _toll(error, most)
-            ledger.end(attempt, usage, lost=lost)
+        except LMError as error:
+            ledger.end(attempt, most if error.lost else Usage(int(error.sent)), lost=error.lost)
+            raise
+        except PcoError:  # a wrong setting: nothing was sent
+            ledger.end(attempt, Usage())
+            raise
+        except BaseException:  # a cancelled call may have been paid for
+            ledger.end(attempt, most, lost=True)
             raise
         if reply.source != "live":
             ledger.end(attempt, Usage())
@@ -85,16 +88,6 @@ class Attempted:
         usage = replace(reply.usage, cost=self._gate.prices.cost(request.model, reply.usage))
         ledger.end(attempt, usage)
         return replace(reply, usage=usage)
-
-
-def _toll(error: BaseException, most: Usage) -> tuple[Usage, bool]:
-    """What an attempt without a reply is booked at, and whether it counts as lost."""
-    if isinstance(error, LMError):
-        if error.lost:
-            return most, True
-        return Usage(calls=int(error.sent)), False
-    # A wrong setting sent nothing; a cancelled call may have been paid for.
-    return (Usage(), False) if isinstance(error, PcoError) else (most, True)
 
 
 def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
@@ -114,12 +107,167 @@ def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
     )
 
 
-def _nowhere_else() -> Mapping[tuple[Role, str], str]:
-    return {}
+_LOCAL_AT_ONCE = 32
+"""Calls at once to a model of this process: more make each step longer and no step cheaper."""
+AT_ONCE = 64
+"""Calls in flight per address, unless said otherwise."""
+MODELS = "promptcodebook.models"
+"""The entry points that bring models to this process: `local` (a `LocalModels` when called), and
+`simulated` (an LM, given the name of a task, its data and a spec)."""
 
 
-def _no_time() -> float:
-    return 0.0
+class Closes(Protocol):
+    async def close(self) -> None: ...
+
+
+class LocalModels(Closes, Protocol):
+    """Models with their weights in this process."""
+
+    def connect(self, spec: Spec) -> LM: ...
+
+    async def identity(self, spec_text: str) -> str:
+        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
+        ...
+
+
+def local_models() -> LocalModels | None:
+    """The local models of this process, none of them loaded; None where their part is missing."""
+    try:
+        return import_part(MODELS, "local", "a local model", "local")()
+    except MissingExtra:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSettings:
+    """How calls go out. `private` = no error may quote what was sent; `simulated` and `local`
+    connect models of this process."""
+
+    timeout: float = 120.0
+    concurrency: int = AT_ONCE
+    backoff: Backoff = field(default_factory=Backoff)
+    most_bytes: int = MOST_BYTES
+    private: bool = False
+    simulated: Callable[[Spec], LM] | None = None
+    local: Callable[[Spec], LM] | None = None
+
+
+class Endpoints:
+    """Connects specs and closes what it connected. All models of one address share its limit.
+
+    `environment` is where keys come from; `around` is put around every single request.
+    """
+
+    def __init__(
+        self,
+        settings: CallSettings = CallSettings(),
+        *,
+        tally: Tally = no_tally,
+        environment: Mapping[str, str] | None = None,
+        stop: StopSignal | None = None,
+        around: Callable[[LM], LM] = lambda lm: lm,
+    ) -> None:
+        self._settings = settings
+        self._tally = tally
+        self._environment = os.environ if environment is None else environment
+        self._stop = stop or StopSignal()
+        self._stop.on_give(self._resume)
+        self._around = around
+        self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
+        self._open: list[Closes] = []
+
+    def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
+        """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
+        spec = parse_spec(spec_text, self._environment)
+        inner = _filled(self._inner(spec, headers or {}), self._environment)
+        backoff = self._settings.backoff
+        return Retrying(inner, lambda: self.limit_of(spec), backoff, self._tally, self._stop)
+
+    def limit_of(self, spec: Spec) -> AdaptiveLimit:
+        """The limit that all models at the spec's address share, in the loop that runs now."""
+        limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
+        limits.orphans()
+        most = self._settings.concurrency
+        if spec.kind == "local":
+            most = min(most, _LOCAL_AT_ONCE)
+        return limits.here(lambda: AdaptiveLimit(most))
+
+    def _resume(self) -> None:
+        for limits in self._limits.values():
+            for limit in limits.everywhere():
+                limit.resume()
+
+    def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
+        settings = self._settings
+        if spec.kind == "simulated":
+            if settings.simulated is None:
+                raise ConfigError(
+                    "there is no simulated model in this program", hint="pco lm serve simulated"
+                )
+            return self._around(settings.simulated(spec))
+        if spec.kind == "local":
+            if settings.local is None:
+                raise MissingExtra(f"the local model {spec}", "local")
+            return self._around(settings.local(spec))
+        found = find_credentials(spec.key_names, headers, self._environment)
+        if spec.kind == "litellm":
+            from promptcodebook.lm.litellm_client import LiteLLM
+
+            sent = found.all_headers()
+            return self._around(LiteLLM(spec.model, timeout=settings.timeout, headers=sent))
+        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
+        from promptcodebook.lm.endpoint import Endpoint
+
+        endpoint = Endpoint(
+            replace(spec, key_names=found.names),
+            found.key,
+            timeout=settings.timeout,
+            headers=found.headers,
+            most_bytes=settings.most_bytes,
+            private=settings.private,
+        )
+        endpoint.meter(self._around)
+        self._open.append(endpoint)
+        return endpoint
+
+    async def close(self) -> None:
+        """Closes every connection; an endpoint that is used again opens a new one."""
+        for endpoint in self._open:
+            await endpoint.close()
+
+    async def __aenter__(self) -> Endpoints:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
+    """`inner`, sent what the variables in the body fields hold. Nothing above it sees a secret, and
+    nothing that it says quotes one."""
+
+    async def call(request: Request) -> Reply:
+        extra = request.sampling.extra
+        variables = secret_variables(extra) if extra else ()
+        if not variables:
+            return await inner(request)
+        secrets = [environment[name[1:]].strip() for name in variables]
+
+        def scrub(text: str) -> str:
+            for secret in secrets:
+                text = text.replace(secret, "***")
+            return text
+
+        sampling = replace(request.sampling, extra=fill_secrets(extra, environment))
+        try:
+            reply = await inner(replace(request, sampling=sampling))
+        except LMError as error:
+            error.args = tuple(scrub(str(arg)) for arg in error.args)
+            error.hint = scrub(error.hint)
+            raise
+        return replace(reply, text=scrub(reply.text))
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -130,7 +278,6 @@ class Supplies:
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
     local: LocalModels | None = None
-    """The models whose weights are in this process."""
     closes: Closes | None = None
     """What is closed together with the models, if anything."""
     log: ReplyLog | None = None
@@ -138,16 +285,15 @@ class Supplies:
     """Opens a journal for replies that cost something, and that nothing else would keep."""
     ledger: Ledger | None = None
     tally: Tally | None = None
-    elapsed: Callable[[], float] | None = None
-    models_then: Mapping[tuple[Role, str], str] = field(default_factory=_nowhere_else)
+    elapsed: Callable[[], float] = lambda: 0.0
+    models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
     """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
     """Whether what is sent is real people's, so that no error may quote it."""
 
     @classmethod
     def of_one_budget(cls) -> Supplies:
-        """An empty ledger and a clock that begins now: all that is built with them keeps within
-        one budget together."""
+        """An empty ledger and a clock that begins now: all that is built with them shares them."""
         began = time.monotonic()
         return cls(ledger=Ledger(), elapsed=lambda: time.monotonic() - began)
 
@@ -161,63 +307,58 @@ class Models:
     tally: Tally
     ledger: Ledger
     budget: BudgetGate
-    _endpoints: Endpoints
-    _dispatch: Dispatch
-    _cache: Cache | None
     keeps: bool
     """Whether work that is stopped finds its replies again."""
-    _closes: Closes | None = None
+    _endpoints: Endpoints
+    _by_spec: dict[str, LM]
+    _cache: Cache | None
+    _closes: Closes | None
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
         """Raises ConfigError for a bad spec, a key that a provider wants and that is not set, or a
         money budget over an unknown price."""
-        tally = supplies.tally or Counts()
-        ledger = supplies.ledger or Ledger()
-        local = supplies.local
-        stop = StopSignal()
-        specs = specs_of(config)
-        if supplies.own is None:
+        tally, ledger = supplies.tally or Counts(), supplies.ledger or Ledger()
+        own, local, stop, specs = supplies.own, supplies.local, StopSignal(), specs_of(config)
+        if own is None:
             require_keys(specs)
             # Refuse a body field whose environment variable is not set.
             for role in ROLES:
                 if role in config.roles and not simulated_here([config.model_of(role)]):
                     fill_secrets(config.roles[role].extra, os.environ)
-        prices, elapsed = PriceTable(config.prices), supplies.elapsed or _no_time
-        budget = BudgetGate(config.budget, prices, ledger, elapsed, stop)
+        prices = PriceTable(config.prices)
+        budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
         budget.check_prices(specs)
 
         def around(lm: LM) -> LM:
             return Attempted(lm, budget, tally)
 
-        most_bytes, backoff = int(config.max_reply_mb * 1e6), Backoff(config.retries)
         settings = CallSettings(
-            config.timeout, config.concurrency, backoff, most_bytes, supplies.private
+            config.timeout,
+            config.concurrency,
+            Backoff(config.retries),
+            int(config.max_reply_mb * 1e6),
+            supplies.private,
+            supplies.simulated,
+            None if local is None else local.connect,
         )
-        endpoints = Endpoints(
-            settings,
-            tally=tally,
-            here=InProcess(supplies.simulated, None if local is None else local.connect),
-            stop=stop,
-            around=around,
-        )
-        own = None if supplies.own is None else around(supplies.own)
-        dispatch = Dispatch({s: own or endpoints.connect(s, h) for s, h in specs.items()})
-        inner: LM = dispatch
-        cache = None
-        if config.cache and supplies.own is None and not simulated_here(specs):
-            identity = nothing_more if local is None else local.identity
-            inner = cache = Cache(inner, reply_cache_path(), tally, identity)
-        log = supplies.log
-        if supplies.spare and not (cache or supplies.own or simulated_here(specs)):
-            log = log or supplies.spare()
+        endpoints = Endpoints(settings, tally=tally, stop=stop, around=around)
+        one = None if own is None else around(own)
+        by_spec = {s: one or endpoints.connect(s, headers) for s, headers in specs.items()}
+        inner = dispatch(by_spec)
+        cache, log = None, supplies.log
+        if own is None and not simulated_here(specs):
+            if config.cache:
+                identity = nothing_more if local is None else local.identity
+                inner = cache = Cache(inner, reply_cache_path(), tally, identity)
+            elif supplies.spare:
+                log = log or supplies.spare()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
-        ask = Ask(roles, tally)
         keeps = cache is not None or log is not None
-        stack = (roles, ask, tally, ledger, budget, endpoints, dispatch, cache, keeps)
-        return cls(*stack, supplies.closes)
+        watched = (roles, Ask(roles, tally), tally, ledger, budget, keeps)
+        return cls(*watched, endpoints, by_spec, cache, supplies.closes)
 
     def by_role(self) -> dict[Role, str]:
         """The model of every role."""
@@ -226,7 +367,7 @@ class Models:
     def connect(self, spec: str) -> None:
         """One more model, for requests that name it themselves; they take the same way, through
         journal, cache, budget and meter. Raises ConfigError or MissingExtra."""
-        self._dispatch.add(spec, self._endpoints.connect(spec))
+        self._by_spec.setdefault(spec, self._endpoints.connect(spec))
 
     @property
     def simulated(self) -> bool:
@@ -280,19 +421,23 @@ _READ = Sampling(max_tokens=0)
 
 
 class Roles:
-    """Fills `model` and `sampling` by role, unless the request has its own; greedy means
-    temperature 0.
+    """Fills `model` and `sampling` by role, unless the request has its own.
 
-    At temperature 0 the sample is set to 0 and top_p left out, so that equal greedy requests share
-    one key wherever they come from. An embedding is not drawn at all.
+    At temperature 0, as greedy requests have it, the sample is 0 and top_p left out: equal greedy
+    requests share one key wherever they come from. An embedding is not drawn at all.
     """
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
-        known: dict[Role, RoleSettings] = {r: settings.get(r, RoleSettings()) for r in ROLES}
-        self._models = {role: each.model or default_model for role, each in known.items()}
-        self._drawn = {role: _sampling(each) for role, each in known.items()}
-        self._greedy = {role: _greedy(each) for role, each in self._drawn.items()}
+        self._models: dict[Role, str] = {}
+        self._drawn: dict[tuple[Role, bool], Sampling] = {}
+        for role in ROLES:
+            each = settings.get(role, RoleSettings())
+            drawn = Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
+            greedy = replace(drawn, temperature=0.0, top_p=None)
+            self._models[role] = each.model or default_model
+            self._drawn[role, True] = greedy
+            self._drawn[role, False] = greedy if each.temperature == 0 else drawn
 
     def model_of(self, role: Role) -> str:
         """The full spec of the role's model."""
@@ -300,43 +445,27 @@ class Roles:
 
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
         """How the role's replies are drawn."""
-        return (self._greedy if greedy else self._drawn)[role]
+        return self._drawn[role, greedy]
 
     async def __call__(self, request: Request) -> Reply:
-        role = request.role
         sampling = _READ if request.embeds else request.sampling
         if sampling == Sampling():
-            sampling = self.sampling_of(role, request.greedy)
+            sampling = self.sampling_of(request.role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
-        model = request.model or self._models[role]
-        filled = replace(request, model=model, sampling=sampling, sample=sample)
-        return await self._inner(filled)
+        model = request.model or self._models[request.role]
+        return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
 
 
-def _sampling(each: RoleSettings) -> Sampling:
-    drawn = Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
-    return _greedy(drawn) if each.temperature == 0 else drawn
-
-
-def _greedy(sampling: Sampling) -> Sampling:
-    return replace(sampling, temperature=0.0, top_p=None)
-
-
-class Dispatch:
+def dispatch(by_spec: Mapping[str, LM]) -> LM:
     """An LM over several, by `request.model` (a full spec)."""
 
-    def __init__(self, table: Mapping[str, LM]) -> None:
-        self._table = dict(table)
-
-    def add(self, spec: str, lm: LM) -> None:
-        """From now on; a spec that is there already keeps its LM."""
-        self._table.setdefault(spec, lm)
-
-    async def __call__(self, request: Request) -> Reply:
-        lm = self._table.get(request.model)
+    async def call(request: Request) -> Reply:
+        lm = by_spec.get(request.model)
         if lm is None:
             raise ConfigError(
                 f"no endpoint is connected for model {request.model!r} (role {request.role})",
-                hint=f"connected: {', '.join(self._table) or 'none'}",
+                hint=f"connected: {', '.join(by_spec) or 'none'}",
             )
         return await lm(request)
+
+    return call

@@ -1,33 +1,31 @@
 """Replies as typed values: requested by schema, found in the text, requested again once, or an
 error.
 
-The schema bounds what it asks for, so that the longest reply fits into its role's `max_tokens` (at
-three characters a token). Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is
-an index, and one unreadable field does not cost the others.
-
-Incidents: MALFORMED (not strictly the JSON requested), TRUNCATED (cut at its cap before a value was
-complete; never also malformed), FAULTY (a value of the right form that cannot be used, such as a
-route of the wrong length), REPAIRED, REASKED and PARSE_FAILED. A reply counts once, when it is paid
-for, and not again when a journal or a cache returns it.
+Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
+unreadable field does not cost the others. Incidents of a reply count once, when it is paid for, and
+not again when a journal or a cache returns it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Generic, TypeVar, cast
+from typing import Annotated, Any, Generic, SupportsIndex, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import LMError, ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.extraction import Extraction, read, strip_think
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.randomness import keyed_int
+from promptcodebook.text import strip_fence
 
 T = TypeVar("T", bound=BaseModel)
+V = TypeVar("V")
 _CUT = "it was cut at its length limit; answer more briefly"
 # How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
 _QUOTED = 4000
@@ -54,6 +52,16 @@ class TextAnswer:
     fault: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Try(Generic[V]):
+    """One reply and what was read from it; `complaint` says what to ask for again."""
+
+    reply: Reply
+    value: V | None
+    complaint: str | None = None
+    repaired: bool = False
+
+
 class Ask:
     """Asks a model for text or for a typed value."""
 
@@ -70,34 +78,23 @@ class Ask:
     ) -> TextAnswer:
         """The reply's text; `truncated` is reported and counted, and the caller judges it.
 
-        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong;
-        what is still wrong comes back with its fault.
+        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong.
         """
-        first, reply = await self._text(request, fault)
-        if first.fault is None:
-            return first
-        self._count(Incident.REASKED, reply)
-        try:
-            again = _reask(request, reply, first.fault, "the text that was asked for")
-            second, _ = await self._text(again, fault)
-        except LMError:
-            # The longer request may not fit where the first did: keep what we hold.
-            return first
-        return replace(second, usage=first.usage + second.usage)
 
-    async def _text(
-        self, request: Request, fault: Callable[[str], str | None] | None
-    ) -> tuple[TextAnswer, Reply]:
-        reply = await self._lm(request)
-        text, truncated = strip_think(reply.text), reply.finish == "length"
-        wrong = None
-        if truncated:
-            self._count(Incident.TRUNCATED, reply)
-        if fault is not None:
-            wrong = _CUT if truncated else fault(text)
-            if wrong is not None and not truncated:
+        async def once(request: Request) -> _Try[str]:
+            reply = await self._lm(request)
+            text, cut, wrong = strip_think(reply.text), reply.finish == "length", None
+            if cut:
+                self._count(Incident.TRUNCATED, reply)
+            if fault is not None:
+                wrong = _CUT if cut else fault(text)
+            if wrong is not None and not cut:
                 self._count(Incident.FAULTY, reply)
-        return TextAnswer(text, truncated, reply.usage, wrong), reply
+            return _Try(reply, text, wrong)
+
+        tried, usage, _ = await self._twice(request, once, "the text that was asked for")
+        cut = tried.reply.finish == "length"
+        return TextAnswer(tried.value or "", cut, usage, tried.complaint)
 
     async def typed(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
@@ -109,90 +106,71 @@ class Ask:
         """
         if request.schema is None:
             request = replace(request, schema=schema_of(shape))
-        first = await self._try(request, shape, fault)
-        if first.complaint is None and first.extraction.value is not None:
-            return Answer(
-                first.extraction.value, repaired=first.extraction.repaired, usage=first.reply.usage
-            )
+
+        async def once(request: Request) -> _Try[T]:
+            reply = await self._lm(request)
+            cut = reply.finish == "length"
+            found = await extract(reply.text, shape, cut=cut)
+            if found.value is None and cut:
+                self._count(Incident.TRUNCATED, reply)
+            elif not found.strict:
+                self._count(Incident.MALFORMED, reply)
+            if found.repaired:
+                self._count(Incident.REPAIRED, reply)
+            if found.value is None:
+                return _Try(reply, None, _CUT if cut else found.fault)
+            wrong = None if fault is None else fault(found.value)
+            if wrong is not None:
+                self._count(Incident.FAULTY, reply)
+            return _Try(reply, found.value, wrong, found.repaired)
+
+        tried, usage, reasked = await self._twice(request, once, "the corrected JSON object")
+        if tried.value is None:
+            raise self._failure(request, tried, usage)
+        return Answer(tried.value, reasked, tried.repaired, tried.complaint, usage)
+
+    async def _twice(
+        self, request: Request, once: Callable[[Request], Awaitable[_Try[V]]], wanted: str
+    ) -> tuple[_Try[V], Usage, bool]:
+        """The best of at most two tries, what they took, and whether there were two."""
+        first = await once(request)
+        if first.complaint is None:
+            return first, first.reply.usage, False
         self._count(Incident.REASKED, first.reply)
         try:
-            again = _reask(request, first.reply, first.complaint, "the corrected JSON object")
-            second = await self._try(again, shape, fault)
+            second = await once(_reask(request, first.reply, first.complaint, wanted))
         except LMError:
             # The longer request may not fit where the first did: keep what we hold.
-            if first.extraction.value is None:
+            if first.value is None:
                 raise
-            return _answer_of(first, first.reply.usage)
-        usage = first.reply.usage + second.reply.usage
-        for each in (second, first):
-            if each.extraction.value is not None:
-                return _answer_of(each, usage)
-        error = self._failure(request, second)
-        error.usage = usage
-        raise error
+            return first, first.reply.usage, True
+        best = first if second.value is None and first.value is not None else second
+        return best, first.reply.usage + second.reply.usage, True
 
-    async def _try(
-        self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None
-    ) -> _Try[T]:
-        reply = await self._lm(request)
-        cut = reply.finish == "length"
-        extraction = await read(reply.text, shape, cut)
-        if extraction.value is None and cut:
-            self._count(Incident.TRUNCATED, reply)
-        elif not extraction.strict:
-            self._count(Incident.MALFORMED, reply)
-        if extraction.repaired:
-            self._count(Incident.REPAIRED, reply)
-        wrong = (
-            fault(extraction.value) if fault is not None and extraction.value is not None else None
-        )
-        if wrong is not None:
-            self._count(Incident.FAULTY, reply)
-        return _Try(reply, extraction, wrong)
-
-    def _failure(self, request: Request, last: _Try[T]) -> LMError:
+    def _failure(self, request: Request, last: _Try[Any], usage: Usage) -> LMError:
         asked = request.schema.name if request.schema is not None else "value"
         where = f"{request.role} reply of {request.model or 'the model'}"
-        if last.cut:
-            return TruncatedReply(
+        error: LMError
+        if last.reply.finish == "length":
+            error = TruncatedReply(
                 f"the {where} was cut at its length cap twice, before its {asked} was complete",
                 hint=f"raise roles.{request.role}.max_tokens",
                 role=request.role,
                 model=request.model,
             )
-        self._count(Incident.PARSE_FAILED, last.reply)
-        return ParseError(
-            f"the {where} never became a {asked}: {last.extraction.fault}",
-            hint="pco doctor shows whether the endpoint enforces schemas",
-            role=request.role,
-            model=request.model,
-        )
+        else:
+            self._count(Incident.PARSE_FAILED, last.reply)
+            error = ParseError(
+                f"the {where} never became a {asked}: {last.complaint}",
+                hint="pco doctor shows whether the endpoint enforces schemas",
+                role=request.role,
+                model=request.model,
+            )
+        error.usage = usage
+        return error
 
 
-@dataclass(frozen=True, slots=True)
-class _Try(Generic[T]):
-    reply: Reply
-    extraction: Extraction[T]
-    fault: str | None
-
-    @property
-    def cut(self) -> bool:
-        return self.extraction.value is None and self.reply.finish == "length"
-
-    @property
-    def complaint(self) -> str | None:
-        if self.cut:
-            return _CUT
-        return self.fault if self.extraction.value is not None else self.extraction.fault
-
-
-def _answer_of(tried: _Try[T], usage: Usage) -> Answer[T]:
-    value = tried.extraction.value
-    assert value is not None
-    return Answer(value, True, tried.extraction.repaired, tried.fault, usage)
-
-
-def _reask(request: Request, reply: Reply, complaint: str | None, wanted: str) -> Request:
+def _reask(request: Request, reply: Reply, complaint: str, wanted: str) -> Request:
     quote = strip_think(reply.text)[:_QUOTED] or "(empty)"
     ask = (
         f"Your reply cannot be used: {complaint}. "
@@ -202,6 +180,208 @@ def _reask(request: Request, reply: Reply, complaint: str | None, wanted: str) -
     sample = keyed_int("reask", request.sample)
     return replace(request, messages=turns, sample=sample)
 
+
+# A value in a text: strip its thoughts, find its JSON, repair it where it is broken.
+
+_OPEN = "<think>"
+_CLOSE = "</think>"
+THOUGHT = "think>"
+"""What every text with thoughts in it contains."""
+# An object may start at any brace; past this many the text is not an answer but noise.
+_MAX_STARTS = 500
+# The most characters in which a value with words around it is searched: no answer is longer.
+_MAX_SEARCHED = 200_000
+# Repair is quadratic on noise. What a model broke takes 2 to 10 steps a character.
+_MAX_REPAIRED = 50_000
+_STEPS, _STEPS_EACH, _MAX_STEPS = 10_000, 30, 120_000
+# Longer replies that are not plain JSON are read in a thread, so that other calls continue.
+_QUICK = 2000
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+# Nothing in it is tried twice: a tower of thoughts is read in one pass.
+_THOUGHTS = re.compile(r"\s*+(?:(?><think>.*?</think>)\s*+)*+", re.DOTALL)
+# A wrapper or two around the value is common; a tower of them is not an answer.
+_MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction(Generic[T]):
+    """`strict` = the text was the value and nothing else; `fault` says why `value` is None."""
+
+    value: T | None
+    strict: bool = False
+    repaired: bool = False
+    fault: str = ""
+
+
+async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
+    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired.
+
+    The work is bounded, whatever the text; the same text always gives the same value.
+    """
+    found = _strict(text, shape)
+    if found.strict:
+        return found
+    if len(text) <= _QUICK:
+        return _search(text, shape, cut, found.fault)
+    return await asyncio.to_thread(_search, text, shape, cut, found.fault)
+
+
+def _strict(text: str, shape: type[T]) -> Extraction[T]:
+    """The value of a text that is that value alone, but for a fence and thoughts."""
+    fault = ""
+    # The whole text first: a value may well speak of thoughts in one of its strings.
+    for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
+        try:
+            return Extraction(shape.model_validate_json(_whole(candidate)), strict=True)
+        except ValidationError as error:
+            fault = _readable(error)
+    return Extraction(None, fault=fault)
+
+
+def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
+    """The value somewhere in the text, or the one that it becomes when it is repaired."""
+    body = strip_think(text)
+    if len(body) > _MAX_SEARCHED:
+        return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
+    value = _last_valid(_objects(body), shape)
+    if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
+        # The marker may be part of one of the value's strings: then it ended no thoughts.
+        value = _last_valid(_objects(text, around=_CLOSE), shape)
+    if value is None and not cut:
+        value = _repair(body, shape)
+        if value is not None:
+            return Extraction(value, repaired=True)
+    return Extraction(value, fault="" if value is not None else fault)
+
+
+def strip_think(text: str) -> str:
+    """The text without its leading thoughts, closed or (then all is thought) never closed."""
+    leading = _THOUGHTS.match(text)
+    at = leading.end() if leading is not None else 0
+    if text.startswith(_OPEN, at):
+        return ""
+    # Templates that open the block for the model leave only its end in the reply.
+    close = text.find(_CLOSE, at)
+    if close >= 0 and text.find(_OPEN, at, close) < 0:
+        at = close + len(_CLOSE)
+    return text[at:].strip()
+
+
+def _whole(text: str) -> str:
+    """The text with half surrogate pairs marked as lost: no JSON may hold them."""
+    return text if text.isascii() else _HALF_PAIR.sub("\ufffd", text)
+
+
+def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
+    values = (_valid(tree, shape) for tree in reversed(list(trees)))
+    return next((value for value in values if value is not None), None)
+
+
+def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
+    """Every outermost JSON object that has `around` in its text and those inside it, by start."""
+    decoder = json.JSONDecoder()
+    at = body.find("{")
+    for _ in range(_MAX_STARTS):
+        if at < 0:
+            return
+        try:
+            tree, end = decoder.raw_decode(body, at)
+        except (ValueError, RecursionError):  # also numbers too long to read
+            end = at + 1
+        else:
+            if around in body[at:end]:
+                yield from _nested(tree)
+        at = body.find("{", end)
+
+
+def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
+    # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(tree, dict):
+        for value in cast("dict[str, Any]", tree).values():
+            yield from _nested(value, depth + 1)
+        yield cast("dict[str, Any]", tree)
+    elif isinstance(tree, list):
+        for value in cast("list[Any]", tree):
+            yield from _nested(value, depth + 1)
+
+
+def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
+    # A shape whose fields all have defaults would take any object: ask for one known field.
+    fields = shape.model_fields
+    names = set(fields) | {f.alias for f in fields.values() if f.alias}
+    if names and names.isdisjoint(tree):
+        return None
+    try:
+        # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
+        return shape.model_validate_json(_whole(json.dumps(tree, ensure_ascii=False)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _repair(body: str, shape: type[T]) -> T | None:
+    start = body.find("{")
+    if start < 0 or len(body) - start > _MAX_REPAIRED:
+        return None
+    import json_repair
+
+    most = min(_MAX_STEPS, _STEPS + _STEPS_EACH * (len(body) - start))
+    try:
+        metered = _Metered.of(body[start:], [most])
+        tree = cast("object", json_repair.loads(metered, skip_json_loads=True))
+    except (ValueError, RecursionError, _TooMuchWork):
+        return None
+    return _last_valid(_nested(tree), shape)
+
+
+class _TooMuchWork(Exception):
+    """The text was looked at more often than any repair needs."""
+
+
+class _Metered(str):
+    """A text that counts how often the repair looks at it, and raises when that is too often.
+
+    It counts steps, not seconds: the result must not depend on the machine.
+    """
+
+    __slots__ = ("_left",)
+    _left: list[int]
+
+    @classmethod
+    def of(cls, text: str, left: list[int]) -> _Metered:
+        """`left` holds the steps left, shared by all texts that are made from this one."""
+        metered = cls(text)
+        metered._left = left
+        return metered
+
+    def _pay(self, characters: int) -> None:
+        # Copying is quick, but not free.
+        self._left[0] -= 1 + (characters >> 5)
+        if self._left[0] < 0:
+            raise _TooMuchWork
+
+    def __getitem__(self, at: SupportsIndex | slice) -> str:
+        found = super().__getitem__(at)
+        self._pay(len(found))
+        return _Metered.of(found, self._left) if isinstance(at, slice) else found
+
+    def __add__(self, other: str) -> str:
+        self._pay(len(self))
+        return _Metered.of(super().__add__(other), self._left)
+
+
+def _readable(error: ValidationError) -> str:
+    faults: list[str] = []
+    for each in error.errors(include_url=False, include_input=False)[:3]:
+        if each["type"] == "json_invalid":
+            return "it is not valid JSON"
+        where = ".".join(str(part) for part in each["loc"])
+        faults.append(f"{where}: {each['msg']}" if where else each["msg"])
+    return "; ".join(faults)
+
+
+# What a field of a reply may look like, and still be read.
 
 _LONGEST = 4000
 """Characters of a text that are read; a schema asks for far fewer."""
@@ -241,7 +421,7 @@ def bounded(characters: int) -> Any:
 
 
 def read_text(value: object) -> str:
-    """A text however it is given: a list's or an object's texts in a row, '' for what says none."""
+    """A text in any form: a list's or an object's texts in a row, '' for what says none."""
     text = _text(value, 0)[:_LONGEST].strip()
     return "" if _NOTHING.fullmatch(text.rstrip(".!")) else text
 
@@ -255,8 +435,8 @@ def _text(value: object, depth: int) -> str:
             return " ".join(filter(None, items))
         case dict() if depth < _DEPTH:
             pairs = list(cast("dict[str, object]", value).items())[:_MOST]
-            told = ((key, _text(each, depth + 1)) for key, each in pairs)
-            return " ".join(f"{key}: {each}" for key, each in told if each)
+            texts = ((key, _text(each, depth + 1)) for key, each in pairs)
+            return " ".join(f"{key}: {each}" for key, each in texts if each)
         case int() | float() if not isinstance(value, bool) and abs(value) < _LARGEST:
             return str(value)
         case _:
@@ -268,8 +448,6 @@ def read_number(value: object) -> float:
 
     Raises ValueError for anything else.
     """
-    if isinstance(value, bool) or value is None:
-        raise ValueError("it is not a number")
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)
@@ -277,10 +455,9 @@ def read_number(value: object) -> float:
             return float(fraction[1]) / float(fraction[2])
         share = text.removesuffix("%").strip()
         plain = re.sub(r"\A(-?\d+),(\d+)\Z", r"\1.\2", share)
-        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain) is None:
-            raise ValueError("it is not a number")
-        return float(plain) / (100.0 if share != text else 1.0)
-    if isinstance(value, int | float) and abs(value) < _LARGEST:
+        if re.fullmatch(rf"-?(?:{_NUMBER}|\.\d{{1,30}})", plain):
+            return float(plain) / (100.0 if share != text else 1.0)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return float(value)
     raise ValueError("it is not a number")
 

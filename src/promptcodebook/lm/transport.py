@@ -1,9 +1,7 @@
 """One pooled HTTP session to one address: it reads a reply whole or in pieces.
 
 It follows no redirects, so the key reaches no other host. It reads bodies up to a limit, counted
-after decompression. Every failure becomes one of the LMErrors: the endpoint refused (`refusal_of`),
-does not know the model (`missing_model`), or sent nothing readable (`fault_of`). None of them ever
-quotes the key.
+after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
 """
 
 from __future__ import annotations
@@ -53,13 +51,28 @@ _NO_CREDIT = (
     "credit_balance_too_low",
 )
 _NO_CREDIT_SAID = ("insufficient balance", "credit balance is too low", "insufficient credits")
+_LOOK = "look at the server's own log"
+_FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
+    Incident.REFUSED_CONNECTION: (
+        EndpointDown,
+        "nothing answers at {at}",
+        "start the server, or correct its address: {doctor}",
+    ),
+    Incident.TIMEOUT: (
+        CallTimeout,
+        "{at} did not answer in time",
+        "raise timeout in pco.toml, or lower concurrency",
+    ),
+    Incident.DROPPED: (ServerFault, "{at} broke the connection in the middle of a call", _LOOK),
+    Incident.MALFORMED_BODY: (ServerFault, "{at} sent a body that is not a chat completion", _LOOK),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """Whom errors are about: the endpoint, the model asked for, the key if one was sent.
+    """What errors are about: the endpoint, the model asked for, the key if one was sent.
 
-    `private` = what is sent there is real people's: servers like to quote what they refuse.
+    `private` = what is sent there is real people's, and servers like to quote what they refuse.
     """
 
     base_url: str
@@ -70,12 +83,10 @@ class ModelAddress:
 
     @property
     def doctor(self) -> str:
-        """The command that looks at this endpoint."""
         return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
 
     def clean(self, text: str) -> str:
-        """A server's words, without our key and cut to a readable length; none of them where they
-        may quote private data."""
+        """A server's words, short and without our key; none where they may quote private data."""
         if self.private:
             return f"withheld, since the data are private: {len(text)} characters" if text else ""
         flat = " ".join(text.split())
@@ -86,31 +97,34 @@ class ModelAddress:
 def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 0.0) -> LMError:
     """The error for an HTTP status that is not 200; `wait` = the Retry-After in seconds."""
     quote = where.clean(body.message)
-    what = f"{where.base_url} answered {status}" + (f": {quote}" if quote else "")
-    error: LMError
+    quoted = f": {quote}" if quote else ""
+    what = f"{where.base_url} answered {status}{quoted}"
+    kind: type[LMError] = RequestRefused
     if _is_empty(status, body):
-        error = NoCredit(
-            f"the account at {where.base_url} has no credit left" + (f": {quote}" if quote else ""),
-            hint=_credit_hint(where),
-            model=where.model,
-        )
+        kind, what = NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
+        other = f", or put another key into {where.key.name}" if where.key is not None else ""
+        hint = f"top up the account{other}; then continue from here"
     elif status in (429, 503):
-        error = RateLimited(what, hint="lower concurrency in pco.toml, or wait", model=where.model)
-        error.incident = Incident.RATE_LIMITED if status == 429 else Incident.UNAVAILABLE
+        kind, hint = RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
-        error = ServerFault(what, hint="look at the server's own log", model=where.model)
-        error.lost = status >= 500
+        kind, hint = ServerFault, _LOOK
     elif status in (401, 403):
-        error = AuthRefused(what, hint=_key_hint(where), model=where.model)
+        kind, hint = AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
-        error = RequestRefused(
-            f"{where.base_url} redirects elsewhere; the key is not sent there",
-            hint="name the final address in --lm",
-            model=where.model,
-        )
+        what = f"{where.base_url} redirects elsewhere; the key is not sent there"
+        hint = "name the final address in --lm"
+    elif status == 413:
+        hint = "the request is too large for this server"
+    elif status in (404, 405):
+        hint = f"does the address end where the API begins (often /v1)? {where.doctor}"
     else:
-        error = RequestRefused(what, hint=_request_hint(status, where), model=where.model)
+        hint = f"{where.doctor} shows what this endpoint accepts"
+    error = kind(what, hint=hint, model=where.model)
     error.retry_after = wait
+    if kind is RateLimited and status == 503:
+        error.incident = Incident.UNAVAILABLE
+    elif kind is ServerFault:
+        error.lost = status >= 500
     return error
 
 
@@ -121,11 +135,6 @@ def _is_empty(status: int, body: ErrorBody) -> bool:
     return status in (400, 403, 429) and any(said in low for said in _NO_CREDIT_SAID)
 
 
-def _credit_hint(where: ModelAddress) -> str:
-    other = f", or put another key into {where.key.name}" if where.key is not None else ""
-    return f"top up the account{other}; then continue from here"
-
-
 def _key_hint(where: ModelAddress) -> str:
     if where.key is not None:
         return f"the key in {where.key.name} was refused: set another one"
@@ -134,16 +143,8 @@ def _key_hint(where: ModelAddress) -> str:
     return f"no key was sent: export {' or '.join(where.key_names)}=..."
 
 
-def _request_hint(status: int, where: ModelAddress) -> str:
-    if status == 413:
-        return "the request is too large for this server"
-    if status in (404, 405):
-        return f"does the address end where the API begins (often /v1)? {where.doctor}"
-    return f"{where.doctor} shows what this endpoint accepts"
-
-
 def no_embeddings(what: str, request: Request) -> RequestRefused:
-    """That there are none where they were asked for, and what to set instead."""
+    """The error where embeddings were asked for and there are none; says what to set instead."""
     return RequestRefused(
         what,
         hint="router.features = 'words', or name a model that does in roles.encoder.model",
@@ -155,47 +156,24 @@ def no_embeddings(what: str, request: Request) -> RequestRefused:
 def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
     """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
-    guess = did_you_mean(name, known)
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
     return ModelNotFound(
-        f"{where.base_url} does not know the model {name!r}{guess}",
+        f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}",
         hint=f"name one that it lists: {listed}" if listed else where.doctor,
         model=where.model,
     )
 
 
-def fault_of(kind: Incident, where: ModelAddress, detail: str = "") -> LMError:
+def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:
     """The error for a call without a usable HTTP answer.
 
-    `kind` is REFUSED_CONNECTION, TIMEOUT, DROPPED or MALFORMED_BODY.
+    `incident` is REFUSED_CONNECTION, TIMEOUT, DROPPED or MALFORMED_BODY.
     """
+    kind, what, hint = _FAULTS[incident]
     about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words
-    error: LMError
-    if kind is Incident.REFUSED_CONNECTION:
-        error = EndpointDown(
-            f"nothing answers at {where.base_url}{about}",
-            hint=f"start the server, or correct its address: {where.doctor}",
-            model=where.model,
-        )
-    elif kind is Incident.TIMEOUT:
-        error = CallTimeout(
-            f"{where.base_url} did not answer in time{about}",
-            hint="raise timeout in pco.toml, or lower concurrency",
-            model=where.model,
-        )
-    else:
-        malformed = kind is Incident.MALFORMED_BODY
-        what = (
-            "sent a body that is not a chat completion"
-            if malformed
-            else "broke the connection in the middle of a call"
-        )
-        error = ServerFault(
-            f"{where.base_url} {what}{about}",
-            hint="look at the server's own log",
-            model=where.model,
-        )
-    error.incident = kind
+    what = what.replace("{at}", where.base_url) + about
+    error = kind(what, hint=hint.replace("{doctor}", where.doctor), model=where.model)
+    error.incident = incident
     return error
 
 
@@ -253,17 +231,14 @@ def read_retry_after(value: str | None, now: float | None = None) -> float:
     try:
         seconds = float(value)
     except ValueError:
-        seconds = _seconds_until(value, time.time() if now is None else now)
+        try:
+            at = parsedate_to_datetime(value)
+            # '-0000' and no zone at all mean UTC, not the zone of this machine.
+            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+            seconds = at.timestamp() - (time.time() if now is None else now)
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
-
-
-def _seconds_until(date: str, now: float) -> float:
-    try:
-        at = parsedate_to_datetime(date)
-        # '-0000' and no zone at all mean UTC, not the zone of this machine.
-        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() - now
-    except (ValueError, TypeError, OverflowError, IndexError):
-        return 0.0
 
 
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
@@ -284,10 +259,7 @@ class HttpResponse:
 
 
 class Transport:
-    """Sends with the key in the header; what breaks on the way becomes an LMError.
-
-    Close it in the loop that used it; a new loop opens a new session.
-    """
+    """Sends with the key in the header. Each loop has its session: close it in that loop."""
 
     def __init__(
         self,
@@ -314,18 +286,19 @@ class Transport:
     async def send(
         self, method: str, url: str, where: ModelAddress, data: bytes | None = None
     ) -> HttpResponse:
-        """One exchange; the url is at `where`, which is who an LMError is about."""
-        return await self._guarded(where, self._exchange(method, url, data))
+        """One exchange; an LMError is about `where`."""
+
+        async def exchange() -> HttpResponse:
+            async with await self._begin(method, url, data) as response:
+                return HttpResponse(response.status, await self._body(response), response.headers)
+
+        return await self._guarded(where, exchange())
 
     async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply:
         """A POST whose reply is read in pieces; the timeout restarts with every piece."""
         limits = aiohttp.ClientTimeout(sock_connect=self._connect_s, sock_read=self._timeout)
         begun = await self._guarded(where, self._begin("POST", url, data, limits))
         return OpenReply(begun, partial(self._guarded, where), self._most_bytes)
-
-    async def _exchange(self, method: str, url: str, data: bytes | None) -> HttpResponse:
-        async with await self._begin(method, url, data) as response:
-            return HttpResponse(response.status, await self._body(response), response.headers)
 
     async def _begin(
         self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
@@ -392,10 +365,9 @@ class Transport:
 
 
 class OpenReply:
-    """A reply that has begun: its status and headers, and its body for as long as it comes.
+    """A reply that has begun: read its body whole or in pieces, and `close` it.
 
-    Read it whole or in pieces, and `close` it. Raises the LMErrors of a reply that breaks off or is
-    too large.
+    Raises the LMErrors of a reply that breaks off or is too large.
     """
 
     def __init__(
@@ -412,18 +384,18 @@ class OpenReply:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes."""
-        while piece := await self._guarded(self._next()):
+
+        async def next_piece() -> bytes:
+            piece = await self._response.content.readany()
+            self._left -= len(piece)
+            if self._left < 0:
+                raise _TooLarge
+            return piece
+
+        while piece := await self._guarded(next_piece()):
             yield piece
 
-    async def _next(self) -> bytes:
-        piece = await self._response.content.readany()
-        self._left -= len(piece)
-        if self._left < 0:
-            raise _TooLarge
-        return piece
-
     async def whole(self) -> bytes:
-        """The rest of the body."""
         async with aclosing(self.pieces()) as pieces:
             return b"".join([piece async for piece in pieces])
 

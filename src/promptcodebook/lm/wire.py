@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
@@ -48,10 +48,6 @@ class Malformed(ValueError):
     """A 200 whose body is not a chat completion."""
 
 
-def _no_fields() -> set[str]:
-    return set()
-
-
 @dataclass(slots=True)
 class Quirks:
     """What one endpoint turned out to refuse; learned from its own 400s and kept.
@@ -59,7 +55,7 @@ class Quirks:
     `distinct`: whether a schema may say that items are; not every engine that enforces schemas can.
     """
 
-    dropped: set[str] = field(default_factory=_no_fields)
+    dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     distinct: bool = True
 
@@ -91,15 +87,15 @@ def _names(name: str, message: str, param: str) -> bool:
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
     """The body to send, and the names of the fields that this endpoint makes us leave out."""
     if request.embeds:
-        return _embedding_body(request, model), []
+        text = request.messages[0].content
+        return {"model": model, "input": text, "encoding_format": "float"}, []
     sampling = request.sampling
-    fields: dict[str, Any] = {}
-    if sampling.temperature is not None:
-        fields["temperature"] = sampling.temperature
-    if sampling.top_p is not None:
-        fields["top_p"] = sampling.top_p
-    if sampling.max_tokens is not None:
-        fields[quirks.cap] = sampling.max_tokens
+    drawn = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        quirks.cap: sampling.max_tokens,
+    }
+    fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
     if request.schema is not None:
         schema = request.schema.body if quirks.distinct else _without_distinct(request.schema.body)
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
@@ -118,13 +114,18 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     return fields, dropped
 
 
-def _without_distinct(node: Any) -> Any:
+def _without_distinct(schema: object) -> Any:
+    return _rewritten(schema, lambda t: {k: v for k, v in t.items() if k != "uniqueItems"})
+
+
+def _rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The tree with every object of it changed, inner ones first."""
     if isinstance(node, list):
-        return [_without_distinct(each) for each in cast("list[object]", node)]
+        return [_rewritten(each, change) for each in cast("list[object]", node)]
     if not isinstance(node, Mapping):
         return node
     tree = cast("Mapping[str, object]", node)
-    return {k: _without_distinct(v) for k, v in tree.items() if k != "uniqueItems"}
+    return change({key: _rewritten(value, change) for key, value in tree.items()})
 
 
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
@@ -141,18 +142,22 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     """The reply in a parsed body; raises Malformed."""
     try:
         choice = tree["choices"][0]
-        content = choice["message"].get("content")
-        usage = tree.get("usage")
+        message: dict[str, Any] = choice["message"]
+        content, reason, said = (
+            message.get("content"),
+            choice.get("finish_reason"),
+            tree.get("usage"),
+        )
     except (KeyError, IndexError, TypeError, AttributeError):
         raise Malformed("it holds no choices[0].message") from None
     text = _text(content)
-    usage, estimated = _usage(usage, request, text + _thoughts(choice["message"]), seconds)
-    return Reply(text, _finish(choice.get("finish_reason")), usage, estimated=estimated)
-
-
-def _embedding_body(request: Request, model: str) -> dict[str, Any]:
-    """The body to send to /embeddings."""
-    return {"model": model, "input": request.messages[0].content, "encoding_format": "float"}
+    asides = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    # What the model wrote aside, and was paid for, where the server shows it.
+    aside = next((each for each in asides if isinstance(each, str)), "")
+    usage = told_usage(said, seconds)
+    counted = usage or count_usage(request, text + aside, seconds)
+    finish = "length" if reason == "length" else "stop" if reason in ("stop", None) else "other"
+    return Reply(text, finish, counted, estimated=usage is None)
 
 
 def read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
@@ -160,16 +165,17 @@ def read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
     try:
         numbers = tree["data"][0]["embedding"]
         vector = tuple(round(float(each), _DECIMALS) for each in numbers)
-        usage = tree.get("usage")
+        said = tree.get("usage")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         raise Malformed("it holds no data[0].embedding of numbers") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise Malformed("its embedding is empty or not finite")
-    if isinstance(usage, dict):
+    if isinstance(said, dict):
         # Nothing is written, and some servers leave that out.
-        usage = {"completion_tokens": 0, **cast("dict[str, Any]", usage)}
-    counted, estimated = _usage(usage, request, "", seconds)
-    return Reply("", usage=counted, estimated=estimated, vector=vector)
+        said = {"completion_tokens": 0, **cast("dict[str, Any]", said)}
+    usage = told_usage(said, seconds)
+    counted = usage or count_usage(request, "", seconds)
+    return Reply("", usage=counted, estimated=usage is None, vector=vector)
 
 
 def _text(content: object) -> str:
@@ -185,28 +191,8 @@ def _text(content: object) -> str:
     raise Malformed("message.content is not text")
 
 
-def _thoughts(message: Mapping[str, Any]) -> str:
-    """What the model wrote aside and was paid for, where the server shows it."""
-    for name in ("reasoning_content", "reasoning"):
-        if isinstance(aside := message.get(name), str):
-            return aside
-    return ""
-
-
-def _finish(reason: object) -> Literal["stop", "length", "other"]:
-    if reason == "length":
-        return "length"
-    return "stop" if reason in ("stop", None) else "other"
-
-
-def _usage(tree: object, request: Request, text: str, seconds: float) -> tuple[Usage, bool]:
-    """What the call took, and whether that had to be estimated."""
-    told = told_usage(tree, seconds)
-    return (count_usage(request, text, seconds), True) if told is None else (told, False)
-
-
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
-    """What a reply says that the call took; None where it says nothing that can be."""
+    """What a reply says that the call took; None where it says nothing usable."""
     if not isinstance(tree, dict):
         return None
     fields = cast("dict[str, Any]", tree)
@@ -215,14 +201,14 @@ def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     if prompt is None or completion is None:
         return None
     details = fields.get("prompt_tokens_details")
-    cached: int | None = None
-    if isinstance(details, dict):
-        cached = _count(cast("dict[str, Any]", details).get("cached_tokens"))
-    return Usage(1, prompt, completion, cached or 0, None, seconds)
+    cached = (
+        cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else 0
+    )
+    return Usage(1, prompt, completion, _count(cached) or 0, None, seconds)
 
 
 def _count(value: object) -> int | None:
-    """A number of tokens as a server may tell it; None for what cannot be one."""
+    """A number of tokens; None for what cannot be one."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _MOST_TOKENS else None
@@ -250,31 +236,18 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 @cache
 def schema_of(shape: type[BaseModel]) -> Schema:
     """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
-    body = cast("dict[str, Any]", _lean(shape.model_json_schema()))
+    body = _rewritten(shape.model_json_schema(), _lean)
     # A docstring is for us; the fields' descriptions are for the model.
     body.pop("description", None)
     return Schema(shape.__name__.strip("_"), body)
 
 
-def _lean(node: object) -> object:
-    if isinstance(node, list):
-        return [_lean(each) for each in cast("list[object]", node)]
-    if not isinstance(node, dict):
-        return node
-    tree = cast("dict[str, object]", node)
-    out = {key: _lean(value) for key, value in tree.items() if not _is_title(key, value)}
-    if "properties" in tree:
-        out["properties"] = {
-            name: _lean(value)
-            for name, value in cast("dict[str, object]", tree["properties"]).items()
-        }
-        out.setdefault("additionalProperties", False)
-    return out
-
-
-def _is_title(key: str, value: object) -> bool:
-    # A property may itself be named 'title': its value is then a schema, not a string.
-    return key == "title" and isinstance(value, str)
+def _lean(node: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(node.get("title"), str):  # else it is a property of that name
+        del node["title"]
+    if "properties" in node:
+        node.setdefault("additionalProperties", False)
+    return node
 
 
 def is_strict(node: object) -> bool:

@@ -115,7 +115,6 @@ def serve(
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
-    """Raises ConfigError for an option that this model has no use for."""
     for name, value in options.items():
         if value:
             raise ConfigError(
@@ -126,14 +125,15 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.local.engine import HF, find_weights
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.local.server import check_terms, serving_locally
+    from promptcodebook.local.server import serving_locally
+    from promptcodebook.serve.admission import require_keys
 
     if four_bit and not model.startswith(HF):
         raise ConfigError(
             f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
             hint=f"pco lm serve {model}",
         )
-    check_terms(terms, model)
+    require_keys((terms.key,), terms.host, f"pco lm serve {model}")
     weights = find_weights(model)
 
     async def load() -> Engine:

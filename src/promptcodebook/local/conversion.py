@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 import shutil
 import struct
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.local.engine import Weights, identify
@@ -26,167 +26,17 @@ from promptcodebook.paths import cache_folder, settle
 
 _SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_CONTROL_KIND = 3
-"""The type of a token that is a mark and not text."""
-_KEPT = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
-_LONGEST = 1 << 24
+_CONTROL, _DEFINED = 3, 4
+"""Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds."""
+_WORDS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
+_LONGEST = 1 << 27
+"""Bytes of a field."""
 _MOST = 1 << 24
+"""Values of an array."""
 _MOST_DIMENSIONS = 4
-_ALIGNMENT = 32
-_UNREADABLE = (OSError, struct.error, ValueError, KeyError)
-
-
-@dataclass(frozen=True, slots=True)
-class GgufHeader:
-    """`control_tokens` as they are written; `cache_bytes` = keys and values of one token at 16 bits
-    each, 0 where the file does not tell."""
-
-    name: str
-    architecture: str
-    context_length: int
-    control_tokens: tuple[str, ...]
-    cache_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class GgufTensor:
-    """Its `shape`, with what varies fastest last; `kind` = the number of its type in ggml; `start`
-    = the byte of the file at which it begins."""
-
-    shape: tuple[int, ...]
-    kind: int
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class GgufContents:
-    """All fields by their keys, and all tensors by their names."""
-
-    fields: Mapping[str, object]
-    tensors: Mapping[str, GgufTensor]
-
-
-def read_contents(path: str | Path) -> GgufContents:
-    """Raises ConfigError for what is not a GGUF file or breaks off before the tensors."""
-    try:
-        with open(path, "rb") as file:
-            fields, count = _fields(file, None)
-            found = [_tensor(file) for _ in range(count)]
-            step = fields.get("general.alignment", _ALIGNMENT)
-            if not isinstance(step, int) or step < 1:
-                raise ValueError("its alignment is no number")
-            begin = -(-file.tell() // step) * step
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from None
-    placed = {name: GgufTensor(shape, kind, begin + at) for name, shape, kind, at in found}
-    return GgufContents(fields, placed)
-
-
-def read_gguf(path: str | Path) -> GgufHeader:
-    """Raises ConfigError for what is not a GGUF file or breaks off."""
-    try:
-        with open(path, "rb") as file:
-            fields, _ = _fields(file, _KEPT)
-    except _UNREADABLE as error:
-        raise _unreadable(path, error) from None
-    kind = str(fields.get("general.architecture", ""))
-    context = fields.get(f"{kind}.context_length")
-    return GgufHeader(
-        str(fields.get("general.name") or Path(path).stem),
-        kind,
-        context if isinstance(context, int) and context > 0 else 2048,
-        _control_tokens(fields),
-        _cache_bytes(fields, kind),
-    )
-
-
-def _unreadable(path: str | Path, error: Exception) -> ConfigError:
-    return ConfigError(f"{path} cannot be read as a GGUF file: {error}", hint="download it again")
-
-
-def _control_tokens(fields: Mapping[str, object]) -> tuple[str, ...]:
-    tokens = cast("list[str]", fields.get(_KEPT[0], []))
-    kinds = cast("list[int]", fields.get(_KEPT[1], []))
-    pairs = zip(tokens, kinds, strict=False)
-    return tuple(token for token, kind in pairs if kind == _CONTROL_KIND and token)
-
-
-def _cache_bytes(fields: Mapping[str, object], kind: str) -> int:
-    def count(name: str) -> int:
-        value = fields.get(f"{kind}.{name}")
-        return value if isinstance(value, int) else 0
-
-    heads = count("attention.head_count") or 1
-    width = count("attention.key_length") or count("embedding_length") // heads
-    pairs = count("block_count") * (count("attention.head_count_kv") or heads)
-    return 2 * 2 * pairs * width
-
-
-def _fields(file: BinaryIO, kept: Collection[str] | None) -> tuple[dict[str, object], int]:
-    """By their keys, of the arrays those that are `kept` (None = all); and the count of tensors."""
-    if file.read(4) != b"GGUF":
-        raise ValueError("it does not begin with GGUF")
-    version, tensors, count = struct.unpack("<IQQ", _take(file, 20))
-    if version not in (2, 3):
-        raise ValueError(f"version {version} is not known here")
-    fields: dict[str, object] = {}
-    for _ in range(count):
-        key = _string(file)
-        (kind,) = struct.unpack("<I", _take(file, 4))
-        fields[key] = _value(file, kind, kept is None or key in kept)
-    return fields, tensors
-
-
-def _tensor(file: BinaryIO) -> tuple[str, tuple[int, ...], int, int]:
-    """Name, shape, type and offset among the tensors."""
-    name = _string(file)
-    (size,) = struct.unpack("<I", _take(file, 4))
-    if size > _MOST_DIMENSIONS:
-        raise ValueError(f"a tensor of {size} dimensions")
-    *shape, kind, offset = struct.unpack(f"<{size}QIQ", _take(file, 8 * size + 12))
-    return name, tuple(reversed(shape)), kind, offset
-
-
-def _value(file: BinaryIO, kind: int, kept: bool) -> object:
-    if kind == _STRING:
-        return _string(file)
-    if kind == _ARRAY:
-        inner, count = struct.unpack("<IQ", _take(file, 12))
-        return _array(file, inner, count, kept)
-    form = "<" + _SCALARS[kind]
-    return struct.unpack(form, _take(file, struct.calcsize(form)))[0]
-
-
-def _array(file: BinaryIO, kind: int, count: int, kept: bool) -> object:
-    if count > _MOST:
-        raise ValueError(f"an array of {count} values is longer than any model needs")
-    if kind in _SCALARS:
-        form = f"<{count}{_SCALARS[kind]}"
-        data = _take(file, struct.calcsize(form))
-        return list(struct.unpack(form, data)) if kept else None
-    values = [_value(file, kind, kept) for _ in range(count)]
-    return values if kept else None
-
-
-def _string(file: BinaryIO) -> str:
-    (size,) = struct.unpack("<Q", _take(file, 8))
-    return _take(file, size).decode("utf-8", "replace")
-
-
-def _take(file: BinaryIO, size: int) -> bytes:
-    if size > _LONGEST * 8:
-        raise ValueError(f"a field of {size} bytes is longer than any model needs")
-    data = file.read(size)
-    if len(data) < size:
-        raise ValueError("it breaks off")
-    return data
-
-
 _EXTRA = "grpo"
 _VERSION = 1
 """Of what is written here: a folder of another one is not used."""
-_CONTROL, _DEFINED = 3, 4
-"""Types of tokens that are never cut into parts: marks, and texts that the vocabulary adds."""
 _AT_WORDS, _AT_WORDS_AND_DIGITS = "gpt-2", "smollm"
 """The values of `tokenizer.ggml.pre` that are known: how text is split before the merges."""
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
@@ -208,6 +58,118 @@ _LAYER = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """`control_tokens` as they are written; `cache_bytes` = keys and values of one token at 16 bits
+    each, 0 where the file does not tell."""
+
+    name: str
+    architecture: str
+    context_length: int
+    control_tokens: tuple[str, ...]
+    cache_bytes: int
+
+
+class GgufTensor(NamedTuple):
+    """Its `shape`, with what varies fastest last; `kind` = the number of its type in ggml; `start`
+    = the byte of the file at which it begins."""
+
+    shape: tuple[int, ...]
+    kind: int
+    start: int
+
+
+def read_gguf(path: str | Path) -> GgufHeader:
+    """Raises ConfigError for what is not a GGUF file or breaks off."""
+    fields, _ = _read(path, (_WORDS, _KINDS))
+    kind = str(fields.get("general.architecture", ""))
+
+    def count(name: str) -> int:
+        value = fields.get(f"{kind}.{name}")
+        return value if isinstance(value, int) and value > 0 else 0
+
+    tokens, kinds = (cast("list[Any]", fields.get(key, [])) for key in (_WORDS, _KINDS))
+    heads = count("attention.head_count") or 1
+    width = count("attention.key_length") or count("embedding_length") // heads
+    return GgufHeader(
+        str(fields.get("general.name") or Path(path).stem),
+        kind,
+        count("context_length") or 2048,
+        tuple(word for word, of in zip(tokens, kinds, strict=False) if of == _CONTROL and word),
+        4 * count("block_count") * (count("attention.head_count_kv") or heads) * width,
+    )
+
+
+def _read(
+    path: str | Path, kept: Collection[str] | None = None
+) -> tuple[dict[str, object], dict[str, GgufTensor]]:
+    """Fields by their keys, of the arrays those that are `kept` (None = all), and tensors by their
+    names. ConfigError for what is not a GGUF file or breaks off before the tensors."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(4) != b"GGUF":
+                raise ValueError("it does not begin with GGUF")
+            version, tensors, count = _unpack(file, "IQQ")
+            if version not in (2, 3):
+                raise ValueError(f"version {version} is not known here")
+            fields: dict[str, object] = {}
+            for _ in range(count):
+                key = _string(file)
+                fields[key] = _value(file, _unpack(file, "I")[0], kept is None or key in kept)
+            found = {_string(file): _tensor(file) for _ in range(tensors)}
+            step = fields.get("general.alignment", 32)
+            if not isinstance(step, int) or step < 1:
+                raise ValueError("its alignment is no number")
+            begin = -(-file.tell() // step) * step
+    except (OSError, struct.error, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a GGUF file: {error}", hint="download it again"
+        ) from None
+    return fields, {name: each._replace(start=begin + each.start) for name, each in found.items()}
+
+
+def _tensor(file: BinaryIO) -> GgufTensor:
+    """Its start is counted from that of all tensors."""
+    (size,) = _unpack(file, "I")
+    if size > _MOST_DIMENSIONS:
+        raise ValueError(f"a tensor of {size} dimensions")
+    *shape, kind, offset = _unpack(file, f"{size}QIQ")
+    return GgufTensor(tuple(reversed(shape)), kind, offset)
+
+
+def _value(file: BinaryIO, kind: int, kept: bool) -> object:
+    if kind == _STRING:
+        return _string(file)
+    if kind != _ARRAY:
+        return _unpack(file, _SCALARS[kind])[0]
+    inner, count = _unpack(file, "IQ")
+    if count > _MOST:
+        raise ValueError(f"an array of {count} values is longer than any model needs")
+    if inner in _SCALARS:
+        values = list(_unpack(file, f"{count}{_SCALARS[inner]}"))
+    else:
+        values = [_value(file, inner, kept) for _ in range(count)]
+    return values if kept else None
+
+
+def _string(file: BinaryIO) -> str:
+    return _take(file, _unpack(file, "Q")[0]).decode("utf-8", "replace")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    form = f"<{form}"
+    return struct.unpack(form, _take(file, struct.calcsize(form)))
+
+
+def _take(file: BinaryIO, size: int) -> bytes:
+    if size > _LONGEST:
+        raise ValueError(f"a field of {size} bytes is longer than any model needs")
+    data = file.read(size)
+    if len(data) < size:
+        raise ValueError("it breaks off")
+    return data
+
+
 def convert_gguf(weights: Weights) -> Path:
     """The folder, in the user's cache; made once for a file of these bytes. Takes seconds.
 
@@ -224,17 +186,16 @@ def convert_gguf(weights: Weights) -> Path:
             part = folder.with_name(f"{name}.part")
             shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
             part.mkdir()
-            _Model(Path(weights.source), read_contents(weights.source)).write(part)
+            _Model(Path(weights.source), *_read(weights.source)).write(part)
             settle(part, folder)
     return folder
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What a file says of its model."""
-
     source: Path
-    contents: GgufContents
+    fields: Mapping[str, object]
+    tensors: Mapping[str, GgufTensor]
 
     def write(self, folder: Path) -> None:
         """Configuration, tokenizer and weights, as `save_pretrained` writes them."""
@@ -266,7 +227,7 @@ class _Model:
         )
 
     def _number(self, key: str) -> float:
-        value = self.contents.fields.get(key)
+        value = self.fields.get(key)
         if not isinstance(value, int | float):
             raise self._refuse(f"its {key} is no number")
         return value
@@ -274,24 +235,16 @@ class _Model:
     def _count(self, key: str) -> int:
         return int(self._number(key))
 
-    def _text(self, key: str) -> str:
-        value = self.contents.fields.get(key)
-        if not isinstance(value, str):
+    def _text(self, key: str, kind: type = str) -> Any:
+        """A text, or a list where that is the `kind`."""
+        value = self.fields.get(key)
+        if not isinstance(value, kind):
             raise self._refuse(f"it has no {key}")
         return value
 
-    def _list(self, key: str) -> Sequence[Any]:
-        value = self.contents.fields.get(key)
-        if not isinstance(value, list):
-            raise self._refuse(f"it has no {key}")
-        return cast("list[Any]", value)
-
     def _heads(self) -> tuple[int, int]:
-        """Of queries, and of keys and values."""
-        queries = self._count("llama.attention.head_count")
-        if "llama.attention.head_count_kv" not in self.contents.fields:
-            return queries, queries
-        return queries, self._count("llama.attention.head_count_kv")
+        queries, pairs = "llama.attention.head_count", "llama.attention.head_count_kv"
+        return self._count(queries), self._count(pairs if pairs in self.fields else queries)
 
     def _shape(self) -> Mapping[str, Any]:
         """The arguments of a LlamaConfig that say what is computed."""
@@ -300,7 +253,7 @@ class _Model:
         return {
             "architectures": ["LlamaForCausalLM"],
             "dtype": "bfloat16",
-            "vocab_size": self.contents.tensors[_EMBEDDING].shape[0],
+            "vocab_size": self.tensors[_EMBEDDING].shape[0],
             "hidden_size": hidden,
             "intermediate_size": self._count("llama.feed_forward_length"),
             "num_hidden_layers": self._count("llama.block_count"),
@@ -311,9 +264,9 @@ class _Model:
             "rms_norm_eps": self._number("llama.attention.layer_norm_rms_epsilon"),
             "rope_parameters": {
                 "rope_type": "default",
-                "rope_theta": self.contents.fields.get("llama.rope.freq_base", 10000.0),
+                "rope_theta": self.fields.get("llama.rope.freq_base", 10000.0),
             },
-            "tie_word_embeddings": _HEAD not in self.contents.tensors,
+            "tie_word_embeddings": _HEAD not in self.tensors,
         }
 
     def _names(self) -> Mapping[str, str]:
@@ -323,40 +276,49 @@ class _Model:
             raise self._refuse(f"its architecture is {kind}, and only llama is known here")
         width = self._count("llama.embedding_length") / self._heads()[0]
         for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
-            if self.contents.fields.get(f"llama.{key}", width) != width:
+            if self.fields.get(f"llama.{key}", width) != width:
                 raise self._refuse(f"its llama.{key} is not {width:g}")
-        for key in self.contents.fields:
+        for key in self.fields:
             if key.startswith("llama.rope.scaling."):
                 raise self._refuse(f"it has a {key}")
         wanted = dict(_PLACES)
         for layer in range(self._count("llama.block_count")):
             for theirs, ours in _LAYER.items():
                 wanted[f"blk.{layer}.{theirs}.weight"] = f"model.layers.{layer}.{ours}.weight"
-        found = self.contents.tensors.keys()
+        found = self.tensors.keys()
         if odd := sorted((found ^ wanted.keys()) - {_HEAD}):
             there = "it has a" if odd[0] in found else "it has no"
             raise self._refuse(f"{there} tensor {odd[0]}")
         return {name: wanted[name] for name in found}
 
     def _marks(self) -> Mapping[str, int]:
-        """The numbers of the tokens that begin, end and fill a text."""
         end = self._count("tokenizer.ggml.eos_token_id")
         given = {"bos_token_id": "bos", "pad_token_id": "padding"}
         fields = ((ours, f"tokenizer.ggml.{theirs}_token_id") for ours, theirs in given.items())
-        found = {ours: self._count(key) for ours, key in fields if key in self.contents.fields}
+        found = {ours: self._count(key) for ours, key in fields if key in self.fields}
         return {"pad_token_id": end, **found, "eos_token_id": end}
 
     def _tokenizer(self, library: Any) -> Any:
         """Byte-level BPE, with marks that are never cut into parts."""
-        tokenizers, models = self._import("tokenizers"), self._import("tokenizers.models")
-        words: list[str] = list(self._list("tokenizer.ggml.tokens"))
-        merges = [tuple(pair.split(" ")) for pair in self._list("tokenizer.ggml.merges")]
-        made = tokenizers.Tokenizer(models.BPE({w: at for at, w in enumerate(words)}, merges))
-        made.pre_tokenizer = self._split()
+        tokenizers, before = (self._import(f"tokenizers{name}") for name in ("", ".pre_tokenizers"))
+        words, kinds = self._text(_WORDS, list), self._text(_KINDS, list)
+        merges = [tuple(pair.split(" ")) for pair in self._text("tokenizer.ggml.merges", list)]
+        bpe = self._import("tokenizers.models").BPE({w: at for at, w in enumerate(words)}, merges)
+        made = tokenizers.Tokenizer(bpe)
+        # Text is cut before the merges: at words, as GPT-2 does; or each digit off, too.
+        made.pre_tokenizer = before.ByteLevel(add_prefix_space=False)
+        if self._text("tokenizer.ggml.pre") == _AT_WORDS_AND_DIGITS:
+            digits = before.Digits(individual_digits=True)
+            made.pre_tokenizer = before.Sequence([digits, made.pre_tokenizer])
         made.decoder = self._import("tokenizers.decoders").ByteLevel()
-        kinds = self._list("tokenizer.ggml.token_type")
-        made.add_special_tokens(_tokens(tokenizers, words, kinds, _CONTROL))
-        made.add_tokens(_tokens(tokenizers, words, kinds, _DEFINED))
+        for add, of in ((made.add_special_tokens, _CONTROL), (made.add_tokens, _DEFINED)):
+            found = (word for word, kind in zip(words, kinds, strict=True) if kind == of)
+            add(
+                [
+                    tokenizers.AddedToken(word, normalized=False, special=of == _CONTROL)
+                    for word in found
+                ]
+            )
         marks = {name.removesuffix("_id"): words[at] for name, at in self._marks().items()}
         tokenizer = library.PreTrainedTokenizerFast(
             tokenizer_object=made,
@@ -367,24 +329,19 @@ class _Model:
         tokenizer.chat_template = self._text("tokenizer.chat_template")
         return tokenizer
 
-    def _split(self) -> Any:
-        """What cuts a text before the merges: at words, as GPT-2 does; or each digit off, too."""
-        before = self._import("tokenizers.pre_tokenizers")
-        at_words = before.ByteLevel(add_prefix_space=False)
-        if self._text("tokenizer.ggml.pre") == _AT_WORDS:
-            return at_words
-        return before.Sequence([before.Digits(individual_digits=True), at_words])
-
     def _write_weights(self, names: Mapping[str, str], path: Path) -> None:
         torch, save = self._import("torch"), self._import("safetensors.torch").save_file
         heads, pairs = self._heads()
         order = {"attn_q.weight": heads, "attn_k.weight": pairs}
         made: dict[str, Any] = {}
         for name, place in names.items():
-            array = self._unpack(name, self.contents.tensors[name])
-            of_heads = order.get(name.partition(".")[2].partition(".")[2])
-            if of_heads is not None:
-                array = _restore_rows(array, of_heads)
+            array = self._unpack(name, self.tensors[name])
+            if of_heads := order.get(name.partition(".")[2].partition(".")[2]):
+                # In the order of `transformers`: of a head the first of all pairs that turn
+                # together, then the second of all; the file has each pair side by side.
+                rows, columns = array.shape
+                paired = array.reshape(of_heads, rows // of_heads // 2, 2, columns)
+                array = paired.swapaxes(1, 2).reshape(rows, columns)
             made[place] = torch.from_numpy(array).to(torch.bfloat16).contiguous()
         save(made, path, metadata={"format": "pt"})
 
@@ -398,20 +355,3 @@ class _Model:
             return gguf.dequantize(data.reshape(shape), kind)
         except (ValueError, NotImplementedError) as error:
             raise self._refuse(f"{name}: {error}") from error
-
-
-def _restore_rows(array: Any, heads: int) -> Any:
-    """Queries or keys in the order of `transformers`: of a head the first of all pairs that turn
-    together, then the second of all; the file has each pair side by side."""
-    rows, columns = array.shape
-    paired = array.reshape(heads, rows // heads // 2, 2, columns)
-    return paired.swapaxes(1, 2).reshape(rows, columns)
-
-
-def _tokens(library: Any, words: Iterable[str], kinds: Iterable[int], kind: int) -> list[Any]:
-    pairs = zip(words, kinds, strict=True)
-    return [
-        library.AddedToken(word, normalized=False, special=kind == _CONTROL)
-        for word, each in pairs
-        if each == kind
-    ]

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
@@ -26,7 +26,8 @@ from promptcodebook.local.engine import (
 )
 
 _SEED_BITS = 2**31 - 1
-_FURTHER = ("stop", "presence_penalty", "frequency_penalty")
+_PENALTIES = ("presence_penalty", "frequency_penalty")
+_FURTHER = ("stop", *_PENALTIES)
 """The fields of `roles.ROLE.extra` that a local model takes."""
 
 
@@ -77,9 +78,8 @@ class LocalLM:
     def __init__(self, weights: Weights, load: Callable[[Weights], Engine]) -> None:
         self._weights = weights
         self._load = load
-        self._engine: Engine | None = None
-        self._identity: str | None = None
-        self._loading = threading.Lock()
+        self._made: dict[Callable[[Weights], Any], Any] = {}
+        self._making = threading.Lock()
 
     async def __call__(self, request: Request) -> Reply:
         if request.embeds:
@@ -104,37 +104,30 @@ class LocalLM:
 
     async def engine(self) -> Engine:
         """The engine, loaded now if it is not yet."""
-        return self._engine or await asyncio.to_thread(self._loaded)
+        return self._made.get(self._load) or await asyncio.to_thread(self._once, self._load)
 
     async def identity(self) -> str:
         """The digest of its weights, made once: a big file takes seconds."""
-        return self._identity or await asyncio.to_thread(self._identified)
+        return await asyncio.to_thread(self._once, identify)
 
     async def close(self) -> None:
-        engine, self._engine = self._engine, None
-        self._identity = None
+        engine: Engine | None = self._made.pop(self._load, None)
+        self._made.clear()
         if engine is not None:
             await engine.close()
 
-    def _loaded(self) -> Engine:
+    def _once(self, make: Callable[[Weights], Any]) -> Any:
         # Any number of calls, of any loop, may be the first.
-        with self._loading:
-            if self._engine is None:
-                self._engine = self._load(self._weights)
-            return self._engine
-
-    def _identified(self) -> str:
-        with self._loading:
-            if self._identity is None:
-                self._identity = identify(self._weights)
-            return self._identity
+        with self._making:
+            if make not in self._made:
+                self._made[make] = make(self._weights)
+            return self._made[make]
 
 
 def job_of(request: Request) -> Job:
     """The request as an engine takes it. RequestRefused for a further field it does not know."""
     sampling = request.sampling
-    extra = sampling.extra
-    for name in extra:
+    for name in sampling.extra:
         if name not in _FURTHER:
             raise RequestRefused(
                 f"a local model takes no field {name!r}{did_you_mean(name, _FURTHER)}",
@@ -148,33 +141,29 @@ def job_of(request: Request) -> Job:
         temperature=0.0 if request.greedy else temperature,
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
         max_tokens=sampling.max_tokens,
-        stop=_stop(extra.get("stop"), request),
         seed=request.sample & _SEED_BITS,
-        presence_penalty=_number(extra, "presence_penalty", request),
-        frequency_penalty=_number(extra, "frequency_penalty", request),
         schema=None if request.schema is None else request.schema.body,
+        **_further(request),
     )
 
 
-def _stop(value: object, request: Request) -> tuple[str, ...]:
-    listed = cast("list[object]", value) if isinstance(value, list) else [value] if value else []
-    texts = tuple(each for each in listed if isinstance(each, str) and each)
-    if len(texts) < len(listed):
-        raise _unreadable("stop", "a text, or a list of texts", request)
-    return texts
-
-
-def _number(extra: Mapping[str, object], name: str, request: Request) -> float:
-    value = extra.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
-        raise _unreadable(name, "a number from -2 to 2", request)
-    return float(value)
-
-
-def _unreadable(name: str, wanted: str, request: Request) -> RequestRefused:
-    return RequestRefused(
-        f"roles.{request.role}.extra.{name} is not {wanted}",
-        hint=f"correct it in pco.toml: {name} is {wanted}",
-        role=request.role,
-        model=request.model,
-    )
+def _further(request: Request) -> dict[str, Any]:
+    extra: Mapping[str, Any] = request.sampling.extra
+    given: Any = extra.get("stop") or []
+    stop = tuple(cast("list[object]", given if isinstance(given, list) else [given]))
+    found: dict[str, Any] = {"stop": stop}
+    unreadable = [] if all(s and isinstance(s, str) for s in stop) else ["stop"]
+    for name in _PENALTIES:
+        found[name] = value = extra.get(name, 0.0)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not -2 <= value <= 2:
+            unreadable.append(name)
+    for name in unreadable:
+        wanted = "a text, or a list of texts" if name == "stop" else "a number from -2 to 2"
+        raise RequestRefused(
+            f"roles.{request.role}.extra.{name} is not {wanted}",
+            hint=f"correct it in pco.toml: {name} is {wanted}",
+            role=request.role,
+            model=request.model,
+        )
+    return found

@@ -1,15 +1,16 @@
 """GGUF models on openvino-genai: one pipeline whose batch jobs join and leave, and embeddings.
 
-openvino-genai reports a token's log-probability, but no alternatives to it, and not how many prompt
-tokens the prefix cache held. The same seed gives another sample in another batch, because sums are
+Only one thread uses the pipeline: `step()` makes the next token of every running job and holds the
+interpreter's lock, so other Python code runs between steps. Prompts with an equal beginning share
+its computation. openvino-genai keeps every grammar that it compiled, and reports no alternatives to
+a token and no cached ones. The same seed gives another sample in another batch, because sums are
 made in another order.
 
-An embedding is the mean of a text's last hidden states. A model that reads from left to right does
-not know the end of a text while it reads the start. So it reads the text twice, and the second
-reading is averaged ("echo embeddings", Springer et al. 2024, arXiv:2402.15449). On training
-messages of `houserules` that recognised topics better than one reading: 0.76 against 0.68 (ridge,
-four folds). openvino-genai gives no states but saves the graph that it makes of a GGUF file. The
-graph is loaded a second time, without its last product (of states and vocabulary).
+An embedding is the mean of a text's last hidden states, at its second reading: a model that reads
+from left to right does not know the end while it reads the start ("echo embeddings", Springer et
+al. 2024, arXiv:2402.15449). On training messages of `houserules` that recognised topics better than
+one reading: 0.76 against 0.68 (ridge, four folds). The graph that openvino-genai makes of a GGUF
+file is loaded a second time, without its last product (of states and vocabulary).
 """
 
 from __future__ import annotations
@@ -17,21 +18,247 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from promptcodebook.calls import Message
-from promptcodebook.errors import PcoError, RequestRefused, import_extra
+from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.batch import AT_ONCE, Batch, Event, Place, first_line
 from promptcodebook.local.conversion import GgufHeader, read_gguf
-from promptcodebook.local.engine import Embedding, Generation, Job, Load, Weights
-from promptcodebook.local.schema_grammar import Grammar, schema_ebnf
+from promptcodebook.local.engine import Embedding, Generation, Job, Load, TokenLogprob, Weights
+from promptcodebook.local.schema import Grammar, schema_ebnf
+
+AT_ONCE = 64
+"""Jobs that share a step; further ones wait for a place."""
+
+_MOST_STATES = 2_000_000
+"""Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so 480 MB at the most."""
+_MOMENT_S = 0.003
+"""How long after a job another one is of the same moment. Once the pipeline steps, it holds the
+interpreter's lock, so jobs are prepared only between steps."""
+
+Event = str | Generation | PcoError
+"""What a job receives: text in pieces, then the whole, or the error."""
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A job on its way through the pipeline."""
+
+    prompt: Any
+    prompt_tokens: int
+    settings: Any
+    job: Job
+    tell: Callable[[Event], None]
+    streams: bool
+    grammar: Grammar | None = None
+    handle: Any = None
+    left: bool = False
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    shown: str = ""
+
+
+class Batch:
+    """The thread that steps the pipeline while there is something to do."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
+        self._pipeline: Any = load()
+        self._tokenizer: Any = self._pipeline.get_tokenizer()
+        self.end = int(self._tokenizer.get_eos_token_id())
+        self._kept: set[str] = set()
+        self._states = 0
+        self._change = threading.Condition()
+        self._new: list[Place] = []
+        self._running: list[Place] = []
+        self._number = 0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def tokenizer(self) -> Any:
+        """That of the pipeline, whose grammars it keeps: not to be held. Raises ServerFault."""
+        if (tokenizer := self._tokenizer) is None:
+            raise ServerFault("the local model has been closed")
+        return tokenizer
+
+    @property
+    def load(self) -> Load:
+        with self._change:
+            waiting, running = len(self._new), len(self._running)
+        places = min(running, AT_ONCE)
+        return Load(places, waiting + running - places)
+
+    def add(self, place: Place) -> None:
+        with self._change:
+            if self._closed:
+                raise ServerFault("the local model has been closed")
+            self._new.append(place)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
+                self._thread.start()
+            self._change.notify()
+
+    def remove(self, place: Place) -> None:
+        """Drops the job at the next step; nothing happens to one that is finished."""
+        with self._change:
+            place.left = True
+            self._change.notify()
+
+    def close(self) -> None:
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        if self._thread is not None:
+            self._thread.join()
+        # The last reference: its memory goes back here and not whenever it is collected.
+        self._pipeline = self._tokenizer = None
+
+    def _work(self) -> None:
+        while self._wait():
+            fresh = self._admit()
+            try:
+                if self._running and self._pipeline.has_non_finished_requests():
+                    self._pipeline.step()
+            except RuntimeError as error:
+                # Those that were new in it are to blame, if there were any: a grammar, for
+                # instance, is only then read.
+                self._refuse(fresh or self._running, error)
+            for place in list(self._running):
+                self._deliver(place)
+        closed = ServerFault("the local model was closed before it was done")
+        self._fail([*self._running, *self._new], closed)
+
+    def _wait(self) -> bool:
+        """Until there is work; False when closed. Jobs of one moment begin in one step."""
+        with self._change:
+            while not (self._closed or self._new or self._running):
+                self._change.wait()
+            come = 0
+            while not (self._closed or self._running) and come < len(self._new) < AT_ONCE:
+                come = len(self._new)
+                self._change.wait(_MOMENT_S)
+            return not self._closed
+
+    def _admit(self) -> list[Place]:
+        """Takes in what is new and lets go of who left; returns the new ones."""
+        with self._change:
+            gone = [place for place in self._running if place.left]
+            self._running = [place for place in self._running if not place.left]
+            self._new = [place for place in self._new if not place.left]
+            renews = bool(self._new) and not self._running and self._states > _MOST_STATES
+            if renews:
+                self._kept.clear()
+                self._states = 0
+            fresh = self._take()
+            self._running += fresh
+        for place in gone:
+            self._drop(place)
+        if renews or self._pipeline is None:
+            try:
+                # Free the old pipeline's memory before the new one is loaded.
+                self._pipeline = None
+                self._pipeline = self._load()
+                self._tokenizer = self._pipeline.get_tokenizer()
+            except (RuntimeError, OSError) as error:
+                again = "the local model could not be loaded again"
+                self._fail(fresh, ServerFault(f"{again}: {first_line(error)}"))
+                return []
+        pipeline: Any = self._pipeline
+        admitted: list[Place] = []
+        for place in fresh:
+            self._number += 1
+            try:
+                place.handle = pipeline.add_request(self._number, place.prompt, place.settings)
+                admitted.append(place)
+            except RuntimeError as error:
+                self._refuse([place], error)
+        return admitted
+
+    def _take(self) -> list[Place]:
+        """New jobs, as long as the pipeline has room for their grammars."""
+        taken: list[Place] = []
+        while self._new and self._states <= _MOST_STATES:
+            place = self._new.pop(0)
+            taken.append(place)
+            if place.grammar is not None and place.grammar.text not in self._kept:
+                self._kept.add(place.grammar.text)
+                self._states += place.grammar.states
+        return taken
+
+    def _refuse(self, places: list[Place], error: RuntimeError) -> None:
+        self._fail(places, RequestRefused(f"the local model refused: {first_line(error)}"))
+
+    def _fail(self, places: list[Place], error: PcoError) -> None:
+        for place in list(places):
+            place.tell(error)
+            self._finish(place)
+            self._drop(place)
+
+    def _finish(self, place: Place) -> None:
+        with self._change:
+            if place in self._running:
+                self._running.remove(place)
+
+    def _drop(self, place: Place) -> None:
+        if place.handle is not None:
+            place.handle.cancel()
+
+    def _deliver(self, place: Place) -> None:
+        reason = ""
+        while place.handle.can_read():
+            for output in place.handle.read().values():
+                place.tokens += output.generated_ids
+                place.logprobs += output.generated_log_probs
+                reason = output.finish_reason.name
+        status = place.handle.get_status().name
+        if status == "IGNORED":
+            self._finish(place)
+            place.tell(
+                ServerFault(
+                    "the local model ran out of memory for keys and values",
+                    hint="lower concurrency, or shorten prompts and replies",
+                )
+            )
+            return
+        if place.streams:
+            last = status != "RUNNING"
+            text = self._decode(place.tokens)
+            # A character may lie across tokens: its first bytes are no character yet.
+            whole = text if last else text.rstrip("\ufffd")
+            if len(whole) > len(place.shown) and whole.startswith(place.shown):
+                place.tell(whole[len(place.shown) :])
+                place.shown = whole
+        if status != "RUNNING":
+            self._finish(place)
+            place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens)) if tokens else ""
+
+    def _generation(self, place: Place, finish: Literal["stop", "length"]) -> Generation:
+        logprobs = None
+        if place.job.logprobs is not None:
+            pairs = zip(place.tokens, place.logprobs, strict=False)
+            logprobs = tuple(
+                TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
+            )
+        text = self._decode(place.tokens)
+        return Generation(text, finish, place.prompt_tokens, len(place.tokens), None, logprobs)
+
 
 _WHAT = "an embedding"
 
@@ -84,36 +311,30 @@ class HiddenStates:
         return Embedding(tuple((mean / numpy.linalg.norm(mean)).tolist()), twice)
 
     def _load(self) -> Any:
+        """The graph without its last product, ready to run."""
         openvino = import_extra("openvino", _WHAT, SMOLLM2)
+        genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
         core = openvino.Core()
         # What was mapped of the files stays readable where they may be deleted at all.
         with tempfile.TemporaryDirectory(prefix="pco-", ignore_cleanup_errors=True) as folder:
-            return self._cut(core, core.read_model(self._saved(Path(folder))))
-
-    def _cut(self, core: Any, graph: Any) -> Any:
-        """The graph without its last product, ready to run."""
-        product = graph.get_results()[0].input_value(0).get_node()
-        if product.get_type_name() != "MatMul":
-            raise RequestRefused(
-                f"{self._model} makes no embeddings here: its graph ends in another way",
-                hint="name another model for them: roles.encoder.model",
-                model=self._model,
-            )
-        graph.add_outputs([product.input_value(0)])
-        graph.remove_result(graph.get_results()[0])
-        return core.compile_model(graph, "CPU").create_infer_request()
-
-    def _saved(self, folder: Path) -> Path:
-        """The graph of the file, beside a link to it: the folder of the file stays as it
-        is."""
-        genai = import_extra("openvino_genai", _WHAT, SMOLLM2)
-        link = folder / "model.gguf"
-        try:
-            os.symlink(os.path.abspath(self._source), link)
-        except OSError:  # not everybody may make one on Windows
-            shutil.copyfile(self._source, link)
-        genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
-        return folder / "openvino_model.xml"
+            # The graph is saved beside the file: a link to it leaves its own folder as it is.
+            link = Path(folder) / "model.gguf"
+            try:
+                os.symlink(os.path.abspath(self._source), link)
+            except OSError:  # not everybody may make one on Windows
+                shutil.copyfile(self._source, link)
+            genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
+            graph = core.read_model(link.with_name("openvino_model.xml"))
+            product = graph.get_results()[0].input_value(0).get_node()
+            if product.get_type_name() != "MatMul":
+                raise RequestRefused(
+                    f"{self._model} makes no embeddings here: its graph ends in another way",
+                    hint="name another model for them: roles.encoder.model",
+                    model=self._model,
+                )
+            graph.add_outputs([product.input_value(0)])
+            graph.remove_result(graph.get_results()[0])
+            return core.compile_model(graph, "CPU").create_infer_request()
 
 
 _LEAST_CACHE, _MOST_CACHE = 1, 8
@@ -141,8 +362,7 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     return OpenVinoEngine(Runtime(genai, _tensor), load, weights.name, header, states)
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """What a pipeline's requests are made with: the module, and tensors of token numbers."""
 
     genai: Any
@@ -176,28 +396,25 @@ class OpenVinoEngine:
         return len(self._encode(text))
 
     async def generate(self, job: Job) -> Generation:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Event] = loop.create_future()
+        async with aclosing(self._pieces(job, streams=False)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Generation):
+                    return piece
+        raise AssertionError("a stream ends with its Generation")
 
-        def tell(event: Event) -> None:
-            if not done.done():
-                done.set_result(event)
+    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+        return self._pieces(job, streams=True)
 
-        place = self._place(job, _in_loop(loop, tell), streams=False)
-        self._batch.add(place)
-        try:
-            event = await done
-        finally:
-            self._batch.remove(place)
-        if isinstance(event, PcoError):
-            raise event
-        assert isinstance(event, Generation)
-        return event
-
-    async def stream(self, job: Job) -> AsyncIterator[str | Generation]:
+    async def _pieces(self, job: Job, *, streams: bool) -> AsyncGenerator[str | Generation]:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event] = asyncio.Queue()
-        place = self._place(job, _in_loop(loop, events.put_nowait), streams=True)
+
+        def tell(event: Event) -> None:
+            # The loop may have ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        place = self._place(job, tell, streams=streams)
         self._batch.add(place)
         try:
             while True:
@@ -278,13 +495,10 @@ class OpenVinoEngine:
         stands, texts = _stand_ins(messages, found)
         turns = [{"role": m.role, "content": t} for m, t in zip(messages, texts, strict=True)]
         filled = self._batch.tokenizer.apply_chat_template(turns, True)
-        tokens: list[int] = []
-        for piece in _split(filled, stands):
-            mark = stands.get(piece)
-            parts = [piece] if mark is None else [mark[:2], mark[2:]]
-            for part in parts:
-                tokens += self._encode(part)
-        return tokens
+        pieces = re.split(f"([{''.join(stands)}])", filled) if stands else [filled]
+        marks = (stands.get(piece) for piece in pieces)
+        parts = ([m[:2], m[2:]] if m else [p] for p, m in zip(pieces, marks, strict=True))
+        return [token for part in parts for text in part for token in self._encode(text)]
 
     def _encode(self, text: str) -> list[int]:
         if not text:
@@ -308,27 +522,7 @@ def _stand_ins(messages: tuple[Message, ...], marks: list[str]) -> tuple[dict[st
     return stands, texts
 
 
-def _split(text: str, stands: dict[str, str]) -> list[str]:
-    pieces, start = list[str](), 0
-    for at, char in enumerate(text if stands else ""):
-        if char in stands:
-            pieces += [text[start:at], char]
-            start = at + 1
-    return [*pieces, text[start:]]
-
-
 def _tensor(tokens: list[int]) -> Any:
     numpy = import_extra("numpy", "a local model", SMOLLM2)
     openvino = import_extra("openvino", "a local model", SMOLLM2)
     return openvino.Tensor(numpy.array([tokens], dtype=numpy.int64))
-
-
-def _in_loop(
-    loop: asyncio.AbstractEventLoop, tell: Callable[[Event], None]
-) -> Callable[[Event], None]:
-    def told(event: Event) -> None:
-        # The loop may have ended.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, event)
-
-    return told

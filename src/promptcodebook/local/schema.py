@@ -1,23 +1,48 @@
-"""What of JSON Schema can be enforced: a schema becomes the same schema with a bound on everything.
+"""A JSON schema as the grammar of its texts, for engines that follow grammars.
 
-Strings and lists without a bound get one, so that every reply ends, and references are resolved. A
-keyword that cannot be enforced is refused by name and place. So is a schema that refers to itself,
-or that has too many parts once its references are resolved.
+The grammars that engines derive from a schema allow endless white space, and a weak model fills it
+up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
+and properties come in the schema's order. A keyword that cannot be enforced is refused by name and
+place. So is a schema that refers to itself, or whose grammar is too large. xgrammar
+(openvino-genai's `StructuredOutputConfig.grammar`) and llguidance read the grammar.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import comb
+from typing import Any, NamedTuple, cast
 
 from promptcodebook.errors import RequestRefused
 
-LONGEST_TEXT = 1000
+_LONGEST_TEXT = 1000
 """Characters of a string without `maxLength`."""
-MOST_ITEMS = 32
+_MOST_ITEMS = 32
 """Items of a list without `maxItems`, and entries of an object without `properties`."""
+_LONGEST_KEY = 64
+"""Characters of such an entry's name."""
+_DECIMALS = 3
+_LARGEST = 10**9 - 1
+_DEPTH = 3
+"""How deep a value nests of which the schema says nothing."""
+_BLOCK = 32
+"""Characters in a block of a long string. A counted repetition has as many states as it counts, and
+each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""
+_SETS = 1000
+"""The most sets of items met so far that a list of distinct items is spelled out in."""
+_STEPS = 20
+"""Steps of spelling out such a list that take as long as a state."""
+_LONGEST_SCHEMA = 200_000
+"""Characters."""
+_MOST_PARTS = 5_000
+"""Sub-schemas and values. To read more of them would keep all other callers waiting."""
+_MOST_STATES = 20_000
+"""Of a grammar: engines compile that many in a second, and keep some 5 MB of them."""
 
 _NOTES = frozenset(
     (
@@ -25,55 +50,281 @@ _NOTES = frozenset(
         *("examples", "deprecated", "readOnly", "writeOnly"),
     )
 )
-_BY_TYPE: Mapping[str, frozenset[str]] = {
-    "object": frozenset({"properties", "required", "additionalProperties"}),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}),
-    "string": frozenset({"minLength", "maxLength"}),
-    "integer": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}),
-    "boolean": frozenset(),
-    "null": frozenset(),
+_KEYWORDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "properties": ("object", (dict,)),
+    "required": ("object", (list,)),
+    "additionalProperties": ("object", ()),
+    "items": ("array", ()),
+    "prefixItems": ("array", (list,)),
+    "uniqueItems": ("array", (bool,)),
+    **dict.fromkeys(("minItems", "maxItems"), ("array", (int,))),
+    **dict.fromkeys(("minLength", "maxLength"), ("string", (int,))),
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), ("number", (int, float))
+    ),
+    **dict.fromkeys(("enum", "anyOf", "allOf"), ("", (list,))),
+    "type": ("", (str, list)),
 }
-_SHAPES: Mapping[str, tuple[type, ...]] = {
-    "properties": (dict,),
-    "type": (str, list),
-    **dict.fromkeys(("required", "prefixItems", "enum", "anyOf", "allOf"), (list,)),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
-    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (int, float)),
-    "uniqueItems": (bool,),
+"""The type that a keyword speaks of, and what its value must be; () = anything."""
+_VALUES: Mapping[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
 }
-"""What a keyword's value must be, where it is read as such."""
-_MOST_PARTS = 5_000
-"""Sub-schemas and values. To read more of them would keep all other callers waiting."""
+_NAMES = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|(r\d+)')
+"""Names of rules in one, each in the group; texts and characters match without it."""
 _Tree = Mapping[str, Any]
 
 
-def bound_schema(schema: Mapping[str, object]) -> dict[str, Any]:
-    """The same schema with a bound on every string and list, and no reference left.
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A grammar as the engine reads it, and about how many states it makes of it."""
 
-    Raises RequestRefused for what cannot be enforced.
+    text: str
+    states: int
+
+
+def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
+    """The texts that satisfy the schema (of those, the ones in its own order of properties).
+
+    Raises RequestRefused for one that cannot be enforced, or is too large.
     """
-    return _Bounding(schema).node(schema, "", ())
+    try:
+        written = json.dumps(schema)
+        if len(written) > _LONGEST_SCHEMA:
+            raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")
+        return _cached(written)
+    except RecursionError:
+        raise _refuse("it is nested too deeply") from None
 
 
-def refuse(what: str, place: str) -> RequestRefused:
+@lru_cache(maxsize=64)
+def _cached(schema: str) -> Grammar:
+    tree = json.loads(schema)
+    rules = _Rules()
+    return rules.grammar(_Reading(tree, rules).node(tree, "", ()))
+
+
+def _refuse(what: str, place: str = "") -> RequestRefused:
     return RequestRefused(
         f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})",
         hint="leave it out of the schema, and check the reply for it",
     )
 
 
-class _Bounding:
-    def __init__(self, root: Mapping[str, object]) -> None:
-        self._root = root
-        self._parts = 0
+class Part(NamedTuple):
+    """A piece of a rule as it is written; `level` 1 = a row, 2 = a choice, 0 = anything else.
 
-    def node(self, node: object, place: str, within: tuple[str, ...]) -> dict[str, Any]:
+    `states` = how many an engine makes of it: one a character, as often as it is repeated.
+    """
+
+    text: str
+    states: int
+    level: int = 0
+
+    def within(self, level: int) -> str:
+        return f"({self.text})" if self.level > level else self.text
+
+
+def _row(*parts: Part | str) -> Part:
+    """One after the other; a plain string means itself."""
+    found = [_literal(part) if isinstance(part, str) else part for part in parts]
+    if len(found) == 1:
+        return found[0]
+    return Part(" ".join(p.within(0) for p in found), sum(p.states for p in found), 1)
+
+
+def _choice(options: Iterable[Part | str]) -> Part:
+    parts = (_literal(option) if isinstance(option, str) else option for option in options)
+    found = list({part.text: part for part in parts}.values())
+    if len(found) == 1:
+        return found[0]
+    return Part(" | ".join(p.within(1) for p in found), sum(p.states for p in found), 2)
+
+
+def _repeat(part: Part, least: int, most: int) -> Part:
+    times = f"{{{least}}}" if least == most else f"{{{least},{most}}}"
+    return Part(f"{part.within(0)}{'?' if times == '{0,1}' else times}", part.states * most)
+
+
+def _optional(part: Part) -> Part:
+    return _repeat(part, 0, 1)
+
+
+def _literal(text: str) -> Part:
+    return Part(json.dumps(text, ensure_ascii=False), len(text))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+_NOTHING, _SPACE, _DIGIT = _literal(""), _optional(_literal(" ")), Part("[0-9]", 1)
+
+
+class _Rules:
+    """The named parts of a grammar, which an engine compiles once each, and their states."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Part] = {}
+        self._states = 0
+        self._known: dict[object, Part] = {}
+
+    def grammar(self, root: Part) -> Grammar:
+        """What the root needs of them. Raises RequestRefused."""
+        found, left = {"root": root}, [root]
+        while left:
+            for name in filter(None, _NAMES.findall(left.pop().text)):
+                if name not in found:
+                    found[name] = self._parts[name]
+                    left.append(found[name])
+        lines = [f"{name} ::= {part.text}" for name, part in found.items()]
+        states = sum(part.states for part in found.values())
+        return Grammar("\n".join([*lines, ""]), states)
+
+    def afford(self, states: int) -> None:
+        """Raises RequestRefused for more states than a grammar may have."""
+        if states > _MOST_STATES:
+            raise _refuse(
+                f"a grammar of it has more than {_MOST_STATES:,} states: it allows too many "
+                "characters"
+            )
+
+    def rule(self, part: Part) -> Part:
+        self._states += part.states
+        self.afford(self._states)
+        name = f"r{len(self._parts)}"
+        self._parts[name] = part
+        return Part(name, 1)
+
+    @cached_property
+    def _character(self) -> Part:
+        """One character of a JSON string. `\\u....` is not among them: it is never needed."""
+        plain, escaped = Part(r"[^\"\\\x00-\x1f\x7f]", 1), Part(r"[\"\\/bfnrt]", 1)
+        return self.rule(_choice([plain, _row("\\", escaped)]))
+
+    @cached_property
+    def _block(self) -> Part:
+        return self.rule(_repeat(self._character, _BLOCK, _BLOCK))
+
+    def text(self, least: int, most: int) -> Part:
+        """A JSON string of `least` to `most` characters."""
+        if (least, most) not in self._known:
+            self._known[least, most] = self._text(least, most)
+        return self._known[least, most]
+
+    def _text(self, least: int, most: int) -> Part:
+        char, left = self._character, most - least
+        body = [_repeat(char, least, least)] if least else []
+        if left >= 2 * _BLOCK:
+            blocks = left // _BLOCK - 1
+            rest = _repeat(char, 0, left - blocks * _BLOCK)
+            body += [self.rule(_repeat(self._block, 0, blocks)), self.rule(rest)]
+        elif left:
+            body.append(_repeat(char, 0, left))
+        return self.rule(_row('"', *body, '"'))
+
+    def any_number(self, decimals: int) -> Part:
+        """A number of up to nine digits before the point and `decimals` behind it."""
+        if ("number", decimals) not in self._known:
+            whole = _choice(["0", _row(Part("[1-9]", 1), _repeat(_DIGIT, 0, 8))])
+            behind = [_optional(_row(".", _repeat(_DIGIT, 1, decimals)))] if decimals else []
+            number = _row(_optional(_literal("-")), whole, *behind)
+            self._known["number", decimals] = self.rule(number)
+        return self._known["number", decimals]
+
+    def anything(self, depth: int) -> Part:
+        if depth not in self._known:
+            plain = [self.text(0, _LONGEST_TEXT), self.any_number(_DECIMALS)]
+            options: list[Part | str] = [*plain, "true", "false", "null"]
+            if depth:
+                inner = self.anything(depth - 1)
+                some = _optional(_listed(inner, 1, _MOST_ITEMS))
+                options += [_row("[", some, "]"), self.entries(inner)]
+            self._known[depth] = self.rule(_choice(options))
+        return self._known[depth]
+
+    def entries(self, value: Part) -> Part:
+        """An object of any names."""
+        entry = self.rule(_row(self.text(0, _LONGEST_KEY), ":", _SPACE, value))
+        return _row("{", _optional(_listed(entry, 1, _MOST_ITEMS)), "}")
+
+    def fields(self, fields: Sequence[tuple[Part, bool]]) -> Part:
+        """Properties in their order, those that are not required with or without."""
+        after, first = _NOTHING, _NOTHING  # after a property, and where none came yet
+        for field, required in reversed(fields):
+            following, beginning = _row(",", _SPACE, field, after), _row(field, after)
+            if not required:
+                following = _choice([following, after])
+                beginning = _choice([beginning, first])
+            after, first = self.rule(following), self.rule(beginning)
+        return _row("{", first, "}")
+
+    def items(self, first: Sequence[tuple[Part, bool]], tail: Part) -> Part:
+        """A list that may end only where no further item is required."""
+        for i, (part, required) in reversed(list(enumerate(first))):
+            here = _row(*([",", _SPACE] if i else []), part, tail)
+            tail = self.rule(here if required else _choice([here, ""]))
+        return _row("[", tail, "]")
+
+    def distinct(self, values: Sequence[str], least: int, most: int) -> Part:
+        """A list of distinct values: spelled out over the sets of those that came already, or,
+        where these are too many, in the order of the schema."""
+        size = len(values)
+        self.afford(size * size * most // _STEPS)
+        by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS
+        known: dict[object, Part] = {}
+
+        def rest(used: frozenset[int], taken: int) -> Part:
+            """What may come after `taken` values; none of those that are `used` up."""
+            if (used, taken) not in known:
+                # Enough must be left for the least.
+                end = size if by_sets else size - max(0, least - taken - 1)
+                following: list[Part] = []
+                for i in range(end if taken < most else 0):
+                    if i not in used:
+                        after = used | {i} if by_sets else frozenset(range(i + 1))
+                        following.append(_row(values[i], rest(after, taken + 1)))
+                known[used, taken] = self._going_on(following, taken > 0, taken >= least)
+            return known[used, taken]
+
+        return _row("[", rest(frozenset(), 0), "]")
+
+    def _going_on(self, following: Sequence[Part], comma: bool, may_end: bool) -> Part:
+        if not following:
+            return _NOTHING
+        node = _choice(following)
+        if comma:
+            node = _row(",", _SPACE, node)
+        return self.rule(_choice([node, ""]) if may_end else node)
+
+
+def _listed(item: Part, least: int, most: int) -> Part:
+    if most <= 1:
+        return item
+    return _row(item, _repeat(_row(",", _SPACE, item), max(0, least - 1), most - 1))
+
+
+class _Reading:
+    """One schema as it is read; references are looked up from its root."""
+
+    def __init__(self, root: _Tree, rules: _Rules) -> None:
+        self._root = root
+        self._rules = rules
+        self._parts = 0
+        self._enums: dict[str, list[str]] = {}
+        """Of the rules that are a choice of values: the values as they are written."""
+
+    def node(self, node: object, place: str, within: tuple[str, ...]) -> Part:
         self._count(1)
         if node is True:
-            return {}
+            return self._rules.anything(_DEPTH)
         if not isinstance(node, Mapping):
-            raise refuse(f"{node!r} is no schema that anything satisfies", place)
+            raise _refuse(f"{node!r} is no schema that anything satisfies", place)
         tree = {k: v for k, v in cast(_Tree, node).items() if k not in _NOTES}
         for key, value in tree.items():
             _check_shape(key, value, place)
@@ -85,173 +336,235 @@ class _Bounding:
     def _count(self, parts: int) -> None:
         self._parts += parts
         if self._parts > _MOST_PARTS:
-            raise refuse(f"it has more than {_MOST_PARTS:,} parts", "")
+            raise _refuse(f"it has more than {_MOST_PARTS:,} parts")
 
-    def _special(
-        self, key: str, tree: dict[str, Any], place: str, within: tuple[str, ...]
-    ) -> dict[str, Any]:
+    def _special(self, key: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
         value = tree[key]
         beside = [k for k in tree if k != key and not (k == "type" and key in ("enum", "const"))]
         if beside:
-            raise refuse(f"{beside[0]!r} beside {key!r}", place)
+            raise _refuse(f"{beside[0]!r} beside {key!r}", place)
         if key == "$ref":
             return self._reference(value, place, within)
-        if key == "enum":
-            self._count(len(value))
-            return {"enum": _of_type(value, tree.get("type"), place)}
-        if key == "const":
-            return {"enum": _of_type([value], tree.get("type"), place)}
+        if key in ("enum", "const"):
+            return self._enum(value if key == "enum" else [value], tree.get("type"), place)
         options = [self.node(each, f"{place}/{key}/{i}", within) for i, each in enumerate(value)]
         if (key == "allOf" and len(options) != 1) or not options:
-            raise refuse(f"{key!r} of {len(options)}", place)
-        return options[0] if len(options) == 1 else {"anyOf": options}
+            raise _refuse(f"{key!r} of {len(options)}", place)
+        return options[0] if len(options) == 1 else self._rules.rule(_choice(options))
 
-    def _reference(self, target: object, place: str, within: tuple[str, ...]) -> dict[str, Any]:
+    def _enum(self, values: list[Any], kind: Any, place: str) -> Part:
+        self._count(len(values))
+        kinds = [kind] if isinstance(kind, str) else kind
+        kept = [v for v in values if kinds is None or any(_is(v, each) for each in kinds)]
+        if not kept:
+            raise _refuse("an 'enum' without a value", place)
+        each_once = {json.dumps(v, sort_keys=True): v for v in kept}.values()
+        texts = list(map(_json, each_once))
+        rule = self._rules.rule(_choice(texts))
+        self._enums[rule.text] = texts
+        return rule
+
+    def _reference(self, target: object, place: str, within: tuple[str, ...]) -> Part:
         if not isinstance(target, str) or not target.startswith("#"):
-            raise refuse(f"a '$ref' to {target!r}, which is not in it", place)
+            raise _refuse(f"a '$ref' to {target!r}, which is not in it", place)
         if target in within:
-            raise refuse(f"{target} refers to itself", place)
+            raise _refuse(f"{target} refers to itself", place)
         node: Any = self._root
         for step in filter(None, target[1:].split("/")):
             name = step.replace("~1", "/").replace("~0", "~")
             if not isinstance(node, Mapping) or name not in node:
-                raise refuse(f"there is no {target}", place)
+                raise _refuse(f"there is no {target}", place)
             node = cast(_Tree, node)[name]
         return self.node(node, place, (*within, target))
 
-    def _typed(self, tree: dict[str, Any], place: str, within: tuple[str, ...]) -> dict[str, Any]:
-        kinds = tree.get("type")
-        if isinstance(kinds, list):
-            listed = list(map(str, cast("list[object]", kinds)))
-            self._count(len(listed))
-            options = [
-                self._typed({**_only(tree, kind), "type": kind}, place, within) for kind in listed
-            ]
-            self._check_known(tree, listed, place)
-            if not options:
-                raise refuse("'type' of 0", place)
-            return options[0] if len(options) == 1 else {"anyOf": options}
-        kind = str(kinds) if kinds is not None else _implied(tree)
-        if kind == "":
-            self._check_known(tree, [], place)
-            return {}
-        if kind not in _BY_TYPE:
-            raise refuse(f"the type {kind!r}", place)
-        self._check_known(tree, [kind], place)
-        if kind == "object":
-            return self._object(tree, place, within)
-        if kind == "array":
-            return self._array(tree, place, within)
-        if kind == "string":
-            least = tree.get("minLength", 0)
-            longest = tree.get("maxLength", max(LONGEST_TEXT, least))
-            if least > longest:
-                raise refuse(f"at least {least} characters and at most {longest}", place)
-            return {"type": "string", "minLength": least, "maxLength": longest}
-        return {"type": kind, **{k: v for k, v in tree.items() if k != "type"}}
-
-    def _check_known(self, tree: dict[str, Any], kinds: Sequence[str], place: str) -> None:
-        known = {"type"}.union(*(_BY_TYPE.get(kind, frozenset()) for kind in kinds))
+    def _typed(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+        given = tree.get("type")
+        homes = {_KEYWORDS.get(key, ("", ()))[0] for key in tree}
+        implied = next((k for k in ("object", "array", "string", "number") if k in homes), "")
+        kinds = (
+            list(map(str, cast("list[object]", given)))
+            if isinstance(given, list)
+            else [given or implied]
+        )
+        fitting = {"number" if kind == "integer" else kind for kind in kinds}
         for key in tree:
-            if key not in known:
-                raise refuse(f"the keyword {key!r}", place)
+            if key != "type" and _KEYWORDS.get(key, ("", ()))[0] not in fitting - {""}:
+                raise _refuse(f"the keyword {key!r}", place)
+        if not isinstance(given, list):
+            return self._of_kind(kinds[0], tree, place, within)
+        self._count(len(kinds))
+        options = [self._of_kind(kind, tree, place, within) for kind in kinds]
+        if not options:
+            raise _refuse("'type' of 0", place)
+        return options[0] if len(options) == 1 else self._rules.rule(_choice(options))
 
-    def _object(self, tree: dict[str, Any], place: str, within: tuple[str, ...]) -> dict[str, Any]:
+    def _of_kind(self, kind: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+        rules = self._rules
+        match kind:
+            case "object":
+                return self._object(tree, place, within)
+            case "array":
+                return self._array(tree, place, within)
+            case "string":
+                least = tree.get("minLength", 0)
+                longest = tree.get("maxLength", max(_LONGEST_TEXT, least))
+                if least > longest:
+                    raise _refuse(f"at least {least} characters and at most {longest}", place)
+                return rules.text(least, longest)
+            case "integer" | "number":
+                return self._number(kind, tree)
+            case "boolean":
+                return rules.rule(_choice(["true", "false"]))
+            case "null":
+                return _literal("null")
+            case "":
+                return rules.anything(_DEPTH)
+            case _:
+                raise _refuse(f"the type {kind!r}", place)
+
+    def _number(self, kind: str, tree: _Tree) -> Part:
+        decimals = 0 if kind == "integer" else _DECIMALS
+        if not any(_KEYWORDS.get(key, ("", ()))[0] == "number" for key in tree):
+            return self._rules.any_number(decimals)
+        spans = [_spans_between(*_bounds(tree, d), d) for d in range(decimals + 1)]
+        if not spans[-1]:
+            what = f"number of {_DECIMALS} decimals" if decimals else "whole number"
+            raise _refuse(f"no {what} is within its bounds", "a number")
+        return self._rules.rule(_choice(option for each in spans for option in each))
+
+    def _object(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
         fields = cast(_Tree, tree.get("properties") or {})
         required = [str(name) for name in tree.get("required", [])]
-        missing = [name for name in required if name not in fields]
-        if missing:
-            raise refuse(f"{missing[0]!r} is required and not among the properties", place)
+        if missing := [name for name in required if name not in fields]:
+            raise _refuse(f"{missing[0]!r} is required and not among the properties", place)
         more = tree.get("additionalProperties", True)
         if not fields and more is not False:
             values = self.node(more, f"{place}/additionalProperties", within)
-            return {"type": "object", "additionalProperties": values}
-        bounded = {k: self.node(v, f"{place}/{k}", within) for k, v in fields.items()}
+            return self._rules.rule(self._rules.entries(values))
         # What further properties may be is left unused: a text without them satisfies it too.
-        return {
-            "type": "object",
-            "properties": bounded,
-            "required": required,
-            "additionalProperties": False,
-        }
+        written = [
+            (
+                _row(f"{_json(name)}:", _SPACE, self.node(node, f"{place}/{name}", within)),
+                name in required,
+            )
+            for name, node in fields.items()
+        ]
+        return self._rules.rule(self._rules.fields(written))
 
-    def _array(self, tree: dict[str, Any], place: str, within: tuple[str, ...]) -> dict[str, Any]:
+    def _array(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
         first = [
             self.node(each, f"{place}/{i}", within)
             for i, each in enumerate(tree.get("prefixItems", []))
         ]
         least = int(tree.get("minItems", 0))
-        most = int(tree.get("maxItems", max(MOST_ITEMS, least, len(first))))
+        most = int(tree.get("maxItems", max(_MOST_ITEMS, least, len(first))))
+        items = _NOTHING
         if tree.get("items") is False:
-            most, items = min(most, len(first)), {}
+            most = min(most, len(first))
         else:
             items = self.node(tree.get("items", True), f"{place}/items", within)
         if least > most:
-            raise refuse(f"at least {least} items and at most {most}", place)
-        distinct = bool(tree.get("uniqueItems"))
-        if distinct and most > 1 and (first or "enum" not in items):
-            raise refuse("'uniqueItems' of items that are no 'enum'", place)
-        if distinct and least > len(items.get("enum", [None])):
-            raise refuse(f"at least {least} distinct items of {len(items['enum'])}", place)
-        out: dict[str, Any] = {"type": "array", "minItems": least, "maxItems": most}
-        if first:
-            out["prefixItems"] = first
-        if distinct and most > 1:
-            out["uniqueItems"] = True
-            out["maxItems"] = min(most, len(items["enum"]))
-        return {**out, "items": items}
+            raise _refuse(f"at least {least} items and at most {most}", place)
+        rules = self._rules
+        if tree.get("uniqueItems") and most > 1:
+            values = self._enums.get(items.text, [])
+            if first or not values:
+                raise _refuse("'uniqueItems' of items that are no 'enum'", place)
+            if least > len(values):
+                raise _refuse(f"at least {least} distinct items of {len(values)}", place)
+            return rules.rule(rules.distinct(values, least, min(most, len(values))))
+        if not most:
+            return rules.rule(_literal("[]"))
+        if not first:
+            some = _listed(items, least, most)
+            return rules.rule(_row("[", some if least else _optional(some), "]"))
+        left = most - len(first)
+        tail = _repeat(_row(",", _SPACE, items), max(0, least - len(first)), left)
+        parts = [(part, i < least) for i, part in enumerate(first[:most])]
+        return rules.rule(rules.items(parts, tail if left > 0 else _NOTHING))
 
 
 def _check_shape(key: str, value: object, place: str) -> None:
     """Raises RequestRefused for a value that the keyword cannot have."""
-    shape = _SHAPES.get(key)
-    if shape is None:
-        return
-    fits = isinstance(value, shape) and (bool in shape or not isinstance(value, bool))
-    if isinstance(value, float):
+    shape = _KEYWORDS.get(key, ("", ()))[1]
+    fits = not shape or _has_type(value, shape)
+    if isinstance(value, float) and shape:
         fits = fits and math.isfinite(value)
     elif fits and shape == (int,):
         fits = cast("int", value) >= 0
     if not fits:
-        raise refuse(f"{key!r} is {value!r}", place)
+        raise _refuse(f"{key!r} is {value!r}", place)
 
 
-def _only(tree: dict[str, Any], kind: str) -> dict[str, Any]:
-    known = _BY_TYPE.get(kind, frozenset())
-    return {k: v for k, v in tree.items() if k in known}
+def _is(value: object, kind: object) -> bool:
+    return _has_type(value, _VALUES.get(str(kind), (dict,)))
 
 
-def _implied(tree: dict[str, Any]) -> str:
-    """The type that keywords speak of where none is named; '' where they say nothing."""
-    for kind in ("object", "array", "string"):
-        if any(key in _BY_TYPE[kind] for key in tree):
-            return kind
-    return "number" if any(key in _BY_TYPE["number"] for key in tree) else ""
+def _has_type(value: object, types: tuple[type, ...]) -> bool:
+    """As `isinstance`, but a truth value is no number."""
+    return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
-def _of_type(values: object, kind: object, place: str) -> list[Any]:
-    """The values of an enum that are of its type, each once."""
-    listed = cast("list[Any]", values) if isinstance(values, list) else []
-    kinds = cast("list[str]", kind) if isinstance(kind, list) else [kind]
-    kept = [v for v in listed if kind is None or any(_is(v, str(each)) for each in kinds)]
-    if not kept:
-        raise refuse("an 'enum' without a value", place)
-    return list({json.dumps(v, sort_keys=True): v for v in kept}.values())
+def _bounds(tree: _Tree, decimals: int) -> tuple[int, int]:
+    """The range of the whole numbers that, divided by 10^decimals, are within the bounds."""
+    scale = 10**decimals
+    low, high = -_LARGEST * scale, _LARGEST * scale
+    if (least := tree.get("minimum")) is not None:
+        low = max(low, math.ceil(least * scale))
+    if (above := tree.get("exclusiveMinimum")) is not None:
+        low = max(low, math.floor(above * scale) + 1)
+    if (most := tree.get("maximum")) is not None:
+        high = min(high, math.floor(most * scale))
+    if (below := tree.get("exclusiveMaximum")) is not None:
+        high = min(high, math.ceil(below * scale) - 1)
+    return low, high
 
 
-def _is(value: object, kind: str) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "boolean":
-            return isinstance(value, bool)
-        case "null":
-            return value is None
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "array":
-            return isinstance(value, list)
-        case _:
-            return isinstance(value, dict)
+def _spans_between(low: int, high: int, decimals: int) -> list[Part]:
+    """The numbers from low to high, divided by 10^decimals, as JSON writes them."""
+    if low > high:
+        return []
+    width = decimals + 1
+    below = _spans(max(1, -high), -low, width) if low < 0 else []
+    above = _spans(max(0, low), high, width) if high >= 0 else []
+    return [
+        *(_row("-", _digits(span, decimals)) for span in below),
+        *(_digits(span, decimals) for span in above),
+    ]
+
+
+_Span = tuple[tuple[str, str], ...]
+
+
+def _spans(low: int, high: int, width: int) -> list[_Span]:
+    """Ranges of digits, place by place, that together are the numbers from low to high; none is
+    shorter than `width`, and none longer begins with 0."""
+    spans: list[_Span] = []
+    for size in range(max(width, len(str(low))), max(width, len(str(high))) + 1):
+        first = 0 if size == width else 10 ** (size - 1)
+        start, end = max(low, first), min(high, 10**size - 1)
+        if start <= end:
+            spans += _same_size(f"{start:0{size}d}", f"{end:0{size}d}")
+    return spans
+
+
+def _same_size(low: str, high: str) -> list[_Span]:
+    if not low:
+        return [()]
+    rest = len(low) - 1
+    if low[1:] == "0" * rest and high[1:] == "9" * rest:
+        return [((low[0], high[0]), *[("0", "9")] * rest)]
+    if low[0] == high[0]:
+        return [((low[0], low[0]), *tail) for tail in _same_size(low[1:], high[1:])]
+    first = [((low[0], low[0]), *tail) for tail in _same_size(low[1:], "9" * rest)]
+    last = [((high[0], high[0]), *tail) for tail in _same_size("0" * rest, high[1:])]
+    after, before = chr(ord(low[0]) + 1), chr(ord(high[0]) - 1)
+    between = [((after, before), *[("0", "9")] * rest)] if after <= before else []
+    return [*first, *between, *last]
+
+
+def _digits(span: _Span, decimals: int) -> Part:
+    parts = [_literal(a) if a == b else Part(f"[{a}-{b}]", 1) for a, b in span]
+    if decimals:
+        parts.insert(len(parts) - decimals, _literal("."))
+    return _row(*parts)

@@ -1,162 +1,214 @@
-"""A model with learned weights behind /v1/chat/completions, on FastAPI and Uvicorn.
+"""A model with learned weights behind /v1/chat/completions and /v1/embeddings.
 
-The wire is that of `serve.completions`. This file decides who may ask, how many at a time, and what
-becomes of a call whose caller has gone. It never logs the text of a request, nor an error that
-could quote it. Of the web framework only the request's `receive` and `headers` are used.
+`serve.admission` lets callers in, counts requests and sends errors. This file makes a call the jobs
+of an engine, bounds how many completions there are at a time, and cancels those whose caller has
+gone. An unknown field is refused, as OpenAI does, and so is one that would change the text and
+cannot be obeyed. A known field that does not change the text is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import base64
 import itertools
 import json
 import logging
 import math
-import socket
+import secrets
+import struct
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-from promptcodebook.errors import RequestRefused, import_extra
-from promptcodebook.local.engine import Embedder, Engine, Generation, Job, Load
-from promptcodebook.local.jobs import (
-    embeddings_body,
-    generate_all,
-    logprobs_tree,
-    read_embeddings,
-    stream_all,
-    to_jobs,
-    to_reply,
-)
-from promptcodebook.serve.admission import Callers, require_keys
+from aiohttp import web
+from annotated_types import MinLen
+from pydantic import BaseModel, ValidationError
+
+from promptcodebook.calls import Reply, Usage
+from promptcodebook.errors import RequestRefused
+from promptcodebook.local.engine import Embedder, Embedding, Engine, Generation, Job, Load
+from promptcodebook.randomness import keyed_int
+from promptcodebook.serve.admission import Admission, Answers, Callers, Limits, Visit, json_response
 from promptcodebook.serve.completions import (
+    ChatCall,
     Completion,
     Refusal,
+    call_of,
     error_body,
-    read_call,
-    require_json,
+    read_number,
 )
+from promptcodebook.serve.description import Text
 from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.server import Address
 
-_LONGEST_BODY = 16 * 2**20
-"""Bytes."""
-
-_T = TypeVar("_T")
-
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-
-
-class HungUp(Exception):
-    """Nobody waits for the answer any more."""
-
-
-class Response:
-    """One response as it is sent; `status` 0 = nothing has been sent yet."""
-
-    def __init__(self, send: Send) -> None:
-        self.status = 0
-        self._send = send
-        self._is_stream = False
-
-    async def json(
-        self, body: Mapping[str, object], status: int = 200, retry_after: float | None = None
-    ) -> None:
-        await self.begin("application/json", status, retry_after)
-        await self.end(json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-
-    async def refuse(self, refusal: Refusal) -> None:
-        """An error body; in the midst of a stream, an event with it and the end."""
-        if not self.status:
-            await self.json(error_body(refusal), refusal.status, refusal.retry_after)
-        elif self._is_stream:
-            await self.end(_event(error_body(refusal)))
-
-    async def begin(self, kind: str, status: int = 200, retry_after: float | None = None) -> None:
-        headers = {"content-type": kind, "cache-control": "no-store"}
-        if retry_after is not None:
-            headers["retry-after"] = f"{retry_after:g}"
-        if status == 401:
-            headers["www-authenticate"] = "Bearer"
-        self.status, self._is_stream = status, kind == "text/event-stream"
-        pairs = [(name.encode(), text.encode()) for name, text in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": pairs})
-
-    async def events(self, *bodies: Mapping[str, Any]) -> None:
-        data = b"".join(map(_event, bodies))
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
-
-
-def _event(body: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-
-async def read_body(request: Any) -> bytes:
-    """The whole body. Raises Refusal when it is too long or not said to be JSON, HungUp when it
-    breaks off."""
-    require_json(request.headers.get("content-type", ""))
-    too_long = Refusal("the body is longer than 16 MiB", status=413)
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > _LONGEST_BODY:
-        raise too_long
-    parts: list[bytes] = []
-    length = 0
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise HungUp
-        parts.append(message.get("body", b""))
-        length += len(parts[-1])
-        if length > _LONGEST_BODY:
-            raise too_long
-        more = message.get("more_body", False)
-    return b"".join(parts)
-
-
-async def while_wanted(request: Any, work: Coroutine[Any, Any, _T]) -> _T:
-    """What the work comes to. It is cancelled, and HungUp raised, when the caller hangs up."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise HungUp
-        return working.result()
-    finally:
-        left = [task for task in (working, gone) if not task.done()]
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)
-
-
-async def _gone(request: Any) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-_HUNG_UP = 499
-"""The status under which a call is counted whose caller did not wait for it."""
-
-_OPEN = ("/healthz", "/health")
-"""What is answered without a key."""
-_METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH")
+_MOST_CHOICES = 32
+_MOST_STOPS = 16
+_PENALTIES = ("presence_penalty", "frequency_penalty")
+_IGNORED = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "parallel_tool_calls", "tool_choice", "function_call"),
+        *("reasoning_effort", "verbosity", "prediction", *_PENALTIES),
+    }
+)
+_NOT_OBEYED = frozenset(
+    {"tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"}
+)
+_PLAIN: tuple[object, ...] = (None, [], {}, ["text"])
+"""What a field that is not obeyed may hold all the same."""
 
 _log = logging.getLogger(__name__)
+
+
+def to_jobs(call: ChatCall) -> tuple[Job, ...]:
+    """A job for each choice; the call's own seed draws the first. Raises Refusal."""
+    sampling = call.request.sampling
+    extra = sampling.extra
+    for name in extra.keys() - _IGNORED:
+        if name not in _NOT_OBEYED:
+            raise Refusal(f"unrecognized request argument: {name}", param=name)
+        if extra[name] not in _PLAIN:
+            raise Refusal(f"{name} is not supported by this server", param=name)
+    if call.choices > _MOST_CHOICES:
+        raise Refusal(f"n must be at most {_MOST_CHOICES}", param="n")
+    if len(call.stop) > _MOST_STOPS or not all(call.stop):
+        raise Refusal(f"stop must be at most {_MOST_STOPS} texts, none of them empty", param="stop")
+    schema = call.request.schema
+    any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
+    seed = call.request.sample if call.seeded else secrets.randbits(63)
+    presence, frequency = (
+        _within(name, read_number(extra, name), -2.0, default=0.0) for name in _PENALTIES
+    )
+    return tuple(
+        Job(
+            messages=call.request.messages,
+            temperature=_within("temperature", sampling.temperature),
+            top_p=_within("top_p", sampling.top_p, most=1.0),
+            max_tokens=sampling.max_tokens,
+            stop=call.stop,
+            seed=seed if choice == 0 else keyed_int(seed, choice, "choice"),
+            frequency_penalty=frequency,
+            presence_penalty=presence,
+            schema=any_object if schema is None else schema.body,
+            logprobs=call.logprobs,
+        )
+        for choice in range(call.choices)
+    )
+
+
+def _within(
+    name: str, value: float | None, least: float = 0.0, most: float = 2.0, default: float = 1.0
+) -> float:
+    if value is not None and not least <= value <= most:
+        raise Refusal(f"{name} must be between {least:g} and {most:g}", param=name)
+    return default if value is None else value
+
+
+def _to_reply(made: Generation) -> Reply:
+    tokens = made.prompt_tokens, made.completion_tokens, made.cached_tokens or 0
+    return Reply(made.text, made.finish, Usage(1, *tokens, None))
+
+
+def _logprobs_tree(made: Generation) -> Mapping[str, object] | None:
+    """As a choice's `logprobs`; None where none were asked for."""
+    if made.logprobs is None:
+        return None
+
+    def entry(token: str, logprob: float) -> dict[str, object]:
+        # JSON has no infinity; this wire writes it as -9999.
+        written = list(token.encode("utf-8", "replace"))
+        return {"token": token, "logprob": max(logprob, -9999.0), "bytes": written}
+
+    content = [
+        {**entry(at.token, at.logprob), "top_logprobs": [entry(*each) for each in at.top]}
+        for at in made.logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+async def _generate_all(engine: Engine, jobs: Sequence[Job]) -> list[Generation]:
+    tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await _end(tasks)
+
+
+async def _stream_all(
+    engine: Engine, jobs: Sequence[Job]
+) -> AsyncGenerator[tuple[int, str | Generation]]:
+    """The pieces of all jobs as they come, each with its job's number."""
+    pieces: asyncio.Queue[tuple[int, str | Generation | Exception]] = asyncio.Queue()
+
+    async def follow(index: int, job: Job) -> None:
+        try:
+            async for piece in engine.stream(job):
+                pieces.put_nowait((index, piece))
+        except Exception as error:
+            pieces.put_nowait((index, error))
+
+    following = [asyncio.ensure_future(follow(index, job)) for index, job in enumerate(jobs)]
+    left = len(jobs)
+    try:
+        while left:
+            index, piece = await pieces.get()
+            if isinstance(piece, Exception):
+                raise piece
+            left -= isinstance(piece, Generation)
+            yield index, piece
+    finally:
+        await _end(following)
+
+
+async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+_FullText = Annotated[Text, MinLen(1)]
+
+
+class EmbeddingsRequest(BaseModel):
+    """The body of /v1/embeddings. `base64` = little-endian float32 in place of numbers."""
+
+    input: _FullText | Annotated[list[_FullText], MinLen(1)]
+    model: Any = None
+    dimensions: None = None
+    encoding_format: Literal["float", "base64", ""] | None = None
+
+
+_FAULTS = {
+    "input": "input must be a text or a list of texts, none of them empty",
+    "dimensions": "dimensions is not supported by this server",
+    "encoding_format": "encoding_format must be float or base64",
+}
+
+
+def _read_embeddings(body: Mapping[str, Any]) -> EmbeddingsRequest:
+    try:
+        return EmbeddingsRequest.model_validate(body)
+    except ValidationError as error:
+        param = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        raise Refusal(_FAULTS[param], param=param) from None
+
+
+def _embeddings_body(
+    found: Sequence[Embedding], model: str, *, as_base64: bool
+) -> Mapping[str, object]:
+    def written(vector: Sequence[float]) -> object:
+        packed = struct.pack(f"<{len(vector)}f", *vector) if as_base64 else b""
+        return base64.b64encode(packed).decode() if as_base64 else vector
+
+    rows = [
+        {"object": "embedding", "index": index, "embedding": written(each.vector)}
+        for index, each in enumerate(found)
+    ]
+    tokens = sum(each.tokens for each in found)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": rows, "model": model, "usage": usage}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,153 +228,90 @@ class Terms:
     aliases: tuple[str, ...] = ()
 
 
-def check_terms(terms: Terms, model: str) -> None:
-    """Raises ConfigError where anybody on the network could ask without a key."""
-    require_keys((terms.key,), terms.host, f"pco lm serve {model}")
-
-
 @asynccontextmanager
 async def serving_locally(
     load: Callable[[], Awaitable[Engine]], terms: Terms
-) -> AsyncGenerator[tuple[Address, asyncio.Future[Engine]], None]:
+) -> AsyncGenerator[tuple[Address, asyncio.Future[Engine]]]:
     """The server, listening while the block runs, with a 503 for all until the engine is loaded.
 
     Yields where it listens, and the loading: who awaits it sees why it failed. At the end no more
     calls are taken, those in flight may finish, and the engine is closed. Raises OSError when the
-    port is taken, MissingExtra without FastAPI and Uvicorn.
+    port is taken, MissingExtra without prometheus_client.
     """
-    uvicorn: Any = import_extra("uvicorn", "serving a local model", "serve")
     local = LocalServer(terms)
-    bound = _bind(terms)
-    config = uvicorn.Config(
-        local.application(),
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        timeout_graceful_shutdown=terms.drain_s,
-    )
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # who runs us decides what ends us
-    running = asyncio.ensure_future(server.serve(sockets=[bound]))
-    loading = asyncio.ensure_future(local.load(load))
     try:
-        yield Address(*cast("tuple[str, int]", bound.getsockname()[:2])), loading
+        async with local.listening() as address:
+            loading = asyncio.ensure_future(local.load(load))
+            try:
+                yield Address(*address), loading
+            finally:
+                loading.cancel()
+                await asyncio.gather(loading, return_exceptions=True)
+                asyncio.get_running_loop().call_later(terms.drain_s, local.stop)
     finally:
-        server.should_exit = True
-        loading.cancel()
-        try:
-            await asyncio.gather(running, loading, return_exceptions=True)
-        finally:
-            await local.close()
-
-
-def _bind(terms: Terms) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in terms.host else socket.AF_INET)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((terms.host, terms.port))
-        bound.listen(1024)
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
-class _Answer(Protocol):
-    """What a path does with a request. Raises Refusal."""
-
-    async def __call__(self, request: Any, response: Response) -> None: ...
+        await local.close()
 
 
 class LocalServer:
     """One engine, and the paths under which it is asked."""
 
     def __init__(self, terms: Terms) -> None:
+        # A second more than completions have: those that are cancelled then still answer.
+        limits = Limits(in_flight=terms.queue, drain_s=terms.drain_s + 1)
+        self._admission = Admission(Callers((terms.key,)), limits)
         self._terms = terms
-        self._callers = Callers((terms.key,))
         self._engine: Engine | None = None
-        self._failed = False
+        self._state = "loading"
         self._admitted = 0
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._stopping = False
         self._numbers = itertools.count(1)
         self._begun = int(time.time())
         self._typical_s = 1.0
-        self._metrics = ModelMetrics(lambda: self._admitted, self._load)
+        self._metrics = ModelMetrics(
+            lambda: self._admitted, lambda: self._engine.load if self._engine else Load()
+        )
 
-    def application(self) -> Any:
-        """The ASGI application. Raises MissingExtra."""
-        fastapi: Any = import_extra("fastapi", "serving a local model", "serve")
-        # Its pages of documentation are loaded from elsewhere, and its traces are sent there.
-        quiet = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-        app = fastapi.FastAPI(title="pco lm serve", openapi_url=None, telemetry=quiet)
-        paths: Mapping[str, tuple[str, _Answer]] = {
+    def listening(self) -> Any:
+        """The address, while the block runs."""
+        paths: Mapping[str, tuple[str, Answers]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/embeddings": ("POST", self._embeddings),
             "/v1/models": ("GET", self._models),
-            "/v1/models/{name:path}": ("GET", self._model),
+            "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
             "/healthz": ("GET", self._health),
             "/health": ("GET", self._health),
         }
-        for path, (method, answer) in paths.items():
-            app.add_route(path, self._guarded(path, answer), methods=[method])
-        app.add_route("/{rest:path}", self._guarded("other", _nothing), methods=_METHODS)
-        return app
+        host, port = self._terms.host, self._terms.port
+        return self._admission.listening(paths, self._metrics, host, port)
 
     async def load(self, load: Callable[[], Awaitable[Engine]]) -> Engine:
         try:
             self._engine = await load()
         except Exception:
-            self._failed = True
+            self._state = "failed"
             raise
+        self._state = "ok"
         return self._engine
+
+    def stop(self) -> None:
+        """Cancels the completions under way; their callers get a 503."""
+        self._stopping = True
+        for task in self._under_way:
+            task.cancel()
 
     async def close(self) -> None:
         """Gives the engine back."""
         if self._engine is not None:
             await self._engine.close()
 
-    def _load(self) -> Load:
-        return Load() if self._engine is None else self._engine.load
-
-    def _guarded(self, path: str, answer: _Answer) -> Callable[[Any], Awaitable[Any]]:
-        """An endpoint: who may ask, what is counted, and the errors that its answer ends in."""
-
-        async def endpoint(request: Any) -> Any:
-            async def respond(_scope: object, _receive: object, send: Send) -> None:
-                response, begun = Response(send), time.perf_counter()
-                try:
-                    if path not in _OPEN:
-                        self._callers.admit(request.headers)
-                    await answer(request, response)
-                except HungUp:
-                    response.status = _HUNG_UP
-                except Refusal as refusal:
-                    await response.refuse(refusal)
-                except RequestRefused as error:
-                    await response.refuse(Refusal(str(error)))
-                except asyncio.CancelledError:
-                    # The server stops and can wait no longer. Nothing is above that wants to know.
-                    await response.refuse(_unavailable("the server is stopping"))
-                except Exception as error:
-                    # Its message may quote the request, so only its kind and its place are logged.
-                    _log.error("a call to %s failed: %s", path, kind_and_place(error))
-                    failed = Refusal("the model failed", status=500, kind="server_error")
-                    await response.refuse(failed)
-                finally:
-                    seconds = time.perf_counter() - begun
-                    self._metrics.answered(path, response.status or _HUNG_UP, seconds)
-
-            return respond
-
-        return endpoint
-
-    def _loaded(self, model: str | None = None) -> Engine:
+    def _loaded(self, model: str = "") -> Engine:
         """The engine. Raises Refusal while it is loading, and for another model's name."""
         engine = self._engine
         if engine is None:
-            text = "the model could not be loaded" if self._failed else "the model is being loaded"
-            raise _unavailable(text)
+            failed = self._state == "failed"
+            raise _unavailable(f"the model {'could not be' if failed else 'is being'} loaded")
         if model and model not in (engine.model, *self._terms.aliases):
             text = f"no model {model!r} here; there is {engine.model!r}"
             raise Refusal(text, status=404, kind="model_not_found", param="model")
@@ -345,88 +334,125 @@ class LocalServer:
             self._admitted -= count
             self._typical_s += 0.1 * (time.perf_counter() - begun - self._typical_s)
 
-    async def _chat(self, request: Any, response: Response) -> None:
+    @contextmanager
+    def _working(self) -> Generator[None]:
+        """While the engine works: raises what it raises, and the end of the server, as Refusal."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._stopping:
+                raise  # the caller hung up
+            raise _unavailable("the server is stopping") from None
+        except (Refusal, ConnectionError):
+            raise
+        except RequestRefused as error:
+            raise Refusal(str(error)) from None
+        except Exception as error:
+            # Its message may quote the request, so only its kind and its place are logged.
+            _log.error("a completion failed: %s", kind_and_place(error))
+            raise Refusal("the model failed", status=500, kind="server_error") from None
+        finally:
+            self._under_way.discard(task)
+
+    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         self._loaded()
-        call = read_call(await read_body(request))
+        call = call_of(await self._admission.read(request, visit))
         engine = self._loaded(call.request.model)
         jobs = to_jobs(call)
         number = f"chatcmpl-{self._begun:x}-{next(self._numbers)}"
         completion = Completion(number, engine.model, int(time.time()))
         with self._places(len(jobs)):
             if call.stream:
-                sending = self._stream(response, completion, engine, jobs, call.stream_usage)
-                await while_wanted(request, sending)
-                return
-            made = await while_wanted(request, generate_all(engine, jobs))
+                events = self._events(completion, engine, jobs, call)
+                return await self._stream(request, visit, events)
+            with self._working():
+                made = await _generate_all(engine, jobs)
         self._metrics.generated(*made)
-        trees = [logprobs_tree(each) for each in made]
-        await response.json(completion.body(*map(to_reply, made), logprobs=trees))
+        trees = list(map(_logprobs_tree, made))
+        return json_response(completion.body(*map(_to_reply, made), logprobs=trees), visit)
 
     async def _stream(
-        self,
-        response: Response,
-        completion: Completion,
-        engine: Engine,
-        jobs: Sequence[Job],
-        with_usage: bool,
-    ) -> None:
+        self, request: web.BaseRequest, visit: Visit, events: AsyncGenerator[bytes]
+    ) -> web.StreamResponse:
+        headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        response = web.StreamResponse(headers={**visit.headers, **headers})
+        try:
+            with self._working():
+                async with aclosing(events):
+                    async for event in events:
+                        # Not before the first piece: a job that is refused gets its 400.
+                        if not response.prepared:
+                            await response.prepare(request)
+                        await response.write(event)
+        except Refusal as refusal:
+            if not response.prepared:
+                raise
+            await response.write(_event(error_body(refusal)))
+        return response
+
+    async def _events(
+        self, completion: Completion, engine: Engine, jobs: Sequence[Job], call: ChatCall
+    ) -> AsyncGenerator[bytes]:
         done: dict[int, Generation] = {}
-        async with aclosing(stream_all(engine, jobs)) as pieces:
+        begun = False
+        async with aclosing(_stream_all(engine, jobs)) as pieces:
             async for index, piece in pieces:
-                if not response.status:
-                    # Not before there is a first piece: a job that is refused gets its 400.
-                    await response.begin("text/event-stream")
-                    await response.events(*(completion.first_chunk(i) for i in range(len(jobs))))
+                if not begun:
+                    begun = True
+                    yield _event(*map(completion.first_chunk, range(len(jobs))))
                 if isinstance(piece, str):
-                    await response.events(completion.text_chunk(piece, index))
+                    yield _event(completion.text_chunk(piece, index))
                     continue
                 done[index] = piece
-                tree = logprobs_tree(piece)
-                await response.events(completion.last_chunk(to_reply(piece), index, tree))
+                tree = _logprobs_tree(piece)
+                yield _event(completion.last_chunk(_to_reply(piece), index, tree))
         made = [done[index] for index in sorted(done)]
         self._metrics.generated(*made)
-        if with_usage:
-            await response.events(completion.usage_chunk(*map(to_reply, made)))
-        await response.end(b"data: [DONE]\n\n")
+        if call.stream_usage:
+            yield _event(completion.usage_chunk(*map(_to_reply, made)))
+        yield b"data: [DONE]\n\n"
 
-    async def _embeddings(self, request: Any, response: Response) -> None:
+    async def _embeddings(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         self._loaded()
-        call = read_embeddings(await read_body(request))
-        engine = self._loaded(call.model)
+        asked = _read_embeddings(await self._admission.read(request, visit))
+        engine = self._loaded(str(asked.model or ""))
         if not isinstance(engine, Embedder):
             text = f"{engine.model} makes no embeddings here"
             raise Refusal(text, status=501, kind="not_supported")
-        with self._places(1):
-            found = await while_wanted(request, engine.embed(call.texts))
-        await response.json(embeddings_body(found, engine.model, as_base64=call.base64))
+        texts = [asked.input] if isinstance(asked.input, str) else asked.input
+        with self._places(1), self._working():
+            found = await engine.embed(texts)
+        as_base64 = asked.encoding_format == "base64"
+        return json_response(_embeddings_body(found, engine.model, as_base64=as_base64), visit)
 
-    async def _models(self, request: Any, response: Response) -> None:
-        await response.json({"object": "list", "data": [self._entry(self._loaded())]})
+    async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        return json_response({"object": "list", "data": [self._entry(self._loaded())]}, visit)
 
-    async def _model(self, request: Any, response: Response) -> None:
-        await response.json(self._entry(self._loaded(request.path_params["name"])))
+    async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        engine = self._loaded(request.path.removeprefix("/v1/models/"))
+        return json_response(self._entry(engine), visit)
 
     def _entry(self, engine: Engine) -> Mapping[str, object]:
         model = {"id": engine.model, "object": "model", "created": self._begun}
         return {**model, "owned_by": "promptcodebook", "context_length": engine.context_length}
 
-    async def _page(self, request: Any, response: Response) -> None:
-        await response.begin("text/plain; version=0.0.4; charset=utf-8")
-        await response.end(self._metrics.page())
+    async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _health(self, request: Any, response: Response) -> None:
-        state = "loading" if self._engine is None else "ok"
-        health = {"status": "failed" if self._failed else state}
-        await response.json(health, 200 if state == "ok" else 503)
+    async def _health(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        return json_response({"status": self._state}, visit, 200 if self._state == "ok" else 503)
 
 
 def _unavailable(text: str) -> Refusal:
     return Refusal(text, status=503, kind="server_error", retry_after=1)
 
 
-async def _nothing(request: Any, response: Response) -> None:
-    text = f"nothing at {request.method} {request.url.path}"
-    raise Refusal(text, status=404, kind="not_found")
+def _event(*bodies: Mapping[str, Any]) -> bytes:
+    return b"".join(b"data: " + json.dumps(body).encode() + b"\n\n" for body in bodies)
 
 
 class ModelMetrics(Metrics):

@@ -1,41 +1,32 @@
-"""Which of a step's rewrites are kept: each rule is an `Acceptance` (method decision 9).
+"""Which of a step's rewrites are kept: `update.accept` names the rule (method decision 9).
 
-A new rule is a class here with its line in `_RULES`, and its name in `config.update.accept`.
+A new rule is a function here with its line in `RULES`. A rule of another package is an entry point
+of the group `promptcodebook.acceptance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Protocol
+from importlib.metadata import entry_points
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.update import apply_rewrites
-from promptcodebook.randomness import Draws, Randomness
-from promptcodebook.types import (
-    Example,
-    Parameters,
-    Prompt,
-    Rewrite,
-    Rollout,
-    Route,
-    Trace,
-    Variable,
-)
+from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Variable
+
+GROUP = "promptcodebook.acceptance"
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A step's rewrites (those a check refused among them), and the batch that led to them.
-
-    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε.
-    """
+    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε."""
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
@@ -59,49 +50,118 @@ class Proposal:
 
 
 Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
+"""The rewrites in their order, those that a rule refuses with `kept` False and why; and the traces
+of other examples that it ran under Θ as it was, which join the averages."""
+Acceptance = Callable[[Proposal], Awaitable[Judged]]
+Run = tuple[Example, Rollout]
+"""An example as it went with the parameters as they are; it has a reward."""
+Pair = tuple[Rollout, Rollout]
+"""A rollout, and the same example's under other parameters."""
 
 
-class Acceptance(Protocol):
-    """Returns the proposal's rewrites in their order, those it refuses with `kept` False and why,
-    and the traces of other examples that it ran under Θ as it was: they join the averages.
+@dataclass(frozen=True)
+class Rerun:
+    """Runs examples again, with the draws they had: those that judge a step's rewrites. They are
+    the batch's own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by
+    `judge` has the verdict's ρ and no gradients: it joins r̄, and nothing it says is rewritten."""
 
-    It may run examples again; it raises Stop, and nothing else, when it may not.
-    """
+    config: Config
+    composer: Composer
+    trial: Trial
+    router: Router
+    pool: Sequence[Example]
+    judge: Callable[[Example, Rollout, State], Awaitable[Trace]]
 
-    async def __call__(self, proposal: Proposal) -> Judged: ...
+    async def before(self, proposal: Proposal) -> tuple[list[Run], Sequence[Trace]]:
+        """The runs under Θ as it is that have a reward, and the traces of those outside the batch
+        (where the batch leaves no others, it judges itself)."""
+        state = proposal.state
+        others = self.config.update.accept_on == "others"
+        chosen = self.draw(proposal.batch, state.step) if others else []
+        if not chosen:
+            rollouts = [trace.rollout for trace in proposal.traces]
+            return _rewarded(proposal.batch, rollouts), ()
+        prompter = Exploring(self.composer, self.router, state, proposal.epsilon)
+        draws = [self.config.randomness.at(state.step, x.id) for x in chosen]
+        rollouts = await gather_all(
+            roll_out(prompter, self.trial, x, d) for x, d in zip(chosen, draws, strict=True)
+        )
+        runs = _rewarded(chosen, rollouts)
+
+        async def judged(run: Run) -> Trace:
+            return await self.judge(*run, state)
+
+        return runs, await gather_all(map(judged, runs))
+
+    def draw(self, batch: Sequence[Example], step: int) -> list[Example]:
+        """As many examples outside the batch as it has, drawn by the step."""
+        inside = {example.id for example in batch}
+        outside = [example for example in self.pool if example.id not in inside]
+        draw = self.config.randomness.at(step, "accept").generator("others")
+        return sorted(outside, key=lambda _: draw.random())[: len(batch)]
+
+    async def again(
+        self,
+        rewrites: Sequence[Rewrite],
+        runs: Sequence[Run],
+        state: State,
+        held: Callable[[Route], bool],
+    ) -> list[Pair]:
+        """Each run beside its repetition with these rewrites; `held` says which routes stay."""
+        state = replace(state, parameters=apply_rewrites(state.parameters, rewrites))
+        deployed = Deployed(self.composer, state.parameters, state.statistics)
+
+        async def once_more(run: Run) -> Pair:
+            example, first = run
+            route, prompter = first.route, deployed
+            if route is not None and held(route):
+                prompter = Exploring(self.composer, self.router, state, 0.0, (route, Usage()))
+            draws = self.config.randomness.at(state.step, example.id)
+            return first, await roll_out(prompter, self.trial, example, draws)
+
+        return await gather_all(map(once_more, runs))
+
+    def worse(self, pairs: Sequence[Pair]) -> str | None:
+        """Why the examples fare worse than before; None where they do not, or where there are none.
+        Compared are those that have a reward again; that must be at least half."""
+        both = [(a.reward, b.reward) for a, b in pairs]
+        known = [(a, b) for a, b in both if a is not None and b is not None]
+        if len(known) * 2 < len(pairs):
+            return f"{len(pairs) - len(known)} of {len(pairs)} examples could not be run again"
+        if not known:
+            return None
+        old, new = (sum(column) / len(known) for column in zip(*known, strict=True))
+        others = self.config.update.accept_on == "others"
+        name = "the reward on other examples" if others else "the batch's reward"
+        return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
 
 
-class Always:
+def _rewarded(examples: Sequence[Example], rollouts: Sequence[Rollout]) -> list[Run]:
+    runs = zip(examples, rollouts, strict=True)
+    return [(x, rollout) for x, rollout in runs if rollout.reward is not None]
+
+
+Rule = Callable[[Rerun, Proposal], Awaitable[Judged]]
+"""May run examples again; it is asked only where a rewrite passed the checks, and raises nothing
+but Stop."""
+
+
+async def always(rerun: Rerun, proposal: Proposal) -> Judged:
     """What passed the checks is kept: Algorithm 1."""
-
-    async def __call__(self, proposal: Proposal) -> Judged:
-        return proposal.rewrites, ()
+    return proposal.rewrites, ()
 
 
-@dataclass(frozen=True)
-class Improve:
-    """The rewrites stay, all or none, only if the examples do not fare worse with them.
-
-    Those run again under all rewrites at once: explored routes fixed, the same executor seeds.
-    """
-
-    rerun: Rerun
-
-    async def __call__(self, proposal: Proposal) -> Judged:
-        tried = proposal.tried
-        if not tried:
-            return proposal.rewrites, ()
-        runs, traces = await self.rerun.before(proposal)
-        new = apply_rewrites(proposal.state.parameters, tried)
-        after = await self.rerun.again(new, proposal.state, runs, lambda route: route.explored)
-        reason = _worse(self.rerun.name, runs, after)
-        if reason is None:
-            return proposal.rewrites, traces
-        return proposal.refuse({r.variable: reason for r in tried}), traces
+async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
+    """The rewrites stay, all or none, only if the examples do not fare worse with them. Those run
+    again under all rewrites at once: explored routes fixed, the same executor seeds."""
+    runs, traces = await rerun.before(proposal)
+    tried = proposal.tried
+    pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)
+    reason = rerun.worse(pairs)
+    return proposal.refuse({r.variable: reason for r in tried} if reason else {}), traces
 
 
-@dataclass(frozen=True)
-class ImproveEach:
+async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
     """Each rewrite stays only if the examples that it touches do not fare worse with it.
 
     θ, φ and the codebook are tried apart, each against the run without any of them: θ where the
@@ -109,137 +169,27 @@ class ImproveEach:
     together, and each is judged by the examples that are routed to it. What touches no example is
     kept: nothing speaks against it.
     """
+    runs, traces = await rerun.before(proposal)
+    instincts = [r for r in proposal.tried if isinstance(r.variable, int)]
+    parts = [[r] for r in proposal.tried if not isinstance(r.variable, int)]
+    refused: dict[Variable, str] = {}
 
-    rerun: Rerun
-
-    async def __call__(self, proposal: Proposal) -> Judged:
-        tried = proposal.tried
-        if not tried:
-            return proposal.rewrites, ()
-        runs, traces = await self.rerun.before(proposal)
-        instincts = [r for r in tried if isinstance(r.variable, int)]
-        parts = [[r] for r in tried if not isinstance(r.variable, int)]
-        parts += [instincts] if instincts else []
-        judged = await gather_all(self._judge(part, runs, proposal) for part in parts)
-        refused: dict[Variable, str] = dict(chain.from_iterable(judged))
-        return proposal.refuse(refused), traces
-
-    async def _judge(
-        self, part: Sequence[Rewrite], runs: Sequence[_Run], proposal: Proposal
-    ) -> list[tuple[Variable, str]]:
-        """The rewrites of a part under which their examples fare worse, with the reasons."""
-        touched = [run for run in runs if any(_touches(r.variable, run) for r in part)]
+    async def judge(part: Sequence[Rewrite]) -> None:
         held = part[0].variable != "encoder"
-        new = apply_rewrites(proposal.state.parameters, part)
-        after = await self.rerun.again(new, proposal.state, touched, lambda route: held)
-        found: list[tuple[Variable, str]] = []
-        for rewrite in part:
-            own = [
-                (run, rollout)
-                for run, rollout in zip(touched, after, strict=True)
-                if _touches(rewrite.variable, run)
-            ]
-            reason = _worse(self.rerun.name, [run for run, _ in own], [r for _, r in own])
+        touched = [run for run in runs if any(_touches(r.variable, run[1]) for r in part)]
+        pairs = await rerun.again(part, touched, proposal.state, lambda route: held)
+        for r in part:
+            reason = rerun.worse([pair for pair in pairs if _touches(r.variable, pair[0])])
             if reason is not None:
-                found.append((rewrite.variable, reason))
-        return found
+                refused[r.variable] = reason
+
+    await gather_all(map(judge, [*parts, instincts] if instincts else parts))
+    return proposal.refuse(refused), traces
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """An example as it went with the parameters as they are; it has a reward."""
-
-    example: Example
-    rollout: Rollout
-
-
-@dataclass(frozen=True)
-class Others:
-    """Examples outside the batch: as many as the batch has, drawn by the step, run as in training.
-
-    Where the batch leaves none, they are the batch's own. `judge` makes a trace of a rollout, with
-    the verdict's ρ and without gradients: it joins r̄, and nothing it judges comes from it.
-    """
-
-    pool: Sequence[Example]
-    router: Router
-    judge: Callable[[Example, Rollout, State], Coroutine[Any, Any, Trace]]
-
-    def draw(self, batch: Sequence[Example], draws: Draws) -> list[Example]:
-        inside = {example.id for example in batch}
-        outside = [example for example in self.pool if example.id not in inside]
-        draw = draws.generator("others")
-        return sorted(outside, key=lambda _: draw.random())[: len(batch)]
-
-
-@dataclass(frozen=True)
-class Rerun:
-    """Examples once more, under other parameters and with the draws they had.
-
-    `others` None: the batch's own examples are those that judge.
-    """
-
-    composer: Composer
-    trial: Trial
-    randomness: Randomness
-    others: Others | None = None
-
-    @property
-    def name(self) -> str:
-        """Whose reward it is that rises or falls."""
-        return "the batch's reward" if self.others is None else "the reward on other examples"
-
-    async def before(self, proposal: Proposal) -> tuple[list[_Run], Sequence[Trace]]:
-        """The examples that judge, with their runs as things are; those without reward left out.
-        The traces are of those outside the batch."""
-        traces: Sequence[Trace] = ()
-        chosen: list[Example] = []
-        if self.others is not None:
-            draws = self.randomness.at(proposal.state.step, "accept")
-            chosen = self.others.draw(proposal.batch, draws)
-        if self.others is None or not chosen:
-            batch = zip(proposal.batch, proposal.traces, strict=True)
-            runs = [_Run(x, t.rollout) for x, t in batch]
-        else:
-            prompter = Exploring(
-                self.composer, self.others.router, proposal.state, proposal.epsilon
-            )
-            at = proposal.state.step
-            rollouts = await gather_all(
-                roll_out(prompter, self.trial, x, self.randomness.at(at, x.id)) for x in chosen
-            )
-            runs = [_Run(x, r) for x, r in zip(chosen, rollouts, strict=True)]
-            judge = self.others.judge
-            traces = await gather_all(
-                judge(run.example, run.rollout, proposal.state)
-                for run in runs
-                if run.rollout.reward is not None
-            )
-        return [run for run in runs if run.rollout.reward is not None], traces
-
-    async def again(
-        self,
-        parameters: Parameters,
-        state: State,
-        runs: Sequence[_Run],
-        routes: Callable[[Route], bool],
-    ) -> list[Rollout]:
-        """Each run's example under `parameters`; the routes that `routes` says are held."""
-
-        deployed = Deployed(self.composer, parameters, state.statistics)
-
-        async def once_more(run: _Run) -> Rollout:
-            route = run.rollout.route
-            fixed = route if route is not None and routes(route) else None
-            draws = self.randomness.at(state.step, run.example.id)
-            return await roll_out(_HeldRoute(deployed, fixed), self.trial, run.example, draws)
-
-        return await gather_all(map(once_more, runs))
-
-
-def _touches(variable: Variable, run: _Run) -> bool:
+def _touches(variable: Variable, rollout: Rollout) -> bool:
     """Whether the variable had a part in the run: θ in the routes that were not explored."""
-    route = run.rollout.route
+    route = rollout.route
     if route is None:
         return False
     if isinstance(variable, int):
@@ -247,47 +197,28 @@ def _touches(variable: Variable, run: _Run) -> bool:
     return variable != "encoder" or not route.explored
 
 
-def _worse(name: str, before: Sequence[_Run], after: Sequence[Rollout]) -> str | None:
-    """Why the examples fare worse than before; None where they do not, or where there are none.
-
-    Compared are those that have a reward again; that must be at least half.
-    """
-    pairs = [
-        (run.rollout.reward, rollout.reward)
-        for run, rollout in zip(before, after, strict=True)
-        if run.rollout.reward is not None and rollout.reward is not None
-    ]
-    if len(pairs) * 2 < len(before):
-        return f"{len(before) - len(pairs)} of {len(before)} examples could not be run again"
-    if not pairs:
-        return None
-    old, new = (sum(column) / len(pairs) for column in zip(*pairs, strict=True))
-    return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
+RULES: Mapping[str, Rule] = {"always": always, "improve": improve, "improve_each": improve_each}
 
 
-@dataclass(frozen=True)
-class _HeldRoute:
-    """A policy that takes the given route, if there is one, instead of its own."""
-
-    deployed: Deployed
-    fixed: Route | None
-
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        if self.fixed is None:
-            return await self.deployed.prompt(example, draws)
-        prompt, usage = await self.deployed.compose(self.fixed, example, draws)
-        return self.fixed, prompt, usage
-
-
-_RULES: Mapping[str, Callable[[Rerun], Acceptance]] = {
-    "always": lambda rerun: Always(),
-    "improve": Improve,
-    "improve_each": ImproveEach,
-}
+def find_rule(name: str) -> Rule:
+    """The rule of that name, ours or an installed package's. ConfigError: unknown name."""
+    if name in RULES:
+        return RULES[name]
+    plugins = entry_points(group=GROUP)
+    if name in plugins.names:
+        return plugins[name].load()
+    known = (*RULES, *sorted(plugins.names))
+    raise ConfigError(
+        f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",
+        hint=f"choose one of: {', '.join(known)}",
+    )
 
 
-def make_acceptance(config: Config, rerun: Rerun, others: Others) -> Acceptance:
-    """The rule of `config.update.accept`, on the examples of `accept_on`."""
-    if config.update.accept_on == "others":
-        rerun = replace(rerun, others=others)
-    return _RULES[config.update.accept](rerun)
+def make_acceptance(rerun: Rerun) -> Acceptance:
+    """The rule of `config.update.accept` at work."""
+    rule = find_rule(rerun.config.update.accept)
+
+    async def accept(proposal: Proposal) -> Judged:
+        return await rule(rerun, proposal) if proposal.tried else (proposal.rewrites, ())
+
+    return accept

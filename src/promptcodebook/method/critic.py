@@ -11,8 +11,9 @@ safety clause (`safety.py`) a reply may also name harmful texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from pydantic import Field
 
@@ -29,27 +30,11 @@ from promptcodebook.method.gradients import (
     gradients_of,
     rho,
 )
-from promptcodebook.method.templates import (
-    InstinctErrors,
-    TemplateSet,
-    instinct_lines,
-)
+from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
-from promptcodebook.safety import (
-    HarmReply,
-    SafetyClause,
-    harm_of,
-)
+from promptcodebook.safety import HarmReply, SafetyClause, harm_of
 from promptcodebook.text import shorten
-from promptcodebook.types import (
-    Codebook,
-    Example,
-    Gradients,
-    Rollout,
-    Route,
-    Stage,
-    Verdict,
-)
+from promptcodebook.types import Channel, Codebook, Example, Gradients, Rollout, Route, Verdict
 
 
 class VerdictReply(ReplyShape):
@@ -135,13 +120,17 @@ class History:
     def values(self) -> Mapping[str, object]:
         """What every template about a trace may show."""
         rollout = self.rollout
+        stages = [
+            f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}"
+            for s in rollout.stages
+        ]
         return {
             "task": shorten(self.example.input, _LONG),
             "route": ", ".join(map(str, self.route.indices)),
             "instincts": instinct_lines(self.codebook, self.route.indices),
             "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
             "prompt": shorten(rollout.prompt, _LONG),
-            "stages": stage_lines(rollout.stages),
+            "stages": "\n".join(["Stages on the way:", *stages]) if stages else "",
             "response": shorten(rollout.output, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
@@ -149,37 +138,35 @@ class History:
         }
 
 
+@dataclass
 class Critic:
     """Judges traces; in its adversarial inner call it judges its own rubric. With a `clause`, its
     verdicts say which texts are harmful."""
 
-    def __init__(
-        self, ask: Ask, templates: TemplateSet, tally: Tally, clause: SafetyClause | None = None
-    ) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._tally = tally
-        self._clause = clause
+    ask: Ask
+    templates: TemplateSet
+    tally: Tally
+    clause: SafetyClause | None = None
 
     @property
     def safe(self) -> bool:
         """Whether the safety clause is there."""
-        return self._clause is not None
+        return self.clause is not None
 
     async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
-        reply = (await self._ask.typed(request, ReadVerdict, score_fault)).value
+        reply = (await self.ask.typed(request, ReadVerdict, score_fault)).value
         return self._verdict_of(reply, history)
 
     async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
-        asked, shape = CRITIQUES[self._templates.instinct_errors]
+        asked, shape = CRITIQUES[self.templates.instinct_errors]
         schema = blame_schema(asked, history.route.indices)
         request = self._request("critic_one", psi, history, draws, schema)
-        reply = (await self._ask.typed(request, shape, score_fault)).value
+        reply = (await self.ask.typed(request, shape, score_fault)).value
         return self._verdict_of(reply, history), gradients_of(
-            reply, history.codebook, history.route.indices, self._tally
+            reply, history.codebook, history.route.indices, self.tally
         )
 
     async def own_gradient(
@@ -188,72 +175,57 @@ class Critic:
         """g_ψ, the adversarial inner call: what did the rubric miss, or invent, and how grave is
         it?"""
         feedback = verdict.feedback or "(the critic found nothing to complain of)"
-        values = {
-            **history.values(),
-            "psi": psi,
-            "verdict": f"score {verdict.score:g}: {feedback}",
-        }
-        request = Request(
-            role="critic",
-            messages=self._templates["adversary"].fill(values),
-            sample=draws.sample("own gradient"),
-        )
-        reply = (await self._ask.typed(request, RubricReply)).value
+        said = f"score {verdict.score:g}: {feedback}"
+        values = {**history.values(), "psi": psi, "verdict": said}
+        messages = self.templates["adversary"].fill(values)
+        request = Request("critic", messages, sample=draws.sample("own gradient"))
+        reply = (await self.ask.typed(request, RubricReply)).value
         text = reply.feedback.strip()
         severity = reply.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
     def _verdict_of(self, reply: ReadReply, history: History) -> Verdict:
         """ℓ_text; what is harmful counts only where it was asked for."""
-        if self._clause is None:
-            return Verdict(unit_score(reply), reply.feedback.strip())
-        harmful = harm_of(reply, history.route.indices)
+        harmful: Mapping[str, str] = harm_of(reply, history.route.indices) if self.safe else {}
         return Verdict(unit_score(reply), reply.feedback.strip(), harmful)
 
     def _request(
         self, template: str, psi: str, history: History, draws: Draws, schema: Schema
     ) -> Request:
-        messages = self._templates[template].fill({**history.values(), "psi": psi})
-        if self._clause is not None:
-            messages = self._clause.close(messages)
-            schema = self._clause.widen(schema, history.route.indices)
-        return Request(
-            role="critic", messages=messages, sample=draws.sample("critique"), schema=schema
-        )
+        messages = self.templates[template].fill({**history.values(), "psi": psi})
+        if self.clause is not None:
+            messages = self.clause.close(messages)
+            schema = self.clause.widen(schema, history.route.indices)
+        return Request("critic", messages, sample=draws.sample("critique"), schema=schema)
 
 
+@dataclass
 class Attribution:
     """Splits a verdict by asking a model."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, tally: Tally) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    tally: Tally
 
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
-        values = {
-            **history.values(),
-            "verdict": verdict.feedback,
-            "score": f"{verdict.score:g}",
-        }
-        shape = ATTRIBUTIONS[self._templates.instinct_errors]
+        score = f"{verdict.score:g}"
+        values = {**history.values(), "verdict": verdict.feedback, "score": score}
+        shape = ATTRIBUTIONS[self.templates.instinct_errors]
         request = Request(
-            role="attribution",
-            messages=self._templates["attribution"].fill(values),
+            "attribution",
+            self.templates["attribution"].fill(values),
             sample=draws.sample("attribute"),
             schema=blame_schema(shape, history.route.indices),
         )
-        reply = (await self._ask.typed(request, shape)).value
-        return gradients_of(reply, history.codebook, history.route.indices, self._tally)
+        reply = (await self.ask.typed(request, shape)).value
+        return gradients_of(reply, history.codebook, history.route.indices, self.tally)
 
     def split_nothing(self) -> Gradients:
         """(g_θ, g_φ, g_C) of a verdict that says nothing, without a call: no text is to blame, with
         severities of 0 where replies have them."""
-        rates = ATTRIBUTIONS[self._templates.instinct_errors] is AttributionReply
-        return Gradients(
-            severity={"encoder": 0.0, "generator": 0.0, "codebook": 0.0} if rates else {}
-        )
+        rates = self.templates.instinct_errors == "by_index"
+        return Gradients(severity=dict.fromkeys(get_args(Channel), 0.0) if rates else {})
 
 
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
@@ -269,17 +241,7 @@ def penalty(verdict: Verdict, unit: float, weight: float) -> float:
 
 def reference(example: Example, feedback: str) -> str:
     """y* and what the reward said; a task without references says so (method decision 22)."""
-    known = (
-        f"Reference answer: {shorten(example.target, _LONG)}"
-        if example.target is not None
-        else "There is no reference answer for this task: judge the response on its own."
-    )
+    known = "There is no reference answer for this task: judge the response on its own."
+    if example.target is not None:
+        known = f"Reference answer: {shorten(example.target, _LONG)}"
     return f"{known}\nFeedback of the checker: {shorten(feedback, _LONG)}" if feedback else known
-
-
-def stage_lines(stages: Sequence[Stage]) -> str:
-    """The stages of a compound executor, for the critic; '' for a single call."""
-    if not stages:
-        return ""
-    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
-    return "Stages on the way:\n" + "\n".join(lines)

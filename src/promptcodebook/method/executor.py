@@ -1,7 +1,6 @@
 """M: the frozen program answers with a prompt (Eq. 5), and a reward judges what came out.
 
 A bad rollout is recorded, not raised (method decision 15); only what ends the run is raised.
-`Evaluator` runs a policy or a fixed prompt over a set of examples.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usage
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.lm.extraction import THOUGHT, strip_think
+from promptcodebook.lm.structured import THOUGHT, strip_think
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
@@ -38,12 +37,11 @@ _NO_PROMPT = Prompt("")
 
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
-    Cut replies are tallied as `truncated`, once each: when they are paid for.
 
-    `prompt` is known again where the program puts it into another message than the system's.
-    `sample` turns a call's name into its sample seed: the name is `purpose`, or the running number
-    of the call without one; a purpose that comes again is numbered, so no two calls share a seed.
-    Thoughts (`<think>`) are stripped from replies: what is scored is the answer.
+    `sample` makes a sample seed of a call's name: its `purpose`, numbered from the second on, or
+    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer. No
+    paragraph of `prompt` reaches the untrusted role (decision 13). `ended` keeps what ended the
+    run: an agent that catches every error must not turn it into an answer.
     """
 
     def __init__(
@@ -54,14 +52,12 @@ class BoundChat:
         tally: Tally = no_tally,
         prompt: Prompt = _NO_PROMPT,
     ) -> None:
-        self._prompts = (prompt.text, *prompt.stages.values())
         self.usage = Usage()
         self.truncated = False
         self.prompt_length = PromptLength()
-        self._lm = lm
-        self._sample = sample
-        self._greedy = greedy
-        self._tally = tally
+        self.ended: Stop | StoreError | None = None
+        self._lm, self._sample, self._greedy, self._tally = lm, sample, greedy, tally
+        self._prompts = [p for p in (prompt.text, *prompt.stages.values()) if p.strip()]
         self._asked: Counter[str] = Counter()
 
     async def __call__(
@@ -74,91 +70,49 @@ class BoundChat:
         purpose: str = "",
     ) -> Reply:
         """Asks; a plain string is one user message, `system` comes first."""
-        request = Request(
-            role=role,
-            messages=_messages(messages, system),
-            schema=schema,
-            sample=self._sample(self._name(purpose)),
-            greedy=self._greedy,
-        )
-        reply = await self._lm(request)
+        turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
+        if role == "untrusted":
+            self._keep_private("\n".join([system, *(m.content for m in turns)]))
+        if system:
+            turns = (Message("system", system), *turns)
+        number = self._asked[purpose]
+        self._asked[purpose] += 1
+        name = f"{purpose}#{number}" if number and purpose else purpose or str(number)
+        request = Request(role, turns, schema, self._sample(name), self._greedy)
+        try:
+            reply = await self._lm(request)
+        except (Stop, StoreError) as error:
+            self.ended = error
+            raise
         self.usage += reply.usage
         if role == "executor":
-            letters = sum(map(self._prompt_letters, request.messages))
-            self.prompt_length = _lengthen(self.prompt_length, letters, request, reply)
+            self._measure(request, reply)
         if reply.finish == "length":
             self.truncated = True
             if reply.source == "live":
                 self._tally(Incident.TRUNCATED)
-        if THOUGHT not in reply.text:
-            return reply
-        return replace(reply, text=strip_think(reply.text))
+        return replace(reply, text=strip_think(reply.text)) if THOUGHT in reply.text else reply
 
-    def _prompt_letters(self, message: Message) -> int:
-        """Of the prompt: a system message, or what a program put of p into another one."""
-        if message.role == "system":
-            return len(message.content)
-        found = [len(text) for text in self._prompts if text.strip() and text in message.content]
-        return max(found, default=0)
-
-    def _name(self, purpose: str) -> str:
-        number = self._asked[purpose]
-        self._asked[purpose] += 1
-        if not purpose:
-            return str(number)
-        return f"{purpose}#{number}" if number else purpose
-
-
-def _lengthen(length: PromptLength, prompt: int, request: Request, reply: Reply) -> PromptLength:
-    """With one more call: its prompt's share of the request's tokens, by letters."""
-    letters = sum(len(m.content) for m in request.messages)
-    tokens = round(reply.usage.prompt_tokens * prompt / letters) if letters else 0
-    return PromptLength(
-        max(length.longest, tokens), length.total + tokens, length.estimated or reply.estimated
-    )
-
-
-def _messages(messages: str | Sequence[Message], system: str) -> tuple[Message, ...]:
-    turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
-    return (Message("system", system), *turns) if system else turns
-
-
-class _GuardedChat:
-    """A chat that lets no paragraph of the prompt reach the untrusted role (decision 13).
-
-    `ended` keeps what ended the run: an agent that catches every error must not turn it into an
-    answer.
-    """
-
-    def __init__(self, inner: BoundChat, prompt: Prompt) -> None:
-        self.ended: Stop | StoreError | None = None
-        self._inner = inner
-        texts = (prompt.text, *prompt.stages.values())
-        self._private = {part for text in texts for part in text.split("\n\n") if part.strip()}
-
-    async def __call__(
-        self,
-        messages: str | Sequence[Message],
-        *,
-        system: str = "",
-        role: Role = "executor",
-        schema: Schema | None = None,
-        purpose: str = "",
-    ) -> Reply:
-        if role == "untrusted":
-            sent = messages if isinstance(messages, str) else "\n".join(m.content for m in messages)
-            if any(p in f"{system}\n{sent}" for p in self._private):
-                raise ConfigError(
-                    "the composed prompt was about to be sent to the untrusted role",
-                    hint="give the untrusted stage only the rewritten request",
-                )
-        try:
-            return await self._inner(
-                messages, system=system, role=role, schema=schema, purpose=purpose
+    def _keep_private(self, sent: str) -> None:
+        parts = (part for text in self._prompts for part in text.split("\n\n") if part.strip())
+        if any(part in sent for part in parts):
+            raise ConfigError(
+                "the composed prompt was about to be sent to the untrusted role",
+                hint="give the untrusted stage only the rewritten request",
             )
-        except (Stop, StoreError) as error:
-            self.ended = error
-            raise
+
+    def _measure(self, request: Request, reply: Reply) -> None:
+        """The prompt's share of the request's tokens, by letters: of system messages, and of what
+        a program put of p into another one."""
+        letters = sum(len(m.content) for m in request.messages)
+        own = 0
+        for m in request.messages:
+            found = [len(p) for p in self._prompts if p in m.content]
+            own += len(m.content) if m.role == "system" else max(found, default=0)
+        tokens = round(reply.usage.prompt_tokens * own / letters) if letters else 0
+        longest, total = max(self.prompt_length.longest, tokens), self.prompt_length.total + tokens
+        estimated = self.prompt_length.estimated or reply.estimated
+        self.prompt_length = PromptLength(longest, total, estimated)
 
 
 @dataclass(frozen=True)
@@ -180,28 +134,25 @@ class Trial:
             return draws.sample(f"execute {purpose}")
 
         chat = BoundChat(self.lm, sample, self.greedy, self.tally, prompt)
-        guarded = _GuardedChat(chat, prompt)
+        output, failure = None, None
         try:
-            output = _storable(await self.program(prompt, example, guarded))
+            output = _storable(await self.program(prompt, example, chat))
         except (Stop, StoreError):
             raise
         except Exception as error:
-            if guarded.ended is not None:
-                raise guarded.ended from None
-            failed = replace(rollout, failure=failure_of("execute", error))
-            return replace(
-                failed, usage=rollout.usage + chat.usage, prompt_length=chat.prompt_length
-            )
-        if guarded.ended is not None:
-            raise guarded.ended
+            failure = failure_of("execute", error)
+        if chat.ended is not None:
+            raise chat.ended
+        usage, length = rollout.usage + chat.usage, chat.prompt_length
+        rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
+        if output is None:
+            return rollout
         rollout = replace(
             rollout,
             output=output.text,
             fields=output.fields,
             stages=output.trace,
             truncated=output.truncated or chat.truncated,
-            usage=rollout.usage + chat.usage,
-            prompt_length=chat.prompt_length,
         )
         if self.scorer is None:
             return rollout
@@ -285,12 +236,9 @@ class Evaluator:
 
 
 def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one: each example's mean reward and all its
-    usage (AIME's five runs a problem, decision 18).
-
-    A run that failed counts as the floor; an example all of whose runs failed has no reward. Text,
-    route and failure shown are the first run's.
-    """
+    """Several sampled runs over the same examples as one (AIME's five runs a problem, decision 18):
+    each example's mean reward and all its usage. A run that failed counts as the floor; text, route
+    and failure shown are the first run's."""
     first = evaluations[0]
     by_example = zip(*(e.rollouts for e in evaluations), strict=True)
     return replace(first, rollouts=tuple(_mean(runs, first.floor) for runs in by_example))

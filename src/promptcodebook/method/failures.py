@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from promptcodebook.errors import LMError, TooManyFailures, message_of
@@ -14,16 +15,13 @@ from promptcodebook.types import Failure, Rewrite, Step, Trace
 _T = TypeVar("_T")
 _CALLS = {"encoder": "route", "generator": "compose"}
 """What a failure on the way to a prompt is named after: the call that failed."""
-_CREDIT = ("critique", "attribute")
 _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
 async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Every chain's result, in order; the chains run side by side.
-
-    When one must stop, the others first bring home what they have already paid for, and no call is
-    left running; then the first error is raised, one that ends the run before a model's.
-    """
+    """Every chain's result, in order; the chains run side by side. When one must stop, the others
+    first finish what they have paid for. Then the first error is raised, one that ends the run
+    before a model's."""
     results = await asyncio.gather(*chains, return_exceptions=True)
     errors = [r for r in results if isinstance(r, BaseException)]
     if errors:
@@ -48,14 +46,10 @@ def failure_of(stage: str, error: Exception) -> Failure:
     )
 
 
-_ASKED = ("gradient", "safety")
-"""What asks for the rewrites of a step itself."""
-
-
 class FailureWatch:
     """Stops a training that only spends money, by what its last `window` rollouts, critiques and
-    rewrites came to (a batch's worth: an `online` update is one example, and one bad rollout is
-    data). Each method raises TooManyFailures."""
+    rewrites came to (a batch's worth: in `online` mode one bad rollout is data). Each method raises
+    TooManyFailures."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -64,13 +58,14 @@ class FailureWatch:
         self._rewrites: deque[Rewrite] = deque(maxlen=window)
 
     def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
-        """Reads back what came before, as far as it looks: a resumed run stops where it would have
-        stopped. `steps` come latest first, with their traces."""
+        """Reads back what came before (`steps`, latest first): a resumed run stops where it would
+        have stopped."""
         for step in steps:
             traces = step.traces
+            rewrites = [r for r in step.rewrites if r.origin in ("gradient", "safety")]
             _prepend(self._rollouts, traces)
             _prepend(self._critiques, [t for t in traces if asks_about(t)])
-            _prepend(self._rewrites, [r for r in step.rewrites if r.origin in _ASKED])
+            _prepend(self._rewrites, rewrites)
             seen = (self._rollouts, self._critiques, self._rewrites)
             if all(len(each) == self._window for each in seen):
                 return
@@ -83,11 +78,10 @@ class FailureWatch:
             raise too_many_failures(failures, tuple(self._rollouts), "")
 
     def see_critiques(self, critiqued: Iterable[Trace]) -> None:
-        """Most critiques that were asked for taught nothing: a critic or an attribution is never
-        understood. The adversary of ψ may fail by itself: what the others learn is learned."""
+        """Most critiques that were asked for taught nothing. The adversary of ψ may fail alone."""
         self._critiques.extend(critiqued)
-        failures = [t.failure for t in self._critiques if t.failure is not None]
-        failures = [failure for failure in failures if failure.stage in _CREDIT]
+        found = [t.failure for t in self._critiques]
+        failures = [f for f in found if f is not None and f.stage in ("critique", "attribute")]
         if self._most(failures):
             what = f"{len(failures)} of the last {len(self._critiques)} critiques taught nothing"
             raise _fruitless(what, failures[0], tuple(self._critiques))
@@ -115,23 +109,14 @@ def _prepend(seen: deque[_T], earlier: Sequence[_T]) -> None:
 
 
 def _breaking(trace: Trace) -> Failure | None:
-    """The failure that takes the whole rollout out, or keeps anything from being learned of it.
-
-    A critic that cannot be reached counts at once. One that answers but is not understood counts
-    once most of its critiques fail so.
-    """
-    if trace.rollout.failure is not None:
-        return trace.rollout.failure
-    if trace.failure is not None and trace.failure.unreachable:
-        return trace.failure
-    return None
+    """The failure that takes the whole rollout out, or a critic that cannot be reached."""
+    unreachable = trace.failure is not None and trace.failure.unreachable
+    return trace.rollout.failure or (trace.failure if unreachable else None)
 
 
 def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:
-    error = TooManyFailures(
-        f"{what}; the first, at {first.stage}: {first.kind}: {first.message}",
-        hint=first.hint or "pco doctor",
-    )
+    quoted = f"{what}; the first, at {first.stage}: {first.kind}: {first.message}"
+    error = TooManyFailures(quoted, hint=first.hint or "pco doctor")
     error.traces = traces
     return error
 
@@ -141,10 +126,6 @@ def too_many_failures(
 ) -> TooManyFailures:
     """The error that quotes the first failure; `where` is '' or ends in ': '."""
     first = failures[0]
-    error = TooManyFailures(
-        f"{where}{len(failures)} of {len(traces)} rollouts failed; the first, at {first.stage}: "
-        f"{first.kind}: {first.message}",
-        hint=first.hint or _HINTS.get(first.stage, "pco doctor"),
-    )
-    error.traces = tuple(traces)
-    return error
+    hint = first.hint or _HINTS.get(first.stage, "pco doctor")
+    what = f"{where}{len(failures)} of {len(traces)} rollouts failed"
+    return _fruitless(what, replace(first, hint=hint), tuple(traces))

@@ -2,8 +2,8 @@
 
 Deviations: g_C comes by index where the set of templates asks for it so, with a severity for each
 channel (method decisions 4, 20) and one of g_C for all active entries together. Advice that is in
-no instinct goes to the active one that is nearest in words, else to the shortest. A complaint about
-θ or φ that fewer than `update.shared_by` examples of a batch share goes there too (28).
+no instinct goes to the nearest active one, and so does a complaint about θ or φ that fewer than
+`update.shared_by` examples of a batch share (28).
 """
 
 from __future__ import annotations
@@ -66,17 +66,13 @@ Share = Annotated[float | None, BeforeValidator(_read_share), WithJsonSchema(_SH
 def _read_severity(value: object) -> dict[str, float] | None:
     """By the name of its channel, held to [0, 1]. None where any of it is no number: a severity is
     left out, not invented (method decision 20)."""
-    if not isinstance(value, dict):
-        return None
-    found: dict[str, float] = {}
-    for key, told in cast("dict[str, object]", value).items():
-        name = next((n for n in _SEVERITIES if key.lower().startswith(n)), None)
-        if name is not None:
-            share = _read_share(told)
-            if share is None:
-                return None
-            found[name] = share
-    return found or None
+    found: dict[str, float | None] = {}
+    for key, rated in cast("dict[str, object]", value).items() if isinstance(value, dict) else ():
+        for name in _SEVERITIES:
+            if key.lower().startswith(name):
+                found[name] = _read_share(rated)
+    known = {name: share for name, share in found.items() if share is not None}
+    return known if known and len(known) == len(found) else None
 
 
 class AttributionReply(ReplyShape):
@@ -108,7 +104,6 @@ ATTRIBUTIONS: Mapping[InstinctErrors, type[AttributionReply | OneStringAttributi
 def blame_schema(shape: type[ReplyShape], active: tuple[int, ...]) -> Schema:
     """What a reply may be that blames the active instincts: each by its index, and "missing"."""
     schema = schema_of(shape)
-    fields = cast("dict[str, Any]", schema.body["properties"])
     if not issubclass(shape, AttributionReply):
         return schema
     text = {"type": "string", "maxLength": _INSTINCTS_ERRORS // (len(active) + 1)}
@@ -116,11 +111,10 @@ def blame_schema(shape: type[ReplyShape], active: tuple[int, ...]) -> Schema:
         "instinct_errors": dict.fromkeys([*map(str, active), _MISSING], text),
         "severity": dict.fromkeys(_SEVERITIES, _SHARE),
     }
-    objects = {
-        name: {"type": "object", "properties": within, "additionalProperties": False}
-        for name, within in named.items()
-    }
-    return Schema(schema.name, {**schema.body, "properties": {**fields, **objects}})
+    fields = dict(cast("dict[str, Any]", schema.body["properties"]))
+    for name, within in named.items():
+        fields[name] = {"type": "object", "properties": within, "additionalProperties": False}
+    return Schema(schema.name, {**schema.body, "properties": fields})
 
 
 def gradients_of(
@@ -132,28 +126,21 @@ def gradients_of(
     """g_θ, g_φ and {g_ck} of a parsed reply; `active` are the route's indices."""
     severity: dict[Part, float] = {}
     if isinstance(reply, AttributionReply):
-        by_index = _by_index(reply.instinct_errors, codebook, active, tally)
-        if reply.severity is not None:
-            severity = {_SEVERITIES[name]: share for name, share in reply.severity.items()}
+        book = _by_index(reply.instinct_errors, codebook, active, tally)
+        severity = {_SEVERITIES[name]: share for name, share in (reply.severity or {}).items()}
     else:
         text = reply.instinct_errors.strip()
-        by_index = dict.fromkeys(active, text) if text else {}
-    return Gradients(
-        encoder=reply.routing_errors.strip(),
-        generator=reply.rendering_errors.strip(),
-        codebook=by_index,
-        severity=severity,
-    )
+        book = dict.fromkeys(active, text) if text else {}
+    theta, phi = reply.routing_errors.strip(), reply.rendering_errors.strip()
+    return Gradients(theta, phi, book, severity=severity)
 
 
 def _by_index(
     errors: Mapping[str, str], codebook: Codebook, active: Sequence[int], tally: Tally
 ) -> dict[int, str]:
-    """What each active instinct is blamed for.
-
-    An index that is not active is passed over, since that instinct was not at work; what names none
-    is advice that is missing. Both are counted, unless it was put under "missing".
-    """
+    """What each active instinct is blamed for. An index that is not active is passed over, since
+    that instinct was not at work; what names none is advice that is missing. Both are counted,
+    unless it was put under "missing"."""
     blamed: dict[int, list[str]] = {}
     for key, text in errors.items():
         k = leading_index(key)
@@ -167,11 +154,9 @@ def _by_index(
 
 
 def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> int:
-    """Which active instinct gets advice that no instinct has yet.
-
-    The one that shares most of its longer words, at least two; where none does, or several do
-    alike, the one of fewest words; then the lowest index. One that may not be rewritten comes last.
-    """
+    """Which active instinct gets advice that no instinct has yet: the one that shares most of its
+    longer words, at least two; else the one of fewest words; then the lowest index. One that may
+    not be rewritten comes last."""
     wanted = _long_words(advice)
 
     def fit(k: int) -> tuple[bool, int, int, int]:
@@ -184,31 +169,23 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
 
 def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
     """Of the examples' gradients for one directive: what at least `least` of them complain of
-    alike, and each other complaint with its example's place (decision 28).
-
-    A complaint is a sentence. Two are alike where more than half of their longer words agree.
-    """
+    alike, and each other complaint with its example's place (decision 28). A complaint is a
+    sentence. Two are alike where more than half of their longer words agree."""
     if least == 1:
         return tuple(filter(None, said)), []
     complaints = [
         [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)] for text in said
     ]
-    shared: list[str] = []
-    lone: list[tuple[int, str]] = []
-    for place, own in enumerate(complaints):
-        common: list[str] = []
-        for sentence, words in own:
-            alike = sum(any(_alike(words, w) for _, w in other) for other in complaints)
-            if alike >= least:
-                common.append(sentence)
-            else:
-                lone.append((place, sentence))
-        shared.append(" ".join(common))
+
+    def common(words: frozenset[str]) -> bool:
+        alike = (
+            any(4 * len(words & w) > len(words) + len(w) for _, w in other) for other in complaints
+        )
+        return sum(alike) >= least
+
+    shared = (" ".join(s for s, words in own if common(words)) for own in complaints)
+    lone = [(i, s) for i, own in enumerate(complaints) for s, words in own if not common(words)]
     return tuple(filter(None, shared)), lone
-
-
-def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
-    return 4 * len(one & other) > len(one) + len(other)
 
 
 def _long_words(text: str) -> frozenset[str]:
@@ -223,10 +200,8 @@ def rho(severity: float, text: str, unit: float, weight: float) -> float:
 
 
 def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
-    """The gradients with ρ(g_v) for severities, by the ρ of the verdict.
-
-    A channel that a rating leaves out counts 0 if it is not to blame, and else stays unknown.
-    """
+    """The gradients with ρ(g_v) for severities, by the ρ of the verdict. A channel that a rating
+    leaves out counts 0 if it is not to blame, and else stays unknown."""
     said: Mapping[Part, str] = {
         "encoder": gradients.encoder,
         "generator": gradients.generator,

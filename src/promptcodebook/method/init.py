@@ -1,12 +1,10 @@
 """The first codebook and the first θ, φ, ψ.
 
-`expert` takes the user's instincts or the task's own; `random` has the model write them from a
-generic request; `from_prompt` splits the user's present prompt, by the model or at its sentences;
-`file` reads a codebook or a whole policy, with its θ, φ, frozen marks and routing statistics. No
-policy holds ψ, so it starts from its template.
-
-Deviations: the paper does not print the requests of random and from_prompt, which are ours. A short
-list is filled up to K from the set's general instincts.
+`expert` takes the user's instincts or the task's own; `random` has the model write them;
+`from_prompt` splits the user's present prompt, by the model or at its sentences; `file` reads a
+codebook or a whole policy, but for ψ, which no policy holds. Deviations: the paper does not print
+the requests of random and from_prompt, which are ours. A short list is filled up to K from the
+set's general instincts.
 """
 
 from __future__ import annotations
@@ -110,34 +108,28 @@ class Earlier:
         )
 
 
+@dataclass(frozen=True)
 class Initialiser:
     """Builds Θ and the routing statistics before the first step."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, config: Config) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._config = config
+    ask: Ask
+    templates: TemplateSet
+    config: Config
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with. `seeds` are the task's own, `earlier` is what `init.path` holds.
-
-        Raises ConfigError when there are fewer different instincts than K.
-        """
-        config = self._config
+        """The state to begin with; `seeds` are the task's own. ConfigError: fewer different
+        instincts than K."""
+        config, text = self.config, self.templates.text
         given = await self._given(seeds, earlier)
-        instincts, origins = _fill(given, self._templates, config)
+        instincts, origins = _fill(given, self.templates, config)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
-        theta = earlier.encoder or self._templates.text("theta")
-        parameters = Parameters(
-            encoder=theta if config.has_encoder else "",
-            generator=earlier.generator or self._templates.text("phi"),
-            codebook=Codebook(instincts),
-            critic=self._templates.text("psi"),
-        )
+        theta = (earlier.encoder or text("theta")) if config.has_encoder else ""
+        phi = earlier.generator or text("phi")
+        parameters = Parameters(theta, phi, Codebook(instincts), text("psi"))
         return State.first(parameters, statistics.pick(origins))
 
     async def _given(self, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-        init = self._config.init
+        init = self.config.init
         match init.kind:
             case "random":
                 return await self._write("random", "")
@@ -148,30 +140,30 @@ class Initialiser:
                         hint="set init.prompt to it",
                     )
                 if init.split == "sentences":
-                    return _sentences(self._config)
+                    return _sentences(self.config)
                 return await self._write("from_prompt", init.prompt)
             case "expert" | "file":
-                return listed_instincts(self._config, seeds, earlier)
+                return listed_instincts(self.config, seeds, earlier)
 
     async def _write(self, template: str, text: str) -> list[Instinct]:
-        config = self._config
-        values = {"size": config.size, "cap": config.update.instinct_words, "text": text}
+        size, cap = self.config.size, self.config.update.instinct_words
         request = Request(
-            role="updater",
-            messages=self._templates[template].fill(values),
-            sample=config.randomness.at(-1, "codebook").sample(template),
-            schema=instincts_schema(config.size, config.update.instinct_words),
+            "updater",
+            self.templates[template].fill({"size": size, "cap": cap, "text": text}),
+            instincts_schema(size, cap),
+            self.config.randomness.at(-1, "codebook").sample(template),
         )
-        reply = (await self._ask.typed(request, InstinctsReply, self._fault)).value
-        return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]
 
-    def _fault(self, reply: InstinctsReply) -> str | None:
-        """What one more try may mend; an instinct that stays too long is taken as it is."""
-        if not any(i.strip() for i in reply.instincts):
-            return "instincts: the list is empty"
-        cap = self._config.update.instinct_words
-        long = [n for i in reply.instincts if (n := len(i.split())) > cap]
-        return f"instincts: one has {max(long)} words, over the cap of {cap}" if long else None
+        def fault(reply: InstinctsReply) -> str | None:
+            """What one more try may mend; an instinct that stays too long is taken as it is."""
+            if not any(i.strip() for i in reply.instincts):
+                return "instincts: the list is empty"
+            longest = max(len(i.split()) for i in reply.instincts)
+            over = f"instincts: one has {longest} words, over the cap of {cap}"
+            return over if longest > cap else None
+
+        reply = (await self.ask.typed(request, InstinctsReply, fault)).value
+        return [Instinct(" ".join(strip_wrapping(i).split())) for i in reply.instincts]
 
 
 def check_seeds(
@@ -209,11 +201,8 @@ def _fill(
     given: Sequence[Instinct], templates: TemplateSet, config: Config
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
     """Exactly K different instincts, and the place in `given` of each; None = a general one, with
-    which a short list is filled up. One too many is cut.
-
-    `init.frozen` counts in `given` itself: a repetition that is dropped moves no mark, and
-    leaves its own to the text that stays.
-    """
+    which a short list is filled up. `init.frozen` counts in `given` itself: a repetition that is
+    dropped leaves its mark to the text that stays."""
     general = map(Instinct, templates.text("instincts").splitlines())
     kept: dict[str, tuple[Instinct, int | None]] = {}
     for place, instinct in enumerate((*given, *general)):

@@ -5,22 +5,17 @@ distinct entries (Sec. 3.6). At deployment the encoder routes every input. A pol
 encoder (`encoder.mode: none`) takes the S entries of highest r̄; one that has learned a ranking
 routes without a call.
 
-Deviations:
-- A reply that is no valid route is asked for once more, with its fault quoted. Then its valid picks
-  are kept, and the entries of highest r̄ fill the rest, ties by lowest index (method decision 10).
-  An untried entry counts as the mean of the tried ones. The reply's schema holds S and K, so that a
-  server that enforces it lets no other route through.
-- `compose: verbatim` joins the instincts as they are, which the paper does for tasks with many
-  constraints only (method decision 12).
-- A prompt that was cut at its cap, or is empty, is asked for once more. Then the instincts replace
-  it verbatim, with the output format, since a deployed policy must answer anyway.
+Deviations: a reply that is no valid route is asked for once more, with its fault. Then its valid
+picks are kept, and the entries of highest r̄ fill the rest (method decision 10). The reply's schema
+holds S and K. `compose: verbatim` joins the instincts as they are (decision 12). A prompt that was
+cut at its cap, or is empty, is asked for once more; then the instincts replace it verbatim.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
@@ -58,21 +53,19 @@ from promptcodebook.types import (
     Trace,
 )
 
-_SHOWN = 8
-"""Wrong indices that a fault names at most."""
-
 
 def route_fault(indices: Sequence[int], size: int, select: int) -> str | None:
     """What is wrong with a route, in words fit to quote; None for S distinct indices in range."""
     faults: list[str] = []
-    outside = sorted({i for i in indices if not 0 <= i < size})
+    valid = {i for i in indices if 0 <= i < size}
+    outside = sorted(set(indices) - valid)
     if outside:
-        named = f"{outside[:_SHOWN]}{' and more' if len(outside) > _SHOWN else ''}"
-        faults.append(f"{named} lie outside 0..{size - 1}")
+        more = " and more" if len(outside) > 8 else ""
+        faults.append(f"{outside[:8]}{more} lie outside 0..{size - 1}")
     if len(set(indices)) < len(indices):
         faults.append("an index is named twice")
-    if len(set(indices) - set(outside)) != select:
-        faults.append(f"{len(set(indices) - set(outside))} valid indices instead of {select}")
+    if len(valid) != select:
+        faults.append(f"{len(valid)} valid indices instead of {select}")
     return "selected_indices: " + "; ".join(faults) if faults else None
 
 
@@ -96,10 +89,8 @@ _DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLeng
 
 @lru_cache(maxsize=64)
 def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """What a route may be: S distinct indices out of K, and short reasons.
-
-    The fields have the order in which the template's text names them.
-    """
+    """What a route may be: S distinct indices out of K, and short reasons. The fields have the
+    order in which the template names them."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
@@ -117,67 +108,60 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
     )
 
 
+@dataclass
 class Encoder:
     """Routes by asking a model; counts repairs and fallbacks."""
 
-    def __init__(self, ask: Ask, templates: TemplateSet, select: int, tally: Tally) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._select = select
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    select: int
+    tally: Tally
 
     def messages(
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
     ) -> tuple[Message, ...]:
         """The chat; with our templates all but the input is a prefix shared by every input."""
-        values = {
-            "theta": theta,
-            "select": self._select,
-            "size": len(codebook),
-            "last": len(codebook) - 1,
-            "codebook": self._templates.lines.show(codebook, statistics),
-            "task": task,
-        }
-        return self._templates["encoder"].fill(values)
+        size, lines = len(codebook), self.templates.lines.show(codebook, statistics)
+        values = {"theta": theta, "select": self.select, "size": size, "last": size - 1}
+        return self.templates["encoder"].fill({**values, "codebook": lines, "task": task})
 
     async def route(
         self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
     ) -> tuple[Route, Usage]:
         """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
-        size = len(codebook)
+        size, standing = len(codebook), statistics.standing
         request = Request(
-            role="encoder",
-            messages=self.messages(theta, codebook, statistics, task),
+            "encoder",
+            self.messages(theta, codebook, statistics, task),
             sample=draws.sample("route"),
-            schema=route_schema(self._select, size, self._templates.sources["encoder"]),
+            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
         )
+
+        def fault_of(reply: RouteReply) -> str | None:
+            return route_fault(reply.selected_indices, size, self.select)
+
         try:
-            answer = await self._ask.typed(
-                request,
-                RouteReply,
-                lambda reply: route_fault(reply.selected_indices, size, self._select),
-            )
+            answer = await self.ask.typed(request, RouteReply, fault_of)
         except (ParseError, TruncatedReply) as error:
-            self._tally(Incident.ROUTE_REPAIRS)
-            self._tally(Incident.ROUTE_FALLBACKS)
-            best = repair_route((), statistics.standing, self._select)
             cut = isinstance(error, TruncatedReply)
             fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
-            return Route(best, repaired=True, fallback=True, fault=fault), error.usage
-        reply = answer.value
-        if answer.reasked:
-            self._tally(Incident.ROUTE_REPAIRS)
-        if answer.fault is not None:
-            self._tally(Incident.ROUTE_FALLBACKS)
-        route = Route(
-            indices=repair_route(reply.selected_indices, statistics.standing, self._select),
-            repaired=answer.reasked,
-            fallback=answer.fault is not None,
-            fault=answer.fault or "",
-            constraints=tuple(reply.constraints),
-            analysis=reply.analysis,
-        )
-        return route, answer.usage
+            best = repair_route((), standing, self.select)
+            route, usage = Route(best, repaired=True, fallback=True, fault=fault), error.usage
+        else:
+            reply, usage = answer.value, answer.usage
+            route = Route(
+                indices=repair_route(reply.selected_indices, standing, self.select),
+                repaired=answer.reasked,
+                fallback=answer.fault is not None,
+                fault=answer.fault or "",
+                constraints=tuple(reply.constraints),
+                analysis=reply.analysis,
+            )
+        if route.repaired:
+            self.tally(Incident.ROUTE_REPAIRS)
+        if route.fallback:
+            self.tally(Incident.ROUTE_FALLBACKS)
+        return route, usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,41 +173,39 @@ class Composition:
     output_format: str = ""
 
 
+@dataclass
 class Generator:
     """Composes by asking a model; counts the prompts that had to be put together without it."""
 
-    def __init__(
-        self, ask: Ask, templates: TemplateSet, composition: Composition, tally: Tally = no_tally
-    ) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._composition = composition
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    composition: Composition
+    tally: Tally = no_tally
 
     async def compose(
         self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
     ) -> tuple[str, Usage]:
         """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
-        base = self._composition.base_prompt
+        base = self.composition.base_prompt
         verbatim = join_prompts(base, join_instincts(codebook, route))
-        if self._composition.mode == "verbatim":
+        if self.composition.mode == "verbatim":
             return verbatim, Usage()
         values = {
             "phi": phi,
             "instincts": instinct_lines(codebook, route.indices),
             "task": task,
-            "format": self._composition.output_format,
+            "format": self.composition.output_format,
             "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
         }
         request = Request(
-            role="generator",
-            messages=self._templates["generator"].fill(values),
+            "generator",
+            self.templates["generator"].fill(values),
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
-        answer = await self._ask.text(request, _fault)
+        answer = await self.ask.text(request, _fault)
         if answer.fault is not None:
-            self._tally(Incident.PROMPT_FALLBACKS)
-            return join_prompts(verbatim, self._composition.output_format), answer.usage
+            self.tally(Incident.PROMPT_FALLBACKS)
+            return join_prompts(verbatim, self.composition.output_format), answer.usage
         return join_prompts(base, strip_wrapping(answer.text)), answer.usage
 
 
@@ -244,28 +226,22 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ).
-
-    Gumbel top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6).
-    """
-    scored = [(rate / tau - math.log(-math.log(_open_unit(draw))), k) for k, rate in enumerate(ema)]
+    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ). Gumbel
+    top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6)."""
+    # 0 is no number for the logarithms; random() never gives 1.
+    noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
+    scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
     return tuple(sorted(k for _, k in sorted(scored, reverse=True)[:select]))
-
-
-def _open_unit(draw: random.Random) -> float:
-    """Uniform in (0, 1), since both logarithms must exist; random() itself never gives 1."""
-    return max(draw.random(), 1e-300)
 
 
 def gamma_for(settings: Explore, epochs: int) -> float:
     """γ as given, else such that ε reaches ε_min at 90 % of the planned epochs."""
     if settings.gamma is not None:
         return settings.gamma
-    if settings.epsilon <= settings.epsilon_min or settings.epsilon_min == 0.0:
-        # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
-        ratio = 1.0 if settings.epsilon <= settings.epsilon_min else 0.01
-    else:
-        ratio = settings.epsilon_min / settings.epsilon
+    if settings.epsilon <= settings.epsilon_min:
+        return 1.0
+    # ε_min = 0 is never reached by a geometric decay: 1 % of ε₀ replaces it.
+    ratio = settings.epsilon_min / settings.epsilon or 0.01
     return ratio ** (1.0 / max(1.0, 0.9 * epochs))
 
 
@@ -279,22 +255,22 @@ def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
     return epsilon
 
 
+@dataclass(frozen=True)
 class Explorer:
     """Decides whether an example explores, and where to."""
 
-    def __init__(self, settings: Explore, select: int, always: bool = False) -> None:
-        self._settings = settings
-        self._select = select
-        self._always = always
+    settings: Explore
+    select: int
+    always: bool = False
 
     def explores(self, epsilon: float, draw: random.Random) -> bool:
         """rand() < ε; always, when there is no encoder to ask (method decision 19)."""
-        return self._always or draw.random() < epsilon
+        return self.always or draw.random() < epsilon
 
     def route(self, ema: Sequence[float], draw: random.Random) -> Route:
         """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
-        weights = ema if self._settings.policy == "success" else [0.0] * len(ema)
-        chosen = success_weighted(weights, self._select, self._settings.tau, draw)
+        weights = ema if self.settings.policy == "success" else [0.0] * len(ema)
+        chosen = success_weighted(weights, self.select, self.settings.tau, draw)
         return Route(chosen, explored=True)
 
 
@@ -306,52 +282,32 @@ class Prompter(Protocol):
     ) -> tuple[Route | None, Prompt, Usage]: ...
 
 
-def _no_stages() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
     """The same prompt for every input: zero-shot, the user's present prompt, `concat`; by its name
     also one for each of the `stages`."""
 
     text: str
-    stages: Mapping[str, str] = field(default_factory=_no_stages)
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
         return None, Prompt(self.text, self.stages), Usage()
 
 
-class Ranks(Protocol):
-    """Routes by a ranking, in place of E_θ (`routing/ranking.py`)."""
-
-    async def rank(
-        self, codebook: Codebook, ranking: Ranking, text: str
-    ) -> tuple[Route, Expected, Usage]:
-        """The route of an input, and what each instinct promises for it."""
-        ...
+Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usage]]]
+"""Routes an input by a ranking, in place of E_θ; and what each instinct promises for it."""
 
 
+@dataclass
 class Composer:
-    """Encoder and generator at work; Θ comes with each call, so the composer has no state.
+    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own (()
+    = one prompt for the whole program); `ranks` routes for policies that have learned a ranking."""
 
-    `stages` are those that get a prompt of their own (() = one prompt for the whole program).
-    `ranks` routes for policies that have learned a ranking.
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        generator: Generator,
-        ranks: Ranks,
-        select: int,
-        stages: Sequence[str] = (),
-    ) -> None:
-        self._encoder = encoder
-        self._generator = generator
-        self._select = select
-        self._stages = tuple(stages)
-        self._ranks = ranks
+    encoder: Encoder
+    generator: Generator
+    ranks: Ranks
+    select: int
+    stages: Sequence[str] = ()
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
@@ -359,11 +315,11 @@ class Composer:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
         ranking, also what each instinct promises."""
         if statistics.ranking is not None:
-            return await self._ranks.rank(parameters.codebook, statistics.ranking, example.input)
+            return await self.ranks(parameters.codebook, statistics.ranking, example.input)
         if not parameters.encoder:
-            best = repair_route((), statistics.standing, self._select)
+            best = repair_route((), statistics.standing, self.select)
             return Route(best), None, Usage()
-        route, usage = await self._encoder.route(
+        route, usage = await self.encoder.route(
             parameters.encoder, parameters.codebook, statistics, example.input, draws
         )
         return route, None, usage
@@ -371,20 +327,18 @@ class Composer:
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage.
-
-        The whole is then what the critic and the report read: every stage's prompt under its name.
-        """
+        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage. The
+        whole has each under its name."""
         phi, book = parameters.generator, parameters.codebook
-        if not self._stages:  # no task for the one: others would take their turn before it
-            text, usage = await self._generator.compose(phi, book, route, example.input, draws)
+        if not self.stages:  # no task for the one: others would take their turn before it
+            text, usage = await self.generator.compose(phi, book, route, example.input, draws)
             return Prompt(text), usage
         made = await gather_all(
-            self._generator.compose(phi, book, route, example.input, draws, stage)
-            for stage in self._stages
+            self.generator.compose(phi, book, route, example.input, draws, stage)
+            for stage in self.stages
         )
         usage = sum((spent for _, spent in made), Usage())
-        by_stage = {stage: text for stage, (text, _) in zip(self._stages, made, strict=True)}
+        by_stage = {stage: text for stage, (text, _) in zip(self.stages, made, strict=True)}
         return Prompt.of_stages(by_stage), usage
 
 
@@ -399,55 +353,44 @@ class OffPolicy:
     rollouts: int
 
 
-class Router(Protocol):
-    """Routes the examples of training, and learns from what came of it."""
+class Router:
+    """Routes the examples of training, and learns from what came of it; as it stands, nothing."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""
-        ...
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
         """`state` with what the router remembers of the stored `steps`, which lead from `first` to
-        it, their traces with them."""
-        ...
-
-    def attend(
-        self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
-    ) -> Sequence[Example]:
-        """Whom to route now: the planned batch, or others of the `examples` in some places."""
-        ...
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]: ...
-
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        """`after` with what the traces, made under `before`, teach of routing."""
-        ...
-
-    def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's own outcomes; None where the router does
-        not know the chance of each route."""
-        ...
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy:
-    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
-
-    composer: Composer
-    explorer: Explorer
-
-    async def prepare(self) -> None:
-        return
-
-    def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
+        it."""
         return state
 
     def attend(
         self, planned: Sequence[Example], examples: Sequence[Example], state: State, draws: Draws
     ) -> Sequence[Example]:
+        """Whom to route now: the planned batch, or others of the `examples` in some places."""
         return planned
+
+    async def route(
+        self, example: Example, state: State, epsilon: float, draws: Draws
+    ) -> tuple[Route, Usage]:
+        raise NotImplementedError
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        """`after` with what the traces, made under `before`, teach of routing."""
+        return after
+
+    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+        """What the learned routes are worth by training's own outcomes; None where the router does
+        not know the chance of each route."""
+        return None
+
+
+@dataclass(frozen=True)
+class EpsilonGreedy(Router):
+    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
+
+    composer: Composer
+    explorer: Explorer
 
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
@@ -460,12 +403,6 @@ class EpsilonGreedy:
         )
         return route, usage
 
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        return after
-
-    def estimate(self, state: State, seed: int) -> None:
-        return None
-
 
 Made = tuple[Route, Usage]
 """A route with what it took."""
@@ -473,8 +410,7 @@ Made = tuple[Route, Usage]
 
 @dataclass(frozen=True)
 class Exploring:
-    """The policy in training: the router's routes, composed; `made` is the route, if it is there
-    already."""
+    """The policy in training: the router's routes, or the one that is `made` already, composed."""
 
     composer: Composer
     router: Router
@@ -498,27 +434,14 @@ class Deployed:
     statistics: RoutingStatistics
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        route, routing = await self.route(example, draws)
+        route, _, routing = await self.route(example, draws)
         prompt, composing = await self.compose(route, example, draws)
         return route, prompt, routing + composing
 
-    async def route(self, example: Example, draws: Draws) -> tuple[Route, Usage]:
-        """The first half of the way."""
-        route, _, usage = await self.composer.route(
-            self.parameters, self.statistics, example, draws
-        )
-        return route, usage
+    async def route(self, example: Example, draws: Draws) -> tuple[Route, Expected | None, Usage]:
+        """The first half of the way; and what each instinct promises, where that was learned."""
+        return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
         """The second half."""
         return await self.composer.compose(self.parameters, route, example, draws)
-
-    async def explain(
-        self, example: Example, draws: Draws
-    ) -> tuple[Route, Prompt, Expected | None]:
-        """z, p, and what each instinct promises for the input, where the policy learned that."""
-        route, expected, _ = await self.composer.route(
-            self.parameters, self.statistics, example, draws
-        )
-        prompt, _ = await self.compose(route, example, draws)
-        return route, prompt, expected

@@ -1,12 +1,7 @@
 """What Algorithm 1 carries from one update to the next, and which examples make up which update.
 
-Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5). It is corrected
-for its start at 0, which would make an entry look worse the fewer trials it had. What was known of
-an instinct counts half once it is rewritten (decision 25).
-
-The schedule is seeded passes over the training split, cut into batches. `steps_per_epoch: all`
-makes an epoch a full pass (Algorithm 1); a number makes it that many batches, which is what the
-token budget of Table 5 allows (method decision 1).
+Deviation: beside r̄, the paper's, an average of r alone is kept (method decision 5), corrected for
+its start at 0. What was known of an instinct counts half once it is rewritten (25).
 """
 
 from __future__ import annotations
@@ -35,9 +30,8 @@ class RoutingStatistics:
     """How the codebook's entries have done, each of length K: r̄, the mean of r, and counts.
 
     `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
-    after n of them, halved whenever the instinct is rewritten. () = not known, as in runs of
-    version 0.1, whose EMA continues unchanged. `ranking` is what a router that learns from outcomes
-    has learned (None = there is none).
+    after n, halved whenever the instinct is rewritten; () = not known, as in runs of version 0.1.
+    `ranking` is what a router that learns from outcomes has learned.
     """
 
     ema: tuple[float, ...]
@@ -58,35 +52,33 @@ class RoutingStatistics:
 
     @property
     def standing(self) -> tuple[float, ...]:
-        """r̄ for choosing the best: nothing is known of an untried entry, so it counts as the
-        mean of the tried ones, not as 0."""
-        tried = [rate for rate, n in zip(self.ema, self.selected, strict=True) if n]
+        """r̄ for choosing the best: an untried entry counts as the mean of the tried ones."""
+        rates = list(zip(self.ema, self.selected, strict=True))
+        tried = [rate for rate, n in rates if n]
         mean = sum(tried) / len(tried) if tried else 0.0
-        return tuple(rate if n else mean for rate, n in zip(self.ema, self.selected, strict=True))
+        return tuple(rate if n else mean for rate, n in rates)
 
     def discount(self, rewritten: Collection[int]) -> RoutingStatistics:
-        """With half the evidence for instincts that were rewritten: the trials were the old
-        text's."""
+        """With half the evidence for instincts that were rewritten."""
         halved = (e / 2 if k in rewritten else e for k, e in enumerate(self.known))
         return replace(self, evidence=tuple(halved))
 
     def pick(self, origins: Sequence[int | None]) -> RoutingStatistics:
-        """Those of the entries `origins`, in that order; None = a new entry."""
+        """Those of the entries `origins`, in that order; a new entry (None) promises nothing."""
+        ranking = self.ranking
+        if ranking is not None:
+            blank = (0,) * len(ranking.weights[0])
+            rows = (blank if k is None else ranking.weights[k + 1] for k in origins)
+            bias = (0.0 if k is None else ranking.bias[k + 1] for k in origins)
+            weights = (ranking.weights[0], *rows)
+            ranking = replace(ranking, weights=weights, bias=(ranking.bias[0], *bias))
         return RoutingStatistics(
             tuple(0.0 if k is None else self.ema[k] for k in origins),
             tuple(0.0 if k is None else self.success[k] for k in origins),
             tuple(0 if k is None else self.selected[k] for k in origins),
             tuple(0.0 if k is None else self.evidence[k] for k in origins) if self.evidence else (),
-            None if self.ranking is None else _picked(self.ranking, origins),
+            ranking,
         )
-
-
-def _picked(ranking: Ranking, origins: Sequence[int | None]) -> Ranking:
-    """The ranking of other entries; a new one promises nothing."""
-    blank = (0,) * len(ranking.weights[0])
-    rows = (blank if k is None else ranking.weights[k + 1] for k in origins)
-    bias = (0.0 if k is None else ranking.bias[k + 1] for k in origins)
-    return replace(ranking, weights=(ranking.weights[0], *rows), bias=(ranking.bias[0], *bias))
 
 
 def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
@@ -100,9 +92,8 @@ class State:
     """Θ and the routing statistics; `step` is the index of the next update.
 
     `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
-    router learns from them; a stored step does not hold them (`Router.recall`).
-    `harmful` are the texts that verdicts have called so: a state that holds one is not kept.
-    `trial` is θ's, while it is on trial (`routing/upkeep.py`).
+    router learns from them (a stored step has neither). `harmful` are the texts that verdicts have
+    called so: a state that holds one is not kept.
     """
 
     step: int
@@ -130,14 +121,11 @@ class State:
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
-        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order.
-
-        A failed rollout joins neither average (method decision 15); its selection is not counted.
-        """
-        ema = list(self.statistics.ema)
-        success = list(self.statistics.success)
-        selected = list(self.statistics.selected)
-        evidence = list(self.statistics.known)
+        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order. A failed
+        rollout joins neither average (method decision 15); its selection is not counted."""
+        known = self.statistics
+        ema, success = list(known.ema), list(known.success)
+        selected, evidence = list(known.selected), list(known.known)
         for trace in traces:
             if trace.unit is None or trace.rollout.route is None:
                 continue
@@ -149,19 +137,14 @@ class State:
                 selected[k] += 1
         texts = zip(self.parameters.codebook.texts, parameters.codebook.texts, strict=True)
         rewritten = {k for k, (before, after) in enumerate(texts) if before != after}
-        known = replace(
-            self.statistics,
-            ema=tuple(ema),
-            success=tuple(success),
-            selected=tuple(selected),
-            evidence=tuple(evidence),
+        statistics = RoutingStatistics(
+            tuple(ema), tuple(success), tuple(selected), tuple(evidence), known.ranking
         )
-        statistics = known.discount(rewritten)
         return replace(
             self,
             step=self.step + 1,
             parameters=parameters,
-            statistics=statistics,
+            statistics=statistics.discount(rewritten),
             harmful=_harmful_texts(self, traces),
         )
 
@@ -209,17 +192,16 @@ def utilisation_bound(
     size: int, select: int, explored: int, tau: float, *, wide: bool = False
 ) -> float:
     """Theorem 3: at least K(1 - exp(-S e^{-1/τ} n / K)) entries active after n explored examples.
-
     The theorem assumes r̄ in [0, 1]. As the algorithm runs, r - ρ lies in [-1, 1]; `wide` gives the
-    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5).
-    """
+    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5)."""
     spread = 2.0 if wide else 1.0
     return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The plan of a whole run, decided by the seed alone."""
+    """The plan of a whole run, decided by the seed alone: passes over the training split, cut into
+    batches."""
 
     examples: Sequence[Example]
     update: Update
@@ -227,19 +209,18 @@ class Schedule:
 
     @property
     def _batches_per_epoch(self) -> int:
+        """`steps_per_epoch: all` is a full pass; a number is what the token budget of Table 5
+        allows (method decision 1)."""
         given = self.update.steps_per_epoch
-        whole = math.ceil(len(self.examples) / self.update.batch_size)
-        return whole if given == "all" else given
+        return math.ceil(len(self.examples) / self.update.batch_size) if given == "all" else given
 
     @property
     def batches(self) -> int:
         return self.update.epochs * self._batches_per_epoch if self.examples else 0
 
     def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
-        """(step, epoch, examples) of every update from `start` on.
-
-        In `online` mode each example of a batch is an update of its own (Algorithm 1).
-        """
+        """(step, epoch, examples) of every update from `start` on; in `online` mode each example of
+        a batch is an update of its own (Algorithm 1)."""
         plan: list[tuple[int, list[Example]]] = []
         for number, batch in enumerate(islice(self._passes(), self.batches)):
             parts = [[e] for e in batch] if self.update.mode == "online" else [batch]

@@ -1,11 +1,9 @@
 """Sets of prompt files: which there are, how one is read, checked, filled and copied.
 
-A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml` with
-what belongs to them. A folder of the user's can replace any of them; what it lacks comes from the
-set that it is based on.
-
-A prompt file holds chat turns with placeholders. They are filled in a single pass and a value is
-inserted as data: braces, role markers or template syntax in it do nothing.
+A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. A
+folder of the user's can replace any of them; what it lacks comes from the set it is based on. A
+prompt file holds chat turns with placeholders, which are filled in a single pass: braces or role
+markers in a value do nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -62,7 +60,8 @@ class Places:
     optional: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        must, may = _in_braces(self.required), _in_braces(self.optional)
+        both = self.required, self.optional
+        must, may = (", ".join(f"{{{name}}}" for name in names) for names in both)
         return f"it needs {must}" + (f" and may use {may}" if may else "")
 
 
@@ -94,12 +93,12 @@ def fill_text(text: str, values: Mapping[str, object]) -> str:
 def check_template(name: str, source: str, where: str) -> None:
     """Raises ConfigError, with `where` and the line, unless the request `name` can be made of it:
     chat turns, all placeholders that it needs, and none that has no value."""
-    first = _SECTION.search(source)
-    if first is None or "user" not in _SECTION.findall(source):
+    before, *turns = _SECTION.split(source)
+    if "user" not in turns[::2]:
         raise ConfigError(
             f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
         )
-    if source[: first.start()].strip():
+    if before.strip():
         raise ConfigError(
             f"{where}:1: the text before the first turn would be lost",
             hint="begin the file with a line that says: ## system",
@@ -120,10 +119,6 @@ def check_places(source: str, places: Places, where: str) -> None:
     for name in places.required:
         if name not in present:
             raise ConfigError(f"{where}: placeholder {{{name}}} is missing", hint=str(places))
-
-
-def _in_braces(names: Iterable[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in names)
 
 
 def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
@@ -161,12 +156,10 @@ class CodebookLines:
         """The numbered codebook, one line for each instinct."""
         rates = statistics.ema if self.rate == "ema" else statistics.success
         lines: list[str] = []
-        for k, (text, rate, n) in enumerate(
-            zip(codebook.texts, rates, statistics.selected, strict=True)
-        ):
+        rows = zip(codebook.texts, rates, statistics.selected, strict=True)
+        for k, (text, rate, n) in enumerate(rows):
             # As precise as a policy file, so that a loaded policy shows what the run itself showed.
-            shown = f"{round(rate, 6):.2f}"
-            values = {"index": k, "text": " ".join(text.split()), "rate": shown}
+            values = {"index": k, "text": " ".join(text.split()), "rate": f"{round(rate, 6):.2f}"}
             lines.append(fill_text(self.line if n else self.untried, values))
         return "\n".join(lines)
 
@@ -203,8 +196,6 @@ class TemplateSet:
 
 _NEWER = ("merge", "revive", "split")
 """Those that came after version 0.1: a folder that is whole may lack them."""
-_BLAMING = ("attribution", "critic_one")
-"""Templates whose replies blame instincts."""
 _TEXTS = ("theta", "phi", "psi", "instincts")
 """Files that are no templates: first texts of the learned parts, and a list of instincts."""
 
@@ -215,14 +206,13 @@ def template_sets() -> tuple[str, ...]:
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or the one in the folder `name`, a path from `base`.
-
-    Raises ConfigError with file and line for a placeholder that is missing or unknown, and for a
-    file or a key that no set has.
-    """
+    """The set of that name, or the one in the folder `name`, a path from `base`. Raises ConfigError
+    with file and line for a placeholder that is missing or unknown, and for a file or a key that no
+    set has."""
     folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
     sources, tree = _read_folder(folder)
-    sources = {**_read_newer(), **sources}
+    default = _prompts_folder() / "default"
+    sources = {**{n: _read_text(default / f"{n}.md") for n in _NEWER}, **sources}
     lacking = sorted({*PLACES, *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
@@ -233,16 +223,9 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     return TemplateSet(sources, manifest.codebook, manifest.instinct_errors)
 
 
-def _read_newer() -> dict[str, str]:
-    """Templates that a whole folder of version 0.1 cannot have."""
-    return {name: _read_text(_prompts_folder() / "default" / f"{name}.md") for name in _NEWER}
-
-
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
-    """Writes the whole set to `target`, to be edited there; returns the files.
-
-    Raises ConfigError for an unknown set, and rather than write over a file.
-    """
+    """Writes the whole set to `target`, to be edited there; returns the files. ConfigError for an
+    unknown set, and rather than write over a file."""
     if name not in template_sets():
         raise _unknown_set(name)
     manifest = (_prompts_folder() / name / _MANIFEST).read_text("utf-8")
@@ -285,12 +268,12 @@ def _find_folder(name: str, base: Path) -> Path:
     if not re.search(r"[/\\]", name):
         raise _unknown_set(name)
     folder = base / Path(name).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(
-            f"templates: there is no folder {folder}",
-            hint=f"pco templates copy {folder} writes the default set to edit",
-        )
-    return folder
+    if folder.is_dir():
+        return folder
+    raise ConfigError(
+        f"templates: there is no folder {folder}",
+        hint=f"pco templates copy {folder} writes the default set to edit",
+    )
 
 
 def _unknown_set(name: str) -> ConfigError:
@@ -304,64 +287,56 @@ def _unknown_set(name: str) -> ConfigError:
 def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
     """Texts by name and the manifest's tree, laid over those of the set it is based on."""
     own, manifest = _read_files(folder)
-    base_name = manifest.pop("based_on", "default")
+    base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST
     if base_name == "":
         return own, manifest
     if base_name not in template_sets():
         close = did_you_mean(str(base_name), template_sets())
         raise ConfigError(
-            f"{folder / _MANIFEST}: based_on: unknown set of templates {base_name!r}{close}",
+            f"{where}: based_on: unknown set of templates {base_name!r}{close}",
             hint=f"choose one of: {', '.join(template_sets())}",
         )
     sources, tree = _read_folder(_prompts_folder() / base_name)
-    if manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]:
-        for name in _BLAMING:
-            if name not in own:
-                raise ConfigError(
-                    f"{folder / _MANIFEST}: instinct_errors is not what the {name}.md of the set "
-                    f"{base_name!r} asks for",
-                    hint=f"write {folder / name}.md, or delete that key",
-                )
+    other = manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]
+    for name in ("attribution", "critic_one"):  # their replies blame instincts
+        if other and name not in own:
+            raise ConfigError(
+                f"{where}: instinct_errors is not what the {name}.md of the set "
+                f"{base_name!r} asks for",
+                hint=f"write {folder / name}.md, or delete that key",
+            )
     return {**sources, **own}, merge(tree, manifest)
 
 
 def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
-    """What lies in the folder itself, every file checked. Hidden files and an editor's backups are
-    left alone."""
-    known = [f"{name}.md" for name in (*PLACES, *_TEXTS)]
+    """What lies in the folder itself, every file checked, but hidden files and backups."""
+    known = (*(f"{name}.md" for name in (*PLACES, *_TEXTS)), _MANIFEST)
     sources: dict[str, str] = {}
     manifest: dict[str, Any] = {}
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if file.name.startswith(".") or file.name.endswith("~"):
             continue
-        if file.name == _MANIFEST:
-            manifest = _read_manifest(file)
-        elif file.name in known:
-            sources[file.name.removesuffix(".md")] = _read_template(file)
-        else:
-            names = [*known, _MANIFEST]
+        if file.name not in known:
             raise ConfigError(
-                f"{file}: not the name of a template{did_you_mean(file.name, names)}",
-                hint=f"a folder of templates holds only: {', '.join(names)}",
+                f"{file}: not the name of a template{did_you_mean(file.name, known)}",
+                hint=f"a folder of templates holds only: {', '.join(known)}",
             )
+        text = _read_text(file)
+        if file.name == _MANIFEST:
+            try:
+                manifest = tomllib.loads(text)
+            except tomllib.TOMLDecodeError as error:
+                what = f"{file} is not valid TOML: {error}"
+                raise ConfigError(what, hint=f"edit {file}") from None
+            continue
+        name = file.name.removesuffix(".md")
+        if not text.strip():
+            hint = "delete it to use the text of the set below it"
+            raise ConfigError(f"{file} is empty", hint=hint)
+        if name in PLACES:
+            check_template(name, text, str(file))
+        sources[name] = text
     return sources, manifest
-
-
-def _read_template(file: Traversable) -> str:
-    source = _read_text(file)
-    name = file.name.removesuffix(".md")
-    if not source.strip():
-        raise ConfigError(f"{file} is empty", hint="delete it to use the text of the set below it")
-    if name in PLACES:
-        check_template(name, source, str(file))
-    return source
-
-
-def _read_manifest(file: Traversable) -> dict[str, Any]:
-    try:
-        return tomllib.loads(_read_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}", hint=f"edit {file}") from None
 
 
 def _read_text(file: Traversable) -> str:
@@ -386,14 +361,13 @@ def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
         manifest = _Manifest.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        if first["type"] not in ("extra_forbidden", "unexpected_keyword_argument"):
-            raise ConfigError(f"{where}: {key}: {first['msg']}", hint="correct that key") from None
-        inner = len(first["loc"]) > 1
-        known = ("rate", "line", "untried") if inner else ("based_on", *_Manifest.model_fields)
-        close = did_you_mean(str(first["loc"][-1]), known)
-        raise ConfigError(
-            f"{where}: unknown key {key!r}{close}", hint=f"known here: {', '.join(known)}"
-        ) from None
+        key, last = ".".join(map(str, first["loc"])), str(first["loc"][-1])
+        what, hint = f"{where}: {key}: {first['msg']}", "correct that key"
+        if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            inner = len(first["loc"]) > 1
+            known = ("rate", "line", "untried") if inner else ("based_on", *_Manifest.model_fields)
+            what = f"{where}: unknown key {key!r}{did_you_mean(last, known)}"
+            hint = f"known here: {', '.join(known)}"
+        raise ConfigError(what, hint=hint) from None
     check_lines(manifest.codebook, f"{where}: codebook")
     return manifest

@@ -16,9 +16,9 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
@@ -31,7 +31,7 @@ from promptcodebook.method.gradients import additivity_residual, rate
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
-from promptcodebook.randomness import Draws, Randomness
+from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
 from promptcodebook.types import (
     Check,
@@ -43,16 +43,12 @@ from promptcodebook.types import (
     Route,
     Step,
     Trace,
-    Variable,
     Verdict,
 )
 
 
 async def train(
-    learner: Learner,
-    schedule: Schedule,
-    state: State,
-    past: Iterable[Step] = (),
+    learner: Learner, schedule: Schedule, state: State, past: Iterable[Step] = ()
 ) -> AsyncGenerator[Step, None]:
     """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. Where
     a run resumes, `past` are the stored steps before `state`, latest first.
@@ -64,7 +60,7 @@ async def train(
     watch.recall(past, learner.credit.asks_about)
     for index, epoch, planned in schedule.updates(start=state.step):
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
-        draws = learner.randomness.at(index, "batch")
+        draws = config.randomness.at(index, "batch")
         batch = learner.router.attend(planned, schedule.examples, state, draws)
 
         # Beyond the paper: a θ on trial routes first, the batch as one, and may be taken back.
@@ -82,6 +78,7 @@ async def train(
         watch.see_rewrites(rewrites)
         proposal = Proposal(rewrites, traces, batch, state, epsilon)
         accepted, judged = await learner.acceptance(proposal)
+        kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
 
         # Update routing statistics.
@@ -101,17 +98,11 @@ async def train(
             success=state.statistics.success,
             selected=state.statistics.selected,
             evidence=state.statistics.evidence,
-            reverted=_reverted(rewrites, accepted),
+            reverted=tuple(r.variable for r in rewrites if r.kept and r.variable not in kept),
             ranking=state.statistics.ranking,
             harmful=state.harmful,
             trial=state.trial,
         )
-
-
-def _reverted(rewrites: Sequence[Rewrite], accepted: Sequence[Rewrite]) -> tuple[Variable, ...]:
-    """What the acceptance rule took back of the rewrites that passed."""
-    kept = {r.variable for r in accepted if r.kept}
-    return tuple(r.variable for r in rewrites if r.kept and r.variable not in kept)
 
 
 class Upkeep(Protocol):
@@ -139,7 +130,6 @@ class Learner:
     """The parts Algorithm 1 calls."""
 
     config: Config
-    randomness: Randomness
     composer: Composer
     router: Router
     trial: Trial
@@ -153,7 +143,7 @@ class Learner:
     ) -> Trace:
         """One example's chain, lines 5 to 13: route (unless it is `made`) -> compose -> execute ->
         critique -> attribute."""
-        draws = self.randomness.at(state.step, example.id)
+        draws = self.config.randomness.at(state.step, example.id)
         prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
         if rollout.reward is None:
@@ -161,12 +151,13 @@ class Learner:
         return await self.credit.trace(example, rollout, state, draws)
 
 
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them.
-
-    Where the critic has its safety clause, `orders` looks for what no instinct may ask for, too.
-    """
+    """Critic, attribution and the critic's own gradient, with the settings that switch them. Where
+    the critic has its safety clause, `orders` looks for what no instinct may ask for, too."""
 
     critic: Critic
     attribution: Attribution
@@ -189,59 +180,84 @@ class Credit:
         return await verdicts.trace(example, rollout, state, draws)
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
-        """The trace with verdict, ρ and gradients.
-
-        Method decision 15: where the critic fails, the reward counts alone; where a gradient
-        fails, the verdict and its ρ count too; nothing is learned from either.
-        """
-        rollout = history.rollout
+        """The trace with verdict, ρ and gradients. Method decision 15: where the critic fails, the
+        reward counts alone; where a gradient fails, the verdict and its ρ count too; nothing is
+        learned from either."""
+        rollout, config = history.rollout, self.config
         assert rollout.reward is not None, "only scored rollouts are critiqued"
-        unit = unit_reward(rollout.reward, self.config.reward_range)
-        trace = Trace(rollout, unit, gradients=self._of_route(history.route))
+        unit, weight = (
+            unit_reward(rollout.reward, config.reward_range),
+            config.critic.penalty_weight,
+        )
+        filled = history.route.fallback and config.update.text_updates
+        trace = Trace(
+            rollout, unit, gradients=_of_fallback(history.route) if filled else Gradients()
+        )
         if not self._wanted:
             return trace
-        found = self._orders_in(history)
+        harmful: Harmful = {}
+        if self.critic.safe:
+            harmful = find_orders(self.orders, history.codebook, history.route.indices)
         if not self.asks_about(trace):
-            seen = await self._look(psi, history, draws)
-            return self._mark(replace(trace, verdict=Verdict(1.0, "")), {**found, **seen})
-        try:
-            verdict, blamed = await self._judge(psi, history, draws)
-        except LMError as error:
-            return self._mark(replace(trace, failure=failure_of("critique", error)), found)
-        harmful = {**found, **verdict.harmful}
-        weight = self.config.critic.penalty_weight
+            harmful = {**harmful, **await self._look(psi, history, draws)}
+            return self._mark(replace(trace, verdict=Verdict(1.0, "")), harmful)
+        judged, failure = await _try("critique", self._judge(psi, history, draws))
+        if judged is None:
+            return self._mark(replace(trace, failure=failure), harmful)
+        verdict, blamed = judged
+        harmful = {**harmful, **verdict.harmful}
         trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
-        if not self.config.update.text_updates:
+        if not config.update.text_updates:
             return self._mark(trace, harmful)
-        split, own = await gather_all(
+        (split, not_split), (own, no_own) = await gather_all(
             [
-                self._split(verdict, history, blamed, draws),
-                self._own(psi, history, verdict, draws),
+                _try("attribute", self._split(history, verdict, blamed, draws)),
+                _try("adversary", self._own(psi, history, verdict, draws)),
             ]
         )
-        gradients = rate(_joined(split.gradients, own.gradients), unit, weight)
+        split, own = split or Gradients(), own or Gradients()
+        whole = replace(split, critic=own.critic, severity={**split.severity, **own.severity})
+        gradients = rate(whole, unit, weight)
         residual = additivity_residual(trace.penalty, gradients)
         if history.route.fallback:
             gradients = replace(gradients, encoder=trace.gradients.encoder)
-        failure = split.failure or own.failure
+        failure = not_split or no_own
         trace = replace(trace, gradients=gradients, residual=residual, failure=failure)
         return self._mark(trace, harmful)
 
-    def _orders_in(self, history: History) -> Harmful:
-        if not self.critic.safe:
-            return {}
-        return find_orders(self.orders, history.codebook, history.route.indices)
+    async def _judge(
+        self, psi: str, history: History, draws: Draws
+    ) -> tuple[Verdict, Gradients | None]:
+        """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
+        if self.config.critic.stages == 1:
+            return await self.critic.critique(psi, history, draws)
+        return await self.critic.verdict(psi, history, draws), None
+
+    async def _split(
+        self, history: History, verdict: Verdict, blamed: Gradients | None, draws: Draws
+    ) -> Gradients:
+        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
+        if blamed is not None:
+            return blamed
+        if not verdict.feedback:
+            return self.attribution.split_nothing()
+        return await self.attribution.split(history, verdict, draws)
+
+    async def _own(
+        self, psi: str, history: History, verdict: Verdict, draws: Draws
+    ) -> Gradients | None:
+        """g_ψ, from a call of its own."""
+        if not self.config.critic.trainable:
+            return None
+        return await self.critic.own_gradient(psi, history, verdict, draws)
 
     async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
         """What the clause alone says of a solved example, of one in ten; its critique is empty by
         definition, and one that fails says nothing."""
         if not self.critic.safe or draws.generator("safety").random() >= LOOK:
             return {}
-        try:
-            verdict, _ = await self._judge(psi, history, draws)
-        except LMError:
-            return {}
-        return verdict.harmful
+        judged, _ = await _try("critique", self._judge(psi, history, draws))
+        return judged[0].harmful if judged is not None else {}
 
     def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
         if harmful:
@@ -261,54 +277,18 @@ class Credit:
         explored. A router that learns from outcomes needs neither where texts stay as they are."""
         return self.config.update.text_updates or not self.config.learns_routes
 
-    def _of_route(self, route: Route) -> Gradients:
-        """What a route that had to be filled up teaches θ, whatever came of it."""
-        if not (route.fallback and self.config.update.text_updates):
-            return Gradients()
-        return Gradients(
-            encoder="Its reply could not be used as a choice, even when asked again, and was "
-            f"filled up by others: {route.fault}."
-        )
 
-    async def _judge(
-        self, psi: str, history: History, draws: Draws
-    ) -> tuple[Verdict, Gradients | None]:
-        """ℓ_text; with `critic.stages: 1` the same call has assigned the blame as well."""
-        if self.config.critic.stages == 1:
-            return await self.critic.critique(psi, history, draws)
-        return await self.critic.verdict(psi, history, draws), None
-
-    async def _split(
-        self, verdict: Verdict, history: History, blamed: Gradients | None, draws: Draws
-    ) -> _Part:
-        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
-        if blamed is not None:
-            return _Part(blamed)
-        if not verdict.feedback:
-            return _Part(self.attribution.split_nothing())
-        try:
-            return _Part(await self.attribution.split(history, verdict, draws))
-        except LMError as error:
-            return _Part(Gradients(), failure_of("attribute", error))
-
-    async def _own(self, psi: str, history: History, verdict: Verdict, draws: Draws) -> _Part:
-        """g_ψ, from a call of its own."""
-        if not self.config.critic.trainable:
-            return _Part(Gradients())
-        try:
-            return _Part(await self.critic.own_gradient(psi, history, verdict, draws))
-        except LMError as error:
-            return _Part(Gradients(), failure_of("adversary", error))
+async def _try(stage: str, call: Awaitable[_T]) -> tuple[_T | None, Failure | None]:
+    """What a call came to, or why it failed: a gradient that fails costs no other."""
+    try:
+        return await call, None
+    except LMError as error:
+        return None, failure_of(stage, error)
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some of the gradients, or why there are none: one that failed costs no other."""
-
-    gradients: Gradients
-    failure: Failure | None = None
-
-
-def _joined(blamed: Gradients, own: Gradients) -> Gradients:
-    """(g_θ, g_φ, g_C) and g_ψ as one."""
-    return replace(blamed, critic=own.critic, severity={**blamed.severity, **own.severity})
+def _of_fallback(route: Route) -> Gradients:
+    """What a route that had to be filled up teaches θ, whatever came of it."""
+    return Gradients(
+        encoder="Its reply could not be used as a choice, even when asked again, and was "
+        f"filled up by others: {route.fault}."
+    )

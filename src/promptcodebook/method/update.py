@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from promptcodebook.calls import Request
 from promptcodebook.config import Config, Update
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident, Tally
+from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.failures import failure_of, gather_all
 from promptcodebook.method.gradients import nearest_instinct, split_shared
@@ -22,7 +22,6 @@ from promptcodebook.safety import calls_harmful
 from promptcodebook.text import cut_at_sentence, strip_wrapping, word_spans, words_of
 from promptcodebook.types import (
     Check,
-    Directive,
     Example,
     Origin,
     Parameters,
@@ -49,50 +48,41 @@ _LETTERS = 20
 be long at it."""
 
 
+@dataclass(frozen=True)
 class LengthCheck:
     """Not empty, and within the variable's cap in words."""
 
-    def __init__(self, update: Update) -> None:
-        self._update = update
+    update: Update
 
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        words = len(text.split())
+        words, cap = len(text.split()), word_cap(self.update, variable)
         if not words:
             return "the rewrite is empty"
-        cap = word_cap(self._update, variable)
         if words > cap:
             return f"{words} words, over the cap of {cap}"
-        if len(text) > cap * _LETTERS:
-            return f"{len(text)} characters, over the cap of {cap * _LETTERS}"
-        return None
+        most = cap * _LETTERS
+        return f"{len(text)} characters, over the cap of {most}" if len(text) > most else None
 
 
-class NearCopyCheck:
-    """An instinct must not become a near-copy of another entry."""
+_ALIKE = 0.9
 
-    def __init__(self, alike: float = 0.9) -> None:
-        self._alike = alike
 
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        words = words_of(text)
-        for other in others:
-            theirs = words_of(other)
-            matcher = SequenceMatcher(None, words, theirs, autojunk=False)
-            if matcher.quick_ratio() >= self._alike and matcher.ratio() >= self._alike:
-                return NEAR_COPY
-        return None
+def near_copy(variable: Variable, text: str, before: str, others: Sequence[str]) -> str | None:
+    """A Check: an instinct must not become a near-copy of another entry."""
+    words = words_of(text)
+    for other in others:
+        matcher = SequenceMatcher(None, words, words_of(other), autojunk=False)
+        if matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE:
+            return NEAR_COPY
+    return None
 
 
 class NoLeakCheck:
-    """No run of 8 normalised words of a training input and no whole training answer.
-
-    What the text held before its rewrite is not held against it. Answers count from 3 words or 12
-    characters on: shorter ones ('yes', '42') turn up by chance.
-    """
+    """No run of 8 normalised words of a training input and no whole training answer. What the text
+    held before its rewrite is not held against it. Answers count from 3 words or 12 characters on:
+    shorter ones ('yes', '42') turn up by chance."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         # Hashes, not words: a large training split must not be held in memory eight times over.
@@ -122,64 +112,38 @@ class NoLeakCheck:
         """Each piece of the text that is copied: start, end, and from what."""
         words = word_spans(text)
         plain = [word for word, _, _ in words]
-        copied = [i for i, run in enumerate(_runs(plain)) if run in self._runs]
-        for first, last in _stretches(copied):
+        copied = {i: None for i, run in enumerate(_runs(plain)) if run in self._runs}
+        starts = [i for i in copied if i - 1 not in copied]
+        ends = [i for i in copied if i + 1 not in copied]
+        for first, last in zip(starts, ends, strict=True):
             yield words[first][1], words[last + RUN - 1][2], "a training input"
         padded = f" {' '.join(plain)} "
         for answer, example in self._answers.items():
             if (at := padded.find(answer)) >= 0:
                 first = padded[: at + 1].count(" ") - 1
-                last = first + answer.count(" ") - 2
-                yield (
-                    words[first][1],
-                    words[last][2],
-                    f"the answer of the training example {example}",
-                )
-
-
-def _stretches(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each row of neighbours."""
-    first = -1
-    for i, place in enumerate(places):
-        if i == 0 or places[i - 1] + 1 != place:
-            first = place
-        if i + 1 == len(places) or places[i + 1] != place + 1:
-            yield first, place
+                end = words[first + answer.count(" ") - 2][2]
+                yield words[first][1], end, f"the answer of the training example {example}"
 
 
 def _runs(words: Sequence[str]) -> Iterable[int]:
     return (hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
 
 
-class CountedCheck:
-    """A check whose refusals are counted apart."""
-
-    def __init__(self, check: Check, incident: Incident, tally: Tally) -> None:
-        self._check = check
-        self._incident = incident
-        self._tally = tally
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        reason = self._check(variable, text, before, others)
-        if reason is not None:
-            self._tally(self._incident)
-        return reason
-
-
+@dataclass(frozen=True)
 class AllChecks:
-    """The first refusal of several checks, in order."""
+    """The first refusal of several checks, in order; it is counted where an incident is named."""
 
-    def __init__(self, checks: Sequence[Check]) -> None:
-        self._checks = tuple(checks)
+    checks: Sequence[tuple[Check, Incident | None]]
+    tally: Tally = no_tally
 
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        for check in self._checks:
+        for check, incident in self.checks:
             reason = check(variable, text, before, others)
             if reason is not None:
+                if incident is not None:
+                    self.tally(incident)
                 return reason
         return None
 
@@ -188,17 +152,11 @@ _OTHERS = "Other instincts, whose advice is not to be repeated here:"
 _WHOLE, _TITLE = 25, 12
 """Words up to which another instinct is shown whole; else this many of its first ones."""
 
-_DESCRIBED: Mapping[Directive, str] = {
+_DESCRIBED: Mapping[Variable, str] = {
     "encoder": "the directive of the encoder, which chooses instincts for an input",
     "generator": "the directive of the generator, which composes instincts into a prompt",
     "critic": "the rubric of the critic, which judges how well a prompt worked",
 }
-
-
-def _describe(variable: Variable) -> str:
-    if isinstance(variable, int):
-        return "one instinct, a short directive about one thing"
-    return _DESCRIBED[variable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +173,9 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ.
-
-    θ and φ are blamed for what `update.shared_by` examples share; a lone complaint goes to the
-    instinct of its route that is nearest in words (decision 28).
-    """
+    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. θ and φ are
+    blamed for what `update.shared_by` examples share; a lone complaint goes to the instinct of its
+    route that is nearest in words (decision 28)."""
     update, book = config.update, parameters.codebook
     if not update.text_updates:
         return []
@@ -270,51 +226,42 @@ def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Param
         name, text = rewrite.variable, rewrite.after
         if not rewrite.kept:
             continue
-        if name == "encoder":
-            parameters = replace(parameters, encoder=text)
-        elif name == "generator":
-            parameters = replace(parameters, generator=text)
-        elif name == "critic":
-            parameters = replace(parameters, critic=text)
-        else:
+        if isinstance(name, int):
             parameters = replace(parameters, codebook=parameters.codebook.reword(name, text))
+        else:
+            parameters = replace(parameters, **{name: text})
     return parameters
 
 
+@dataclass
 class Updater:
     """Rewrites variables concurrently. A reply that is only too long is cut at a sentence's end.
     What is refused is asked for once more with the reason, unless it is a near-copy: the request
     has shown the other instincts already. What is refused for good stays as it was."""
 
-    def __init__(
-        self, ask: Ask, templates: TemplateSet, config: Config, check: Check, tally: Tally
-    ) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._update = config.update
-        self._randomness = config.randomness
-        self._check = check
-        self._tally = tally
+    ask: Ask
+    templates: TemplateSet
+    config: Config
+    check: Check
+    tally: Tally
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
         """Every variable's rewrite, in the order of `pending`. Of two instincts that become alike
         at once the later one keeps its old text."""
         rewrites = await gather_all(self.write(p, step) for p in pending)
         kept: list[str] = []
-        out: list[Rewrite] = []
-        for rewrite in rewrites:
+        for i, rewrite in enumerate(rewrites):
             if rewrite.kept and isinstance(rewrite.variable, int):
-                reason = self._check(rewrite.variable, rewrite.after, rewrite.before, kept)
+                reason = self.check(rewrite.variable, rewrite.after, rewrite.before, kept)
                 if reason is not None:
-                    rewrite = self.refuse(rewrite, reason)
+                    rewrites[i] = self.refuse(rewrite, reason)
                 else:
                     kept.append(rewrite.after)
-            out.append(rewrite)
-        return tuple(out)
+        return tuple(rewrites)
 
     async def write(self, pending: Pending, step: int) -> Rewrite:
         """One rewrite by itself. After a second try it remembers the first."""
-        draws = self._randomness.at(step, variable_name(pending.variable))
+        draws = self.config.randomness.at(step, variable_name(pending.variable))
         from_gradient = pending.origin in ("gradient", "safety")
         purpose = "update" if from_gradient else pending.origin
         request, gradient = self._request(pending, purpose, draws)
@@ -323,38 +270,40 @@ class Updater:
         # a harmful text must go, so that it gets every chance.
         helps = rewrite.reason != NEAR_COPY or pending.origin == "safety"
         if not rewrite.kept and rewrite.failure is None and helps:
-            self._tally(Incident.REWRITES_REASKED)
+            self.tally(Incident.REWRITES_REASKED)
             again = _ask_again(request, rewrite.reason, draws.sample(f"{purpose} again"))
             second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
                 rewrite = replace(second, earlier=Refused(rewrite.after, rewrite.reason))
         if not rewrite.kept:
-            self._tally(Incident.REWRITES_REFUSED)
+            self.tally(Incident.REWRITES_REFUSED)
         return rewrite
 
     def refuse(self, rewrite: Rewrite, reason: str) -> Rewrite:
         """The rewrite refused, and counted."""
-        self._tally(Incident.REWRITES_REFUSED)
+        self.tally(Incident.REWRITES_REFUSED)
         return replace(rewrite, kept=False, reason=reason)
 
     def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
         """The request, and the gradients in it: a seeded choice of `max_gradients` in
         batch order, so that 8k context suffices."""
-        gradients, most = pending.gradients, self._update.max_gradients
+        gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
             draw = draws.generator("gradients")
             order = sorted(range(len(gradients)), key=lambda _: draw.random())
             gradients = [gradients[i] for i in sorted(order[:most])]
         gradient = "\n".join(f"- {' '.join(g.split())}" for g in gradients)
         values = {
-            "variable": _describe(pending.variable),
+            "variable": _DESCRIBED.get(
+                pending.variable, "one instinct, a short directive about one thing"
+            ),
             "text": pending.text,
             "gradient": gradient,
             "others": _others(pending.others),
-            "cap": word_cap(self._update, pending.variable),
+            "cap": word_cap(self.config.update, pending.variable),
         }
-        template = self._templates["updater" if purpose == "update" else purpose]
+        template = self.templates["updater" if purpose == "update" else purpose]
         messages, sample = template.fill(values), draws.sample(purpose)
         return Request("updater", messages, sample=sample), gradient
 
@@ -363,18 +312,18 @@ class Updater:
         k, before = pending.variable, pending.text
         rewrite = Rewrite(k, before, "", gradient, kept=False, origin=pending.origin)
         try:
-            answer = await self._ask.text(request)
+            answer = await self.ask.text(request)
         except LMError as error:
             failure = failure_of("update", error)
             return replace(rewrite, failure=failure, reason=f"{failure.kind}: {failure.message}")
         text, cut = strip_wrapping(answer.text), ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
-        words, cap = len(text.split()), word_cap(self._update, k)
+        words, cap = len(text.split()), word_cap(self.config.update, k)
         if words > cap and (shorter := cut_at_sentence(text, cap)):
-            self._tally(Incident.REWRITES_CUT)
+            self.tally(Incident.REWRITES_CUT)
             text, cut = shorter, f"cut at a sentence's end, from {words} words"
-        reason = self._check(k, text, before, pending.others)
+        reason = self.check(k, text, before, pending.others)
         return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)
 
 
@@ -393,9 +342,6 @@ def _others(texts: Sequence[str]) -> str:
     """The other instincts by their titles; '' where the variable has none beside it."""
     if not texts:
         return ""
-    return "\n".join((_OTHERS, *(f"- {_title(text)}" for text in texts), ""))
-
-
-def _title(text: str) -> str:
-    words = text.split()
-    return " ".join(words) if len(words) <= _WHOLE else f"{' '.join(words[:_TITLE])} …"
+    split = [text.split() for text in texts]
+    titles = [w if len(w) <= _WHOLE else [*w[:_TITLE], "…"] for w in split]
+    return "\n".join((_OTHERS, *(f"- {' '.join(words)}" for words in titles), ""))

@@ -118,9 +118,8 @@ def _typical(
         return
 
     def standing(rollout: Rollout) -> tuple[int, float]:
-        route = rollout.route
-        chosen = sum(uses[k] for k in route.indices) if route is not None else 0
-        return chosen, rollout.reward or 0.0
+        indices = rollout.route.indices if rollout.route is not None else ()
+        return sum(uses[k] for k in indices), rollout.reward or 0.0
 
     shared = policy.concat
     inputs = {e.id: e for e in (*plan.dataset.val, *plan.dataset.train)}

@@ -63,7 +63,7 @@ class GEPA:
                 reflection_lm=lambda prompt: outside.ask("updater", _messages(prompt)),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
                 logger=_Silent(),
                 track_best_outputs=False,
-                **_arguments(settings),
+                **{k: v for k, v in settings.items() if k not in ("library", "reflection")},
             )
             return found.best_candidate
 
@@ -83,8 +83,9 @@ def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
     """All that it is run with, the package's own defaults included."""
     config = problem.assembled.config
     given, budget = GepaSettings.of(config), config.budget
+    limits = (budget.limits.calls, budget.limits.tokens, budget.limits.usd)
     ours = config.update.epochs * len(problem.assembled.dataset.train)
-    bounded = any(v is not None for v in (*_limits(budget.limits), budget.seconds))
+    bounded = any(v is not None for v in (*limits, budget.seconds))
     return {
         "library": f"gepa {version('gepa')}",
         "reflection": "role updater, temperature 1, at least 1,024 tokens",
@@ -101,14 +102,6 @@ def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
         "cache_evaluation": False,
         "seed": config.seed,
     }
-
-
-def _limits(limits: Any) -> tuple[float | None, ...]:
-    return limits.calls, limits.tokens, limits.usd
-
-
-def _arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in settings.items() if k not in ("library", "reflection")}
 
 
 def _messages(prompt: str | Sequence[Mapping[str, str]]) -> list[Message]:

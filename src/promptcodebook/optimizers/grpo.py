@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import count, islice
 from pathlib import Path
@@ -52,6 +52,7 @@ from promptcodebook.progress import Note, Phase
 from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Example, Prompt, Rollout, Trace
+from promptcodebook.units import plural
 
 CONVERTED = "converted"
 """The row of a GGUF file's weights, unpacked and not trained."""
@@ -61,6 +62,7 @@ _FOLDER = "grpo"
 _ALPHA = 2
 """Times the rank: the weight that the adapter has."""
 _DROPOUT = 0.05
+_OTHERWISE = 'train its prompts instead: optimizer = "gepa", for one'
 _RECENT = 60
 """So many replies measure what those of the verdict will take."""
 
@@ -139,14 +141,17 @@ class GRPO:
         checkpoint = last_checkpoint(training.folder)
         remark = _in_words(training, checkpoint, weights)
         if failure is not None:
-            remark = f"{remark} {_failed(failure, private=problem.assembled.task.private)}"
+            said = " ".join(str(failure).split())[:300]
+            if problem.assembled.task.private:
+                said = "what it said is withheld, since the data are private."
+            remark = f"{remark} It failed with {type(failure).__name__}: {said}"
             problem.tell(Note(remark))
         return replace(
             _result(problem, weights, training, checkpoint),
             ended=ended,
             stop=stop,
             remark=remark,
-            settings=_settings(problem, weights, training, (trained, checkpoint)),
+            settings=_settings(problem, weights, training, trained, checkpoint),
         )
 
 
@@ -156,23 +161,18 @@ def _result(
     """The present prompt on the weights of the checkpoint; of no checkpoint, as they were."""
     models, prompt = problem.assembled.models, problem.assembled.plan.present_prompt
 
-    def connected(folder: Path | str) -> str:
-        spec = f"{HF}{folder}"
-        models.connect(spec)
-        return spec
+    def row(name: str, title: str, folder: Path | str | None) -> Result:
+        spec = "" if folder is None else f"{HF}{folder}"
+        if spec:
+            models.connect(spec)
+        return Result(name, title, FixedPrompt(prompt), model=spec)
 
     references: list[Result] = []
     if weights.format == "gguf":
         title = f"the present prompt on {weights.name} unpacked, before training"
-        before = connected(training.source)
-        references.append(Result(CONVERTED, title, FixedPrompt(prompt), model=before))
-    return Result(
-        name="grpo",
-        title="the model that GRPO trained",
-        prompter=FixedPrompt(prompt),
-        references=references,
-        model="" if checkpoint is None else connected(checkpoint),
-    )
+        references.append(row(CONVERTED, title, training.source))
+    found = row("grpo", "the model that GRPO trained", checkpoint)
+    return replace(found, references=references)
 
 
 def _trainable(assembled: Assembled) -> Weights:
@@ -183,7 +183,7 @@ def _trainable(assembled: Assembled) -> Weights:
             f"GRPO trains weights that lie on this machine, and the executor is {spec}",
             hint="name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
         )
-    sampling = assembled.models.lm.sampling_of("executor")
+    sampling, program = assembled.models.lm.sampling_of("executor"), assembled.task.program
     if sampling.temperature == 0:
         raise ConfigError(
             "GRPO compares replies to the same example, and at temperature 0 they are all the same",
@@ -198,11 +198,10 @@ def _trainable(assembled: Assembled) -> Weights:
             f"GRPO draws replies without {', '.join(sampling.extra)}",
             hint="take it out of roles.executor.extra",
         )
-    program = assembled.task.program
     if assembled.plan.prompt_stages or program.stages or program.roles:
         raise ConfigError(
             f"GRPO trains programs of a single call, and {program.name!r} has several",
-            hint='train its prompts instead: optimizer = "gepa", for one',
+            hint=_OTHERWISE,
         )
     return find_weights(spec)
 
@@ -213,7 +212,7 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
     trial, draws = assembled.trial(scored=False), assembled.config.randomness
     found: list[Sequence[Message]] = []
     for example in assembled.dataset.train:
-        asked = _Listener()
+        asked = _Says()
         await replace(trial, lm=asked).run(
             example, prompt, draws.at(0, example.id), Rollout(example.id)
         )
@@ -222,30 +221,21 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
             raise ConfigError(
                 "GRPO trains programs that ask the executor once and for plain text, and "
                 f"{assembled.task.program.name!r} does not",
-                hint='train its prompts instead: optimizer = "gepa", for one',
+                hint=_OTHERWISE,
             )
         found.append(requests[0].messages)
     return found
 
 
-class _Listener:
-    """An LM that says nothing, and remembers what it was asked."""
+@dataclass(frozen=True)
+class _Says:
+    """An LM that always gives one reply, and remembers what it was asked."""
 
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
+    reply: Reply = Reply("")
+    requests: list[Request] = field(default_factory=lambda: list[Request]())
 
     async def __call__(self, request: Request) -> Reply:
         self.requests.append(request)
-        return Reply("")
-
-
-@dataclass(frozen=True)
-class _Said:
-    """An LM that says what was written already."""
-
-    reply: Reply
-
-    async def __call__(self, request: Request) -> Reply:
         return self.reply
 
 
@@ -293,10 +283,10 @@ def _settings(
     problem: Problem,
     weights: Weights,
     training: LoraTraining,
-    found: tuple[Trained | None, Path | None],
+    trained: Trained | None,
+    checkpoint: Path | None,
 ) -> dict[str, Any]:
     """All that it was run with, and where its weights lie in the run's folder."""
-    trained, checkpoint = found
     shown = ("trl", "peft", "transformers", "torch")
     return {
         "library": ", ".join(f"{name} {version(name)}" for name in shown),
@@ -314,21 +304,15 @@ def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights)
     rewards = checkpoint_rewards(checkpoint)
     if checkpoint is None:
         return "GRPO made no step: its row is the model as it was."
-    steps = f"{len(rewards)} {'step' if len(rewards) == 1 else 'steps'}"
     said = (
         f"GRPO trained {training.arguments['num_generations']} replies to each of "
-        f"{training.arguments['gradient_accumulation_steps']} examples a step for {steps}; their "
-        f"mean reward was {rewards[0]:.3f} in the first step and {rewards[-1]:.3f} in the last."
+        f"{training.arguments['gradient_accumulation_steps']} examples a step for "
+        f"{plural(len(rewards), 'step')}; their mean reward was {rewards[0]:.3f} in the first step "
+        f"and {rewards[-1]:.3f} in the last."
     )
     if weights.format == "gguf":
         said += f" Its base is {weights.name} unpacked, which the row `{CONVERTED}` shows."
     return said
-
-
-def _failed(error: Exception, *, private: bool) -> str:
-    said = " ".join(str(error).split())[:300]
-    how = "what it said is withheld, since the data are private." if private else said
-    return f"It failed with {type(error).__name__}: {how}"
 
 
 class _Meter:
@@ -381,9 +365,9 @@ class _Meter:
     def abandon(self) -> None:
         """What was begun and never written is booked at its largest possible use."""
         ledger = self._problem.assembled.models.ledger
+        for attempt in self._open:
+            ledger.end(attempt, attempt.most, lost=True)
         if self._open:
-            for attempt in self._open:
-                ledger.end(attempt, attempt.most, lost=True)
             self._close()
 
     def _close(self) -> None:
@@ -401,7 +385,7 @@ class _Meter:
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
         example: Example = assembled.dataset.train[written.row]
-        said: LM = _Said(Reply(written.text, "length" if written.cut else "stop", usage))
+        said: LM = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
         trial: Trial = replace(self._trial, lm=said)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)

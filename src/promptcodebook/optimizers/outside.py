@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from promptcodebook.calls import Message, Request, Role
 from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.extraction import strip_think
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.init import listed_instincts
@@ -36,6 +36,7 @@ from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
 from promptcodebook.tasks.user_code import hush
 from promptcodebook.types import Example, Prompt, Rollout, Trace
+from promptcodebook.units import plural
 
 _T = TypeVar("_T")
 
@@ -61,26 +62,27 @@ class LibraryThread:
     async def run(self, work: Callable[[], _T]) -> _T:
         """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
         the library raised."""
-        done: asyncio.Future[tuple[_T | None, BaseException | None]] = self._loop.create_future()
-
-        def hand_over(value: _T | None, error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result((value, error))
+        done: asyncio.Future[tuple[list[_T], BaseException | None]] = self._loop.create_future()
 
         def thread() -> None:
-            value: _T | None = None
-            error: BaseException | None = None
+            made: list[_T] = []
+            raised: BaseException | None = None
             try:
                 with hush():
-                    value = work()
-            except BaseException as raised:
-                error = raised
+                    made.append(work())
+            except BaseException as error:
+                raised = error
+
+            def hand_over() -> None:
+                if not done.done():
+                    done.set_result((made, raised))
+
             with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                self._loop.call_soon_threadsafe(hand_over, value, error)
+                self._loop.call_soon_threadsafe(hand_over)
 
         threading.Thread(target=thread, name=self._name, daemon=True).start()
         try:
-            value, error = await done
+            made, error = await done
         except BaseException:
             self._end(Ended())
             for task in list(self._running):
@@ -95,7 +97,7 @@ class LibraryThread:
             raise ended
         if error is not None:
             raise error
-        return value  # pyright: ignore[reportReturnType]
+        return made[0]
 
     def _end(self, reason: BaseException) -> None:
         with self._lock:
@@ -261,9 +263,8 @@ class Outside(LibraryThread):
 
     def in_words(self, texts: Mapping[str, str]) -> str:
         """What was tried, for the verdict."""
-        title, tried = self._library.settings["library"], len(self._candidates)
-        said = f"{title} tried {tried} {'prompt' if tried == 1 else 'prompts'} in {self._made} "
-        said += "rollout" if self._made == 1 else "rollouts"
+        prompts, rollouts = plural(len(self._candidates), "prompt"), plural(self._made, "rollout")
+        said = f"{self._library.settings['library']} tried {prompts} in {rollouts}"
         said += f", {self.failed} of which failed" if self.failed else ""
         kept = self._candidates.get(self._key(texts))
         split = "validation" if self.val else "training"
@@ -318,7 +319,11 @@ class Outside(LibraryThread):
         """Remembers, counts and tells; raises TooManyFailures."""
         candidate.rollouts += len(made)
         for rollout in made:
-            self._note_failure(rollout)
+            if (failure := rollout.failure) is not None:
+                self.failed += 1
+                if self.failed == 1:  # the library gets each as a rollout that earned the least
+                    what = f"{failure.kind}: {failure.message}"
+                    self.problem.tell(Note(f"a rollout failed at {failure.stage}: {what}"))
             if rollout.example_id in self._validating:
                 candidate.rewards[rollout.example_id] = self.reward(rollout)
         self._made += len(made)
@@ -329,16 +334,6 @@ class Outside(LibraryThread):
         if total is not None:
             tell(Phase(f"rollouts of {self._library.name}", min(self._made, total), total))
         self._watch.see_rollouts(tuple(map(Trace, made)))
-
-    def _note_failure(self, rollout: Rollout) -> None:
-        """The first is reported: the library gets each as a rollout that earned the least."""
-        failure = rollout.failure
-        if failure is None:
-            return
-        self.failed += 1
-        if self.failed == 1:
-            what = f"{failure.kind}: {failure.message}"
-            self.problem.tell(Note(f"a rollout failed at {failure.stage}: {what}"))
 
     def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(texts[stage] for stage in self.stages)
@@ -365,10 +360,10 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         try:
             found = await outside.run(lambda: library.work(outside))
         except PcoError as error:
-            if isinstance(error, LMError) and (error.answered or isinstance(error, RequestRefused)):
-                failure = error
-            else:
+            answered = isinstance(error, LMError) and error.answered
+            if not answered and not isinstance(error, RequestRefused):
                 raise
+            failure = error
         except Exception as error:
             failure = error
         return "finished"
@@ -377,7 +372,15 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        remark = f"{_failed(library, failure, problem)} {outside.cut_in_words}"
+        # What it says may quote a reply, and so the data.
+        said = " ".join(message_of(failure).split())
+        said = said if len(said) <= 300 else f"{said[:300]}..."
+        if problem.assembled.task.private:
+            said = "what it said is withheld, since the data are private."
+        remark = (
+            f"{library.settings['library']} failed with {type(failure).__name__}: {said} The "
+            f"prompt that it began with stands in its place. {outside.cut_in_words}"
+        )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
     return Result(
@@ -392,23 +395,10 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     )
 
 
-def _failed(library: Library, error: Exception, problem: Problem) -> str:
-    """How it failed, in a sentence. What it says may quote a reply, and so the data."""
-    said = " ".join(message_of(error).split())
-    short = said if len(said) <= 300 else f"{said[:300]}..."
-    private = problem.assembled.task.private
-    how = "what it said is withheld, since the data are private." if private else short
-    return (
-        f"{library.settings['library']} failed with {type(error).__name__}: {how} "
-        "The prompt that it began with stands in its place."
-    )
-
-
 def begin_again(problem: Problem) -> None:
     """Where the run was begun before: what was judged then was another result."""
-    store = problem.store
+    store, now = problem.store, datetime.now(UTC).isoformat(timespec="seconds")
     outline = store.outline()
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     if outline.tests:
         store.append(Amended((), now, extended=True))
     if outline.ended is not None or store.usage():

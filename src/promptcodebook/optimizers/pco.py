@@ -21,7 +21,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Others, Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import (
@@ -35,11 +35,10 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import (
     AllChecks,
-    CountedCheck,
     LengthCheck,
-    NearCopyCheck,
     NoLeakCheck,
     Updater,
+    near_copy,
 )
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
@@ -154,25 +153,14 @@ def build_learner(assembled: Assembled) -> Learner:
     )
     return Learner(
         config=config,
-        randomness=config.randomness,
         composer=composer,
         router=router,
         trial=trial,
         credit=credit,
         updater=updater,
-        acceptance=make_acceptance(
-            config,
-            Rerun(composer, trial, config.randomness),
-            Others(train, router, credit.judge),
-        ),
+        acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
         upkeep=Upkeep(
-            RouteGuard(
-                router,
-                config.randomness,
-                config.encoder.max_fallback,
-                min(config.update.batch_size, len(train)),
-                models.tally,
-            ),
+            RouteGuard(router, config, min(config.update.batch_size, len(train)), models.tally),
             Maintainer(ask, templates, config, check, updater),
         ),
     )
@@ -183,14 +171,13 @@ def _checks(assembled: Assembled) -> Check:
     secrets are refused even where `critic.safety` is off."""
     config, tally = assembled.config, assembled.models.tally
     safety = SafetyCheck() if config.critic.safety else TraceCheck()
-    counted: list[tuple[Check, Incident]] = [
+    ours: list[tuple[Check, Incident | None]] = [
         (LengthCheck(config.update), Incident.REWRITES_LONG),
-        (NearCopyCheck(), Incident.REWRITES_COPYING),
+        (near_copy, Incident.REWRITES_COPYING),
         (safety, Incident.REWRITES_UNSAFE),
         (NoLeakCheck(assembled.dataset.train), Incident.REWRITES_LEAKING),
     ]
-    ours = [CountedCheck(check, incident, tally) for check, incident in counted]
-    return AllChecks([*ours, *assembled.task.checks])
+    return AllChecks([*ours, *((check, None) for check in assembled.task.checks)], tally)
 
 
 async def first_or_stored(problem: Problem) -> State:

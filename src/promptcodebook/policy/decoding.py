@@ -164,25 +164,8 @@ def _base64(run: str) -> bytes:
     return base64.b64decode(plain + "=" * (-len(plain) % 4))
 
 
-def _base32(run: str) -> bytes:
-    plain = run.rstrip("=")
-    return base64.b32decode(plain + "=" * (-len(plain) % 8))
-
-
-def _hex(run: str) -> bytes:
-    return bytes.fromhex("".join(re.findall(r"[0-9a-f]{2}", run.lower().replace("0x", ""))))
-
-
-def _numbers(base: int) -> Callable[[str], bytes]:
-    def decode(run: str) -> bytes:
-        return bytes(int(digits, base) for digits in re.findall(r"\d+", run))
-
-    return decode
-
-
-def _binary(run: str) -> bytes:
-    digits = re.sub(r"\D", "", run)
-    return bytes(int(digits[i : i + 8], 2) for i in range(0, len(digits), 8))
+def _in_base(base: int, digits: str, run: str) -> bytes:
+    return bytes(int(number, base) for number in re.findall(digits, run))
 
 
 _SIGNS = """.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...-
@@ -198,10 +181,28 @@ def _morse(run: str) -> str:
 
 _CODES: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
     ("base64", re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"), _bytes_of(_base64)),
-    ("base32", re.compile(r"\b[A-Z2-7]{16,}={0,6}"), _bytes_of(_base32)),
-    ("hex", re.compile(r"\b(?:(?:0x)?[0-9a-f]{2}[\s,:]{0,2}){8,}", re.I), _bytes_of(_hex)),
-    ("binary", re.compile(r"\b(?:[01]{8}[\s,]{0,2}){6,}"), _bytes_of(_binary)),
-    ("decimal codes", re.compile(r"\b(?:\d{2,3}[\s,]{1,2}){7,}\d{2,3}"), _bytes_of(_numbers(10))),
+    (
+        "base32",
+        re.compile(r"\b[A-Z2-7]{16,}={0,6}"),
+        _bytes_of(
+            lambda run: base64.b32decode(run.rstrip("=") + "=" * (-len(run.rstrip("=")) % 8))
+        ),
+    ),
+    (
+        "hex",
+        re.compile(r"\b(?:(?:0x)?[0-9a-f]{2}[\s,:]{0,2}){8,}", re.I),
+        _bytes_of(lambda run: _in_base(16, r"[0-9a-f]{2}", run.lower().replace("0x", ""))),
+    ),
+    (
+        "binary",
+        re.compile(r"\b(?:[01]{8}[\s,]{0,2}){6,}"),
+        _bytes_of(lambda run: _in_base(2, r"[01]{8}", run)),
+    ),
+    (
+        "decimal codes",
+        re.compile(r"\b(?:\d{2,3}[\s,]{1,2}){7,}\d{2,3}"),
+        _bytes_of(lambda run: _in_base(10, r"\d+", run)),
+    ),
     ("Morse code", re.compile(r"[.-]{1,4}(?:[ /]{1,3}[.-]{1,4}){7,}(?![.-])"), _morse),
 )
 
@@ -256,16 +257,13 @@ def _apart(run: str) -> str:
     for end in range(1, len(run) + 1):
         for start in range(max(0, end - 16), end):
             before, word = best[start], run[start:end]
-            if before and (word in _words() or word in ("a", "i") or _is_long_known(word)):
+            known = word in _words() or word in ("a", "i") or (len(word) > 4 and _is_known(word))
+            if before and known:
                 one = (before[0] + 1, f"{before[1]} {word}")
                 if best[end] is None or one < (best[end] or one):
                     best[end] = one
     whole = best[len(run)]
     return whole[1].strip() if whole else run
-
-
-def _is_long_known(word: str) -> bool:
-    return len(word) > 4 and _is_known(word)
 
 
 _LEET = str.maketrans("0345789@$!|+", "oeastbgasilt")
@@ -296,23 +294,20 @@ def _from_digits(word: str) -> str:
 # --- alphabets: every letter replaces another, or the order is turned round
 
 
-def _shifted(by: int) -> Callable[[str], str]:
-    small, large = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    turned = small[by:] + small[:by] + large[by:] + large[:by]
-    table = str.maketrans(small + large, turned)
+_SMALL = "abcdefghijklmnopqrstuvwxyz"
+
+
+def _replacing(alphabet: str) -> Callable[[str], str]:
+    """Every letter by that at its place in another alphabet."""
+    table = str.maketrans(_SMALL + _SMALL.upper(), alphabet + alphabet.upper())
     return lambda text: text.translate(table)
-
-
-def _mirrored(text: str) -> str:
-    small = "abcdefghijklmnopqrstuvwxyz"
-    return text.lower().translate(str.maketrans(small, small[::-1]))
 
 
 _ALPHABETS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("letters from right to left", lambda text: text[::-1]),
     ("words from right to left", lambda text: re.sub(r"\S+", lambda m: m.group()[::-1], text)),
-    ("a mirrored alphabet", _mirrored),
-    *((f"ROT{26 - by}", _shifted(by)) for by in range(1, 26)),
+    ("a mirrored alphabet", _replacing(_SMALL[::-1])),
+    *((f"ROT{26 - by}", _replacing(_SMALL[by:] + _SMALL[:by])) for by in range(1, 26)),
 )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -27,14 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from promptcodebook.config import (
-    TYPED,
-    Config,
-    beyond_sampling,
-    load_typed,
-    merge,
-    without_secrets,
-)
+from promptcodebook.config import TYPED, Config, beyond_sampling, load_typed, merge, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
@@ -101,41 +94,23 @@ class StoredRanking(_Stored):
 
     @classmethod
     def of(cls, ranking: Ranking) -> StoredRanking:
-        return cls(
-            rarity=_line(ranking.rarity),
-            unit=ranking.unit,
-            weights=tuple(" ".join(map(str, row)) for row in ranking.weights),
-            bias=ranking.bias,
-            likeness=ranking.likeness,
-            more=ranking.more,
-            least=ranking.least,
-            outcomes=ranking.outcomes,
-            kind=ranking.kind,
-            center=_line(ranking.center),
-            spread=_line(ranking.spread),
-            words=ranking.words,
-        )
+        tree: dict[str, Any] = {name: getattr(ranking, name) for name in cls.model_fields}
+        for name in _LINES:
+            tree[name] = " ".join(f"{number:g}" for number in tree[name])
+        tree["weights"] = tuple(" ".join(map(str, row)) for row in ranking.weights)
+        return cls(**tree)
 
     @cached_property
     def ranking(self) -> Ranking:
-        return Ranking(
-            rarity=tuple(map(float, self.rarity.split())),
-            unit=self.unit,
-            weights=tuple(tuple(map(int, row.split())) for row in self.weights),
-            bias=self.bias,
-            likeness=self.likeness,
-            more=self.more,
-            least=self.least,
-            outcomes=self.outcomes,
-            kind=self.kind,
-            center=tuple(map(float, self.center.split())),
-            spread=tuple(map(float, self.spread.split())),
-            words=self.words,
-        )
+        tree: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        for name in _LINES:
+            tree[name] = tuple(map(float, tree[name].split()))
+        tree["weights"] = tuple(tuple(map(int, row.split())) for row in self.weights)
+        return Ranking(**tree)
 
 
-def _line(numbers: Sequence[float]) -> str:
-    return " ".join(f"{number:g}" for number in numbers)
+_LINES = ("rarity", "center", "spread")
+"""What of a ranking is one line of numbers."""
 
 
 FORMAT = "promptcodebook policy 2"
@@ -146,6 +121,21 @@ BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 instinct at once, none of them, the best of the policy's prompts, and the best instinct."""
 MEASURED = (BEST_FIXED, BEST_SINGLE)
 """Those of them that only a run can find; their texts are under `about`."""
+_UNKNOWN: Mapping[str, tuple[str, str]] = {
+    PRESENT: (
+        "the policy does not say which prompt it was compared with: it was written by version 0.1",
+        "it is `init.prompt` in the configuration of its run, or none",
+    ),
+    BEST_FIXED: (
+        "no best prompt for all inputs was measured for this policy",
+        "a run measures one for its verdict, since version 0.2",
+    ),
+    BEST_SINGLE: (
+        "no best single instinct was measured for this policy",
+        "a run with router.kind = 'outcomes' measures one for its verdict",
+    ),
+}
+"""What is said, and hinted, where the text of such a row is not under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
 _NAMED = 5
@@ -329,36 +319,18 @@ class PolicyFile(_Stored):
         """
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
-        if row in MEASURED:
-            return self._measured(row)
-        if row != PRESENT:
-            raise PolicyError(
-                f"the row {row!r} has no prompt of its own: each input gets another",
-                hint=f"the rows with one prompt are {PRESENT!r}, {NONE!r}, {CONCAT!r}, "
-                f"{BEST_FIXED!r} and {BEST_SINGLE!r}",
-            )
-        present = self.about.get("present")
-        if not isinstance(present, str):
-            raise PolicyError(
-                "the policy does not say which prompt it was compared with: it was written by "
-                "version 0.1",
-                hint="it is `init.prompt` in the configuration of its run, or none",
-            )
-        return Prompt(present)
-
-    def _measured(self, row: str) -> Prompt:
         text = self.about.get(row)
-        if isinstance(text, str):
+        if row in _UNKNOWN and isinstance(text, str):
             return Prompt.read(text, self.stages if row == BEST_FIXED else ())
-        if row == BEST_SINGLE:
-            raise PolicyError(
-                "no best single instinct was measured for this policy",
-                hint="a run with router.kind = 'outcomes' measures one for its verdict",
-            )
-        raise PolicyError(
-            "no best prompt for all inputs was measured for this policy",
-            hint="a run measures one for its verdict, since version 0.2",
+        rows = ", ".join(map(repr, (PRESENT, NONE, CONCAT, BEST_FIXED)))
+        message, hint = _UNKNOWN.get(
+            row,
+            (
+                f"the row {row!r} has no prompt of its own: each input gets another",
+                f"the rows with one prompt are {rows} and {BEST_SINGLE!r}",
+            ),
         )
+        raise PolicyError(message, hint=hint)
 
     @property
     def digest(self) -> str:

@@ -17,12 +17,12 @@ from promptcodebook.calls import Message, Reply, Request
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
-from promptcodebook.lm.extraction import strip_think
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
+from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import EVALUATION, roll_out
-from promptcodebook.method.policy import Deployed, join_instincts, join_prompts, repair_route
+from promptcodebook.method.policy import join_instincts, join_prompts, repair_route
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import read_policy, stages_of
+from promptcodebook.policy.references import deployed_of, read_policy
 from promptcodebook.policy.response import Explanation, Response, Span, prompt_spans
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
@@ -56,8 +56,7 @@ class Policy:
         self._assembled = assembled
         self._loop: LoopThread | None = None
         self._trial = assembled.trial(greedy=True, scored=False)
-        composer = assembled.composer(stages_of(file, assembled), file.template_set)
-        self._deployed = Deployed(composer, file.parameters, file.statistics)
+        self._deployed = deployed_of(file, assembled)
 
     @property
     def program(self) -> str:
@@ -149,7 +148,9 @@ class Policy:
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         example = self.example_of(x)
-        route, prompt, unit = await self._deployed.explain(example, self._draws(example))
+        draws = self._draws(example)
+        route, unit, _ = await self._deployed.route(example, draws)
+        prompt, _ = await self._deployed.compose(route, example, draws)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         spans = self.spans(prompt.text, route)
         return Explanation(example.input, route, chosen, prompt.text, self._expected(unit), spans)

@@ -1,22 +1,17 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
 registry (NAME@REF, sha256:DIGITS).
 
-Which state of a run is used is decided here, once, for training, reports, explanations and
-evaluations: the best validated one, or the last, of those that hold nothing harmful.
-
-Whose run it is: the code and the addresses that a run names are used only if this user made it.
-
-A run's folder is handed on like any file, and what it names would run here and be sent this user's
-keys. A run has the mark of its maker (`store/header.py`); one without it is opened as far as
-its texts and figures go, and refused where what it names would be run or called. What was typed for
-this use is the user's own and asks for no trust. A policy file names neither code nor address, and
-its body fields are checked where it is used (`PolicyFile.settings`).
+Which state of a run is used is decided here, once: the best validated one, or the last, of those
+that hold nothing harmful. And whose run it is: the code and the addresses that a run names are used
+only if it has the mark of this user (`store/header.py`), since a run's folder is passed on like any
+file. What was typed for this use is the user's own and needs no trust.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,6 +40,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.lm.stack import simulated_here
+from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
@@ -227,14 +223,11 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         return Reference(path.name, file, trusted=trust, text=text)
     if is_reference(ref) and not path.exists():
         return _stored(ref, trust)
-    store = RunStore.open(find_run(runs_dir, ref))
-    try:
+    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
         file, typed = _file(store, state, trusted), run_reference(store.path)
         return Reference(header.id, file, header, best, trusted, typed, _written(store, file))
-    finally:
-        store.close()
 
 
 def _stored(ref: str, trust: bool) -> Reference:
@@ -327,11 +320,8 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
 
 def first_policy(runs_dir: Path, ref: str, *, trust: bool = False) -> PolicyFile:
     """The policy that a run started from. Raises RunNotFound for anything but a run."""
-    store = RunStore.open(find_run(runs_dir, ref))
-    try:
+    with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         return _file(store, state_at(store, -1), store.ours or trust)
-    finally:
-        store.close()
 
 
 def kept_state(store: RunStore) -> tuple[State, Best]:
@@ -412,6 +402,12 @@ def policy_file(assembled: Assembled, state: State) -> PolicyFile:
 def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
     """The stages that get a prompt each; a file of version 0.1 leaves that to the settings."""
     return file.stages if file.program else assembled.plan.prompt_stages
+
+
+def deployed_of(file: PolicyFile, assembled: Assembled) -> Deployed:
+    """A policy file at work on these models."""
+    composer = assembled.composer(stages_of(file, assembled), file.template_set)
+    return Deployed(composer, file.parameters, file.statistics)
 
 
 def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:

@@ -1,12 +1,9 @@
 """What a policy says of an input: an answer with its prompt and route, or why that prompt.
 
-Which instinct each part of a composed prompt comes from, for report, viewer and terminal alike.
-
-A generator puts the chosen instincts into words of its own and does not say which is which. What
-is in the prompt word for word is found as it is (the base prompt, the output format, instincts
-composed verbatim); every other clause goes to the instinct that shares most of its words, and is
-called the generator's own where none shares enough. That is a likeness, not a record: `exact` says
-which of the two it is, and who shows spans says so too.
+A generator puts the chosen instincts into words of its own. What is in the prompt word for word is
+found as it is (the base prompt, the output format, instincts composed verbatim); every other clause
+goes to the instinct that shares most of its words, and is called the generator's own where none
+shares enough. That is a likeness, not a record: `exact` says which of the two it is.
 """
 
 from __future__ import annotations

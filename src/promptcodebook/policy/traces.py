@@ -2,14 +2,18 @@
 templates, invisible or look-alike characters, addresses, secrets, and personal data.
 
 Each finder yields spans of the text as it is. Numbers with a check digit count only where it fits.
+What is told by its form alone is in traces.toml.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Literal
 
 from promptcodebook.policy.decoding import LOOK_ALIKES, decodings, is_invisible, random_runs
@@ -18,82 +22,26 @@ Severity = Literal["high", "medium", "low"]
 """high = not to be promoted; medium = a person should check it; low = worth knowing."""
 Span = tuple[int, int]
 
-MARKERS = re.compile(
-    r"<\|[^|<>\n]{1,40}\|>"  # <|im_start|>, <|eot_id|>, ...
-    r"|\[/?(?:INST|SYS(?:TEM_PROMPT)?)\]|<</?SYS>>"  # Llama 2, Mistral
-    r"|</?s>|<(?:start|end)_of_turn>|</?think>"  # sentence ends, Gemma, reasoning blocks
-    r"|^[ \t>*]*(?:system|assistant|user|human|developer|ai)[ \t*]*:"  # a turn of a transcript
-    r"|^[ \t]*#{1,6}[ \t]*(?:system|assistant|user|human|instruction)s?[ \t]*(?::|$)",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""What chat templates put between turns: in a prompt it may open a turn of its own."""
-_UNUSUAL = re.compile(r"[^ -~\n\r\t]")
 
-_PLACES = re.compile(r"\{\{[#/^!>&~-]?[ \t]*[a-z_][^{}\n]{0,80}\}\}|\{%[^{}\n]{1,80}%\}", re.I)
-"""What Jinja, Handlebars and their kin would fill in or run."""
+@cache
+def _patterns() -> Mapping[str, re.Pattern[str]]:
+    """Those of traces.toml, by name."""
+    text = (resources.files("promptcodebook.policy") / "traces.toml").read_text("utf-8")
+    tree = tomllib.loads(text).items()
+    return {name: re.compile(re.sub(r"\n\s*", "", pattern)) for name, pattern in tree}
 
-_URL = re.compile(
-    r"(?:https?|ftps?|file|wss?|data|javascript):(?://)?[^\s)>\]\"']+"
-    r"|\bwww\.[^\s)>\]\"']+"
-    # A host begins where its run of letters, dots and hyphens does: no run is tried twice.
-    r"|(?<![\w.-])[a-z0-9.-]*[a-z0-9-]\.(?:com|org|net|io|ai|dev|app|gov|edu|info|biz|xyz|ru|cn|co|me)\b"
-    r"(?:/[^\s)>\]\"']*)?",
-    re.IGNORECASE,
-)
-_BEACON = re.compile(
-    r"!\[[^\]\n]{0,200}\]\([ \t]*https?://[^\s)]+|\b(?:data|javascript):[^\s]+", re.IGNORECASE
-)
-"""An image is fetched as soon as it is shown, with whatever its address holds."""
-_SENDING = re.compile(
-    r"\b(?:send|post|upload|forward|submit|transmit|export|copy|mail|exfiltrate)\b[^.!?\n]{0,80}$",
-    re.IGNORECASE,
-)
 
-_SECRETS = re.compile(
-    r"\bsk-[A-Za-z0-9_-]{16,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[pousr]_[A-Za-z0-9]{30,}"
-    r"|\bgithub_pat_\w{22,}|\bglpat-[\w-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bxox[abprs]-[\w-]{10,}"
-    r"|\bAIza[\w-]{35}|\b[rs]k_(?:live|test)_\w{16,}|\bnpm_\w{36}|\bpypi-[\w-]{16,}"
-    r"|\beyJ[\w-]{10,}\.[\w-]{5,}(?:\.[\w-]*)?"  # a JSON web token
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----"
-    r"|\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,80}:[^\s/@]{1,80}@[^\s/]+"  # user:password@host
-)
-_NAMED_SECRET = re.compile(
-    r"\b(?:pass(?:word|phrase|code)|pwd|pin|secret|token|api[ _-]?key|bearer)\b"
-    r"(?:\s+(?:is|was))?[ \t]*[:=]?[ \t]*[\"'`]?(?P<value>[^\s\"'`,;]{4,200})",
-    re.IGNORECASE,
-)
+def _spans(name: str, text: str) -> Iterator[tuple[Span, str]]:
+    """Where a pattern is found, and the words there."""
+    return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
 
-_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@(?:[a-z0-9-]{1,63}\.){1,5}[a-z]{2,24}\b", re.I)
-_OFFICES = frozenset(
-    {
-        *("support", "help", "info", "contact", "sales", "office", "hello", "service", "team"),
-        *("billing", "press", "privacy", "abuse", "admin", "noreply", "no-reply", "postmaster"),
-        *("webmaster", "feedback", "orders", "returns", "jobs", "careers"),
-    }
-)
-"""Names before an @ that belong to no person."""
-_PHONE = re.compile(
-    r"(?<![\w+.])\+\d(?:[ ()./-]{0,2}\d){7,14}(?!\w)"
-    r"|(?<![\w(])\(\d{2,5}\)[ -]?\d(?:[ ./-]?\d){5,10}\b"
-    r"|\b(?:call|phone|dial|fax)[: ]{1,2}\d(?:[ ./-]?\d){6,14}\b"
-)
-_SSN = re.compile(r"(?<![\w-])(?!000|666|9\d\d)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])")
-_CARD = re.compile(r"(?<![\w-])[2-6]\d{3}(?:[ -]?\d{4}){2}[ -]?\d{1,7}(?![\w-])")
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?\b")
-_BORN = re.compile(
-    r"\b(?:born(?: on)?|date of birth|birth ?date|birthday|dob)\b\W{0,3}(?:is |was |of )?"
-    r"(?:\d{1,4}[./-]\d{1,2}[./-]\d{1,4}|\d{1,2}\.? \w{3,9},? \d{4}|\w{3,9} \d{1,2},? \d{4})",
-    re.IGNORECASE,
-)
-_DOCUMENT = re.compile(
-    r"\b(?:passport|licen[cs]e|id|identity card|insurance|tax)(?: (?:number|no\.?|id))"
-    r"(?: is| was)?[ \t:]*(?=[A-Z0-9-]*\d)[A-Z0-9-]{6,14}\b",
-    re.IGNORECASE,
-)
-_STREET = re.compile(
-    r"\b\d{1,5}[a-z]? (?:[A-Z][\w'-]{1,20} ){1,3}(?:Street|St|Avenue|Ave|Road|Rd|Lane|Ln|Drive|"
-    r"Boulevard|Blvd|Court|Square|Terrace)\b"
-)
+
+def _high(
+    name: str, text: str, fits: Callable[[str], object] = bool
+) -> Iterator[tuple[Span, Severity]]:
+    for span, found in _spans(name, text):
+        if fits(found):
+            yield span, "high"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +54,14 @@ class Trace:
 
 
 def _markers(text: str) -> Iterator[tuple[Span, Severity]]:
-    for pattern in (MARKERS, _PLACES):
-        for match in pattern.finditer(text):
-            yield match.span(), "high"
+    for name in ("marker", "placeholder"):
+        yield from _high(name, text)
 
 
 def _invisible(text: str) -> Iterator[tuple[Span, Severity]]:
-    for match in _UNUSUAL.finditer(text):
-        if is_invisible(match.group()) and not _joins(text, match.start()):
-            yield match.span(), "high"
+    for (start, end), char in _spans("unusual", text):
+        if is_invisible(char) and not _joins(text, start):
+            yield (start, end), "high"
 
 
 def _joins(text: str, i: int) -> bool:
@@ -153,23 +100,21 @@ def _is_styled(char: str) -> bool:
 
 
 def _addresses(text: str) -> Iterator[tuple[Span, Severity]]:
-    beacons = [m.span() for m in _BEACON.finditer(text)]
-    for match in _URL.finditer(text):
-        start, end = match.span()
-        end -= len(match.group()) - len(match.group().rstrip(".,:-"))
+    beacons = [span for span, _ in _spans("beacon", text)]
+    for (start, end), found in _spans("url", text):
+        end -= len(found) - len(found.rstrip(".,:-"))
         if text[start - 1 : start] == "@":  # what follows in an e-mail address
             continue
         drawn = any(a <= start < b for a, b in beacons)
-        sent = _SENDING.search(text, max(0, start - 120), start)
+        sent = _patterns()["sending"].search(text, max(0, start - 120), start)
         yield (start, end), "high" if drawn or sent else "medium"
 
 
 def _secrets(text: str) -> Iterator[tuple[Span, Severity]]:
-    taken: list[Span] = []
-    for match in _SECRETS.finditer(text):
-        taken.append(match.span())
-        yield match.span(), "high"
-    for match in _NAMED_SECRET.finditer(text):
+    taken = [span for span, _ in _spans("secret", text)]
+    for span in taken:
+        yield span, "high"
+    for match in _patterns()["named_secret"].finditer(text):
         start, end = match.span("value")
         value = match["value"].rstrip(".!?)]}")
         if not any(a < end and start < b for a, b in taken) and _is_key_like(value):
@@ -185,13 +130,10 @@ def _is_key_like(value: str) -> bool:
 
 
 def _personal(text: str) -> Iterator[tuple[Span, Severity]]:
-    for match in _EMAIL.finditer(text):
-        office = match.group().partition("@")[0].lower() in _OFFICES
-        yield match.span(), "medium" if office else "high"
-    for pattern, fits in _NUMBERS.items():
-        for match in pattern.finditer(text):
-            if fits(match.group()):
-                yield match.span(), "high"
+    for span, found in _spans("email", text):
+        yield span, "medium" if _patterns()["office"].match(found) else "high"
+    for name, fits in _NUMBERS.items():
+        yield from _high(name, text, fits)
 
 
 def _encoded(text: str) -> Iterator[tuple[Span, Severity]]:
@@ -201,10 +143,6 @@ def _encoded(text: str) -> Iterator[tuple[Span, Severity]]:
     spans = [(each.start, each.end) for each in decoded]
     for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):
         yield span, "medium"
-
-
-def _always(found: str) -> bool:
-    return True
 
 
 def _has_check_digit(number: str) -> bool:
@@ -221,14 +159,14 @@ def _is_iban(found: str) -> bool:
     return 15 <= len(plain) <= 34 and int("".join(str(int(c, 36)) for c in moved)) % 97 == 1
 
 
-_NUMBERS: Mapping[re.Pattern[str], Callable[[str], bool]] = {
-    _PHONE: _always,
-    _SSN: _always,
-    _CARD: _has_check_digit,
-    _IBAN: _is_iban,
-    _BORN: _always,
-    _DOCUMENT: _always,
-    _STREET: _always,
+_NUMBERS: Mapping[str, Callable[[str], bool]] = {
+    "phone": bool,
+    "ssn": bool,
+    "card": _has_check_digit,
+    "iban": _is_iban,
+    "born": bool,
+    "document": bool,
+    "street": bool,
 }
 
 TRACES: tuple[Trace, ...] = (

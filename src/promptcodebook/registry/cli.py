@@ -328,7 +328,7 @@ def audit(
     from promptcodebook.policy.references import resolve
 
     reference = resolve(runs_dir(), ref, trust=trust)
-    typed = Typed(config, task, data, lm, None, sets or ())
+    typed = Typed(config, task, data, lm, None, sets)
     names = PresidioScan() if presidio else None
     report = _audit(reference, typed, names, rules_only=rules_only)
     if as_json:

@@ -1,152 +1,31 @@
-"""What every section of a report may need to know about the run, read once; what a section is.
-
-Figures as files to keep: the drawing as SVG, which needs no page around it, and its numbers as
-CSV. They lie in the page itself, as `data:` links that are only ever saved.
-"""
+"""What every section of a report may need to know about the run, read once; what a section is."""
 
 from __future__ import annotations
 
-import base64
-import csv
-import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
+
+from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import Limits, Role, Usage
-from promptcodebook.config import load_config
+from promptcodebook.config import default_tree
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
-from promptcodebook.report.html import Column, Content, Html, el, read_asset, table, together
+from promptcodebook.report.charts import Chart, draw
+from promptcodebook.report.pages import Picture, render
 from promptcodebook.report.private import withhold_ending
-from promptcodebook.report.svg import (
-    Chart,
-    Numbers,
-    Picture,
-    curves_of,
-    key,
-    lay_out,
-    legend_of,
-    numbers_of,
-)
 from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Rollout
 
-_HEAD, _LEGEND, _FOOT = 30, 22, 24
-"""Height of a file's title, of its legend, and of the line that says whose numbers they are."""
-_ROOT = re.compile(r"(--[\w-]+):\s*([^;]+);")
-_VARIABLE = re.compile(r"var\((--[\w-]+)\)")
-_NO_XML = re.compile("[\ufffe\uffff]")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would read as an order, not as a text."""
-
-
-def downloads(
-    picture: Picture, numbers: Numbers, legend: Sequence[tuple[str, str]], source: str
-) -> Html:
-    """Links that save the figure and its numbers; `source` says in both whose they are."""
-    name = re.sub(r"[^a-z0-9]+", "-", picture.title.lower()).strip("-") or "figure"
-    drawing = svg_text(picture, legend, source)
-    return el(
-        "p.files",
-        _download(f"{name}.svg", "image/svg+xml", drawing, f"{picture.title} as SVG"),
-        _download(f"{name}.csv", "text/csv", csv_text(numbers, source), f"{picture.title} as CSV"),
-    )
-
-
-def _download(name: str, kind: str, text: str, label: str) -> Html:
-    """A link that saves a text of our own making; a browser does not open such a link as a page."""
-    address = f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
-    attrs = {"href": address, "download": name, "aria-label": label}
-    return el("a", name.rpartition(".")[2].upper(), attrs=attrs)
-
-
-def csv_text(numbers: Numbers, source: str) -> str:
-    """The numbers, each row with its source; no text in it is taken for a formula."""
-    if numbers.every > 1:
-        source += f", one point in {numbers.every}"
-    target = io.StringIO()
-    writer = csv.writer(target, lineterminator="\n")
-    writer.writerow([*numbers.columns, "source"])
-    writer.writerows([*map(_cell, row), source] for row in numbers.rows)
-    return target.getvalue()
-
-
-def _cell(value: str | float) -> str | float:
-    if not isinstance(value, str):
-        return value
-    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
-
-
-def svg_text(picture: Picture, legend: Sequence[tuple[str, str]], source: str) -> str:
-    """The drawing under its title, on white, with its colours in it."""
-    width, inner = picture.size
-    top = _HEAD + (_LEGEND if legend else 0)
-    height = top + inner + _FOOT
-    at = {"x": 0, "y": top, "width": width, "height": inner, "viewBox": f"0 0 {width:g} {inner:g}"}
-    drawing = el(
-        "svg",
-        Html(f"<style>{_plain_style()}</style>"),  # our own file, and no text of the run
-        el("rect.page", attrs={"width": width, "height": height}),
-        el("text", picture.title, attrs={"class": "label heading", "x": 4, "y": 20}),
-        _legend(legend),
-        el("svg", picture.shapes, attrs=at),
-        el("text", source, attrs={"class": "tick", "x": 4, "y": height - 8}),
-        attrs={
-            "xmlns": "http://www.w3.org/2000/svg",
-            "width": width,
-            "height": height,
-            "viewBox": f"0 0 {width:g} {height:g}",
-        },
-    )
-    return _NO_XML.sub(" ", drawing.markup)
-
-
-def _legend(legend: Sequence[tuple[str, str]]) -> list[Html]:
-    shapes: list[Html] = []
-    x = 4.0
-    for name, look in legend:
-        shapes.append(el(f"rect.swatch.{look}", attrs={"x": x, "y": 36, "width": 14, "height": 5}))
-        shapes.append(el("text", name, attrs={"class": "tick", "x": x + 20, "y": 43}))
-        x += 34 + 7 * len(name)
-    return shapes
-
-
-def _plain_style() -> str:
-    """The drawings' style with the colours of the light theme in the place of their names: not
-    every program that opens an SVG file knows variables."""
-    light = read_asset("style.css").partition("}")[0]
-    colours = {name: value.strip() for name, value in _ROOT.findall(light)}
-    return _VARIABLE.sub(lambda found: colours[found[1]], read_asset("figure.css"))
-
-
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
-
-
-class ReportSection(Protocol):
-    """A part of the report: takes every event once, in order, and then renders what it kept.
-
-    It keeps only what it will show, so that a long run takes no more memory than a short one.
-    """
-
-    title: str
-    anchor: str
-
-    def add(self, event: Event) -> None:
-        """One event, with its traces and full rollouts."""
-        ...
-
-    def render(self) -> Html:
-        """The section's body."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +75,7 @@ class Context:
             store.tallies(),
             store.elapsed_s,
             inputs,
-            load_config().model_dump(mode="json"),
+            default_tree(store.header.settings),
             sum(store.lost().values(), Usage()),
             holder(store.path) is not None,
         )
@@ -273,45 +152,40 @@ class Context:
         """Whether any model was simulated, in process or served: figures must say so."""
         return self.header.simulated
 
-    def figure(self, caption: Content, *body: Content, look: str = "") -> Html:
-        """A figure whose caption says when its numbers are simulated."""
-        badge = el("span.badge", self._word) if self.simulated else None
-        return el(f"figure{look}", el("figcaption", badge, caption), *body)
-
-    def chart(self, caption: Content, chart: Chart, look: str = "") -> Html:
-        """A figure of a chart, with its files: the drawing, and the numbers in it."""
-        picture = lay_out(chart)
-        if picture is None:
-            return self.figure(caption, el("p.empty", "Nothing to draw."), look=look)
-        legend = legend_of(chart)
-        curves = curves_of(chart)
-        attrs = {"data-curves": curves, "data-mark": self._word} if curves else {}
-        parts = (el("h4", chart.title), key(legend), picture.html())
-        shown = el("div.chart", *parts, attrs=attrs)
-        files = self.files(picture, numbers_of(chart), legend)
-        return self.figure(caption, shown, files, look=look)
-
-    def files(
-        self, picture: Picture, numbers: Numbers, legend: Sequence[tuple[str, str]] = ()
-    ) -> Html:
-        """A drawing and its numbers as files to keep, which say so where they are simulated."""
-        return downloads(picture, numbers, legend, source=self.source)
-
     @property
     def source(self) -> str:
         """Whose numbers these are, in the words of an exported file."""
-        return f"{f'{self._word}, ' if self._word else ''}run {self.header.id}"
+        return f"{'simulated, ' if self.simulated else ''}run {self.header.id}"
 
-    @property
-    def _word(self) -> str:
-        """The badge of every figure of simulated numbers; '' for a real model."""
-        return "simulated" if self.simulated else ""
+    def draw(self, chart: Chart) -> Picture | None:
+        """The drawing of a chart, which says where its numbers are simulated."""
+        return draw(chart, "simulated" if self.simulated else "")
 
-    def table(
-        self, caption: Content, columns: Sequence[Column], rows: Iterable[Iterable[Content]]
-    ) -> Html:
-        """A table under its caption, which stays in sight when the columns scroll."""
-        return self.figure(caption, table(columns, rows))
+
+class Section:
+    """A part of the report: it takes every event once, in order, and then shows what it kept.
+
+    It keeps only what it will show, so that a long run takes no more memory than a short one. Its
+    `anchor` names its template.
+    """
+
+    title = ""
+    anchor = ""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def add(self, event: Event) -> None:
+        """One event, with its traces and full rollouts."""
+
+    def values(self) -> Mapping[str, Any]:
+        """What its template is filled with, beside the context."""
+        return {}
+
+    def render(self) -> Markup:
+        """The section's body."""
+        template = f"report/templates/{self.anchor}.html.jinja"
+        return render(template, context=self.context, **self.values())
 
 
 def models_of(header: Header) -> dict[Role, str]:
@@ -322,14 +196,12 @@ def models_of(header: Header) -> dict[Role, str]:
     }
 
 
-def render_sections(sections: Sequence[ReportSection], events: Iterable[Event]) -> Html:
+def render_sections(sections: Sequence[Section], events: Iterable[Event]) -> Markup:
     """Every event to every section, once; then the sections under their titles."""
     for event in events:
         for section in sections:
             section.add(event)
-    return together(
-        [el("section", el("h2", s.title), s.render(), attrs={"id": s.anchor}) for s in sections]
-    )
+    return render("report/templates/sections.html.jinja", sections=sections)
 
 
 def without_credentials(text: str) -> str:

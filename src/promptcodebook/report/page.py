@@ -5,27 +5,28 @@ A seeded handful of training rollouts, one of each kind, each with its whole tra
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from promptcodebook.errors import DiskFull
 from promptcodebook.paths import write_whole
 from promptcodebook.randomness import keyed_int
 from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, ReportSection, render_sections
+from promptcodebook.report.context import Context, Section, render_sections
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
-from promptcodebook.report.html import Html, el, read_script, read_style, together
 from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report.pages import digest, read_asset, read_style, render
 from promptcodebook.report.private import withhold
 from promptcodebook.report.router import RouterSection, learns_routes
-from promptcodebook.report.summary import VerdictSection, masthead
-from promptcodebook.report.traces import reward_text, trace_body
+from promptcodebook.report.summary import VerdictSection, facts
+from promptcodebook.report.traces import parts_of_trace, reward_text
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Event, Stepped
 from promptcodebook.store.run import RunStore
@@ -58,14 +59,14 @@ class _Bucket:
         del self.best[MOST:]
 
 
-class ExamplesSection:
+class ExamplesSection(Section):
     """Keeps a few candidates of each kind while the steps pass by."""
 
     title = "Training examples"
     anchor = "examples"
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._codebook: Codebook | None = None
         self._buckets = (
             _Bucket("failed", _rank_failed),
@@ -88,22 +89,28 @@ class ExamplesSection:
         indices = () if route is None else route.indices
         texts = tuple((k, codebook[k].text) for k in indices if k < len(codebook))
         sample = _Sample(step, trace, texts)
-        draw = keyed_int(self._context.seed, "report", step, trace.rollout.example_id)
+        draw = keyed_int(self.context.seed, "report", step, trace.rollout.example_id)
         for bucket in self._buckets:
             rank = bucket.rank(trace)
             if rank is not None:
                 bucket.offer(draw, rank, sample)
 
-    def render(self) -> Html:
-        chosen = self._choose()
-        if not chosen:
-            return el("p.empty", "No step was finished, so there is nothing to show.")
-        note = (
-            f"{len(chosen)} training rollouts, chosen by rank and seed. Texts that are very long "
-            "are cut in their middle, and say so."
-        )
-        badge = " All models here are simulated." if self._context.simulated else ""
-        return together(el("p.note", note + badge), [self._example(n, s) for n, s in chosen])
+    def values(self) -> Mapping[str, Any]:
+        inputs, own = self.context.inputs, self.context.own_words
+        return {
+            "examples": [
+                {
+                    "kind": kind,
+                    "name": trace.rollout.example_id,
+                    "tally": f"step {sample.step + 1}, {reward_text(trace.rollout)}",
+                    "parts": parts_of_trace(
+                        trace, inputs.get(trace.rollout.example_id), sample.instincts, own
+                    ),
+                }
+                for kind, sample in self._choose()
+                for trace in (sample.trace,)
+            ]
+        }
 
     def _choose(self) -> list[tuple[str, _Sample]]:
         """One of each kind, no input twice. Failures choose first and are shown last."""
@@ -118,18 +125,6 @@ class ExamplesSection:
                     group.append((bucket.name, sample))
             groups.append(group)
         return [entry for group in reversed(groups) for entry in group]
-
-    def _example(self, kind: str, sample: _Sample) -> Html:
-        rollout = sample.trace.rollout
-        summary = el(
-            "summary",
-            el("span.what", el("span.tag", kind), " ", rollout.example_id),
-            el("span.tally", f"step {sample.step + 1}, {reward_text(rollout)}"),
-        )
-        known, own = self._context.inputs.get(rollout.example_id), self._context.own_words
-        return el(
-            "details.example", summary, trace_body(sample.trace, known, sample.instincts, own)
-        )
 
 
 def _rank_failed(trace: Trace) -> float | None:
@@ -180,10 +175,21 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     context = Context.of(store, {} if private else inputs or {})
     sections = _sections(context)
     events = (withhold(e) if private else e for e in store.events(full=True))
-    return _page(context, sections, render_sections(sections, events))
+    style, script = read_style(), read_asset("chart.js")
+    page = render(
+        "report/templates/report.html.jinja",
+        context=context,
+        facts=facts(context),
+        sections=sections,
+        body=render_sections(sections, events),
+        style=Markup(style),
+        script=Markup(script),
+        allowed=(digest(style), digest(script)),
+    )
+    return str(page)
 
 
-def _sections(context: Context) -> tuple[ReportSection, ...]:
+def _sections(context: Context) -> tuple[Section, ...]:
     return (
         VerdictSection(context),
         UseSection(context),
@@ -200,43 +206,3 @@ def _sections(context: Context) -> tuple[ReportSection, ...]:
         TheorySection(context),
         SettingsSection(context),
     )
-
-
-def _page(context: Context, sections: Sequence[ReportSection], body: Html) -> str:
-    style, script = read_style(), read_script()
-    links = [el("a", s.title, attrs={"href": f"#{s.anchor}"}) for s in sections]
-    contents = el("nav", links, attrs={"aria-label": "Contents"})
-    page = el(
-        "html",
-        el("head", _head(context.header.id, style, script)),
-        el("body", masthead(context), contents, el("main", body), _raw("script", script)),
-        attrs={"lang": "en"},
-    )
-    return f"<!doctype html>\n{page.markup}\n"
-
-
-def _head(title: str, style: str, script: str) -> Html:
-    # The one style sheet and the one script are allowed by their digests; other scripts, images,
-    # fonts and connections are not.
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return together(
-        el("meta", attrs={"charset": "utf-8"}),
-        el("meta", attrs={"http-equiv": "Content-Security-Policy", "content": policy}),
-        el("meta", attrs={"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        el("meta", attrs={"name": "referrer", "content": "no-referrer"}),
-        el("meta", attrs={"name": "color-scheme", "content": "light dark"}),
-        el("title", f"{title} · promptcodebook"),
-        _raw("style", style),
-    )
-
-
-def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _raw(name: str, text: str) -> Html:
-    """A style sheet or script of our own, and no text of the run."""
-    return Html(f"<{name}>{text}</{name}>")

@@ -1,4 +1,4 @@
-"""How one rollout is shown, and the whole trace that training made of it: a list of its parts.
+"""How one rollout is shown: a list of its parts.
 
 What a run has on record of one example: when training drew it, and the verdict's rows.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from promptcodebook.policy.references import kept_state
 from promptcodebook.policy.response import Span, prompt_spans
-from promptcodebook.report.html import Content, Html, el, together
 from promptcodebook.report.private import withhold
-from promptcodebook.store.events import Compared, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import (
@@ -35,52 +34,67 @@ _MOST_STAGES = 8
 _COLOURS = 6
 """Of spans; the number beside each tells instincts apart where there are more."""
 
-OwnWords = tuple[str, str]
-"""The base prompt and the output format of a run: what prompts hold beside instincts."""
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt in pieces: each with its source, and the place of its instinct in the colours."""
+
+    spans: Sequence[Span]
+    places: Mapping[int, int]
+
+    @property
+    def likely(self) -> bool:
+        """Whether a piece is matched by words alone."""
+        return any(span.instinct is not None and not span.exact for span in self.spans)
 
 
-def trace_body(
-    trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]], own: OwnWords = ("", "")
-) -> Html:
-    """All of a trace: `known` is the input where that is at hand, `instincts` are the codebook's
-    texts that the input was routed over, `own` what else every prompt holds."""
-    verdict = None if trace.verdict is None else _verdict(trace)
-    return el(
-        "dl.trace",
-        part("input", None if known is None else pre(known)),
-        rollout_parts(trace.rollout, instincts, own),
-        part("verdict", verdict),
-        _gradients(trace.gradients),
-        part("failure", _failure(trace.failure)),
+def parts_of(
+    rollout: Rollout, instincts: Sequence[tuple[int, str]], own: tuple[str, str] = ("", "")
+) -> list[tuple[str, Any]]:
+    """Route, prompt, stages, output and feedback by name, those that are there. `instincts` are the
+    texts that it was routed over, `own` the base prompt and output format that prompts hold."""
+    prompt: Any = shorten(rollout.prompt, _LONG)
+    if instincts and prompt:
+        places = {k: place % _COLOURS for place, (k, _) in enumerate(instincts)}
+        prompt = Prompt(prompt_spans(prompt, instincts, *own), places)
+    stages = [
+        (f"stage {s.name}", f"{shorten(s.input, _SHORT)}\n→ {shorten(s.output, _SHORT)}")
+        for s in rollout.stages[:_MOST_STAGES]
+    ]
+    return _there(
+        ("route", _route(rollout)),
+        ("instincts", tuple(instincts)),
+        ("prompt", prompt),
+        *stages,
+        ("output", shorten(rollout.output, _LONG)),
+        ("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
+        ("feedback", shorten(rollout.feedback, _SHORT)),
+        ("failure", _failure(rollout.failure)),
     )
 
 
-def rollout_parts(
-    rollout: Rollout, instincts: Sequence[tuple[int, str]] = (), own: OwnWords = ("", "")
-) -> list[Content]:
-    """Route, prompt, stages, output and reward, as parts of a list."""
-    return [
-        part("route", _route(rollout)),
-        part("instincts", _instincts(instincts)),
-        part("prompt", _prompt(rollout.prompt, instincts, own)),
-        [part(f"stage {s.name}", _stage(s.input, s.output)) for s in rollout.stages[:_MOST_STAGES]],
-        part("output", pre(rollout.output)),
-        part("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
-        part("feedback", pre(rollout.feedback, _SHORT)),
-        part("failure", _failure(rollout.failure)),
-    ]
+def parts_of_trace(
+    trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]], own: tuple[str, str]
+) -> list[tuple[str, Any]]:
+    """All of a trace; `known` is the input where that is at hand."""
+    verdict = ""
+    if trace.verdict is not None:
+        figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
+        verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
+    gradients = trace.gradients
+    named = [("g θ", gradients.encoder), ("g φ", gradients.generator)]
+    named += [(f"g c{k}", text) for k, text in gradients.codebook.items()]
+    return _there(
+        ("input", shorten(known or "", _LONG)),
+        *parts_of(trace.rollout, instincts, own),
+        ("verdict", verdict),
+        *((name, shorten(text, _SHORT)) for name, text in (*named, ("g ψ", gradients.critic))),
+        ("failure", _failure(trace.failure)),
+    )
 
 
-def part(name: str, body: Content) -> Html | None:
-    """One named part; None where there is nothing in it."""
-    if body is None or body == "":
-        return None
-    return el("div", el("dt", name), el("dd", body))
-
-
-def pre(text: str, limit: int = _LONG) -> Html | None:
-    """A text as it was written, its middle cut out where it is too long; None where it is empty."""
-    return el("p.pre", shorten(text, limit)) if text else None
+def _there(*parts: tuple[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, body) for name, body in parts if body]
 
 
 def reward_text(rollout: Rollout) -> str:
@@ -88,10 +102,10 @@ def reward_text(rollout: Rollout) -> str:
     return "failed" if rollout.reward is None else f"reward {number(rollout.reward, 2)}"
 
 
-def _route(rollout: Rollout) -> Html | None:
+def _route(rollout: Rollout) -> str:
     route = rollout.route
     if route is None:
-        return None
+        return ""
     how = ["explored" if route.explored else "chosen by the encoder"]
     how += ["repaired"] if route.repaired else []
     how += ["partly filled in"] if route.fallback else []
@@ -99,58 +113,13 @@ def _route(rollout: Rollout) -> Html | None:
     lines = [f"{', '.join(map(str, route.indices))} ({', '.join(how)})"]
     lines += [f"constraints: {'; '.join(route.constraints)}"] if route.constraints else []
     lines += [route.analysis] if route.analysis else []
-    return el("p.pre", shorten("\n".join(lines), _SHORT))
+    return shorten("\n".join(lines), _SHORT)
 
 
-def _instincts(instincts: Sequence[tuple[int, str]]) -> Html | None:
-    if not instincts:
-        return None
-    return el("ul.plain", [el("li", el("b.index", k), text) for k, text in instincts])
-
-
-def _prompt(text: str, instincts: Sequence[tuple[int, str]], own: OwnWords) -> Html | None:
-    """The prompt, each piece marked by the instinct that it comes from: by number and colour."""
-    if not instincts or not text:
-        return pre(text)
-    places = {k: place for place, (k, _) in enumerate(instincts)}
-    spans = prompt_spans(shorten(text, _LONG), instincts, *own)
-    likeness = any(span.instinct is not None and not span.exact for span in spans)
-    note = "Pieces with ~ are matched by the words they share with an instinct, not by a record."
-    return together(
-        el("p.pre", [_span(span, places) for span in spans]),
-        el("p.note", note) if likeness else None,
-    )
-
-
-def _span(span: Span, places: Mapping[int, int]) -> Content:
-    if span.source == "generator":
-        return span.text
-    look = f".s{places[span.instinct] % _COLOURS}" if span.instinct is not None else ""
-    return el(f"span.span{look}", el("b.from", span.label), span.text)
-
-
-def _stage(asked: str, answered: str) -> Html:
-    return el("p.pre", f"{shorten(asked, _SHORT)}\n→ {shorten(answered, _SHORT)}")
-
-
-def _verdict(trace: Trace) -> Html | None:
-    if trace.verdict is None:
-        return None
-    figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
-    return together(el("p", figures), pre(trace.verdict.feedback, _SHORT))
-
-
-def _gradients(gradients: Gradients) -> list[Content]:
-    named = [("g θ", gradients.encoder), ("g φ", gradients.generator)]
-    named += [(f"g c{k}", text) for k, text in gradients.codebook.items()]
-    named += [("g ψ", gradients.critic)]
-    return [part(name, pre(text, _SHORT)) for name, text in named]
-
-
-def _failure(failure: Failure | None) -> Html | None:
+def _failure(failure: Failure | None) -> str:
     if failure is None:
-        return None
-    return el("p.pre", shorten(f"{failure.stage}: {failure.kind}: {failure.message}", _SHORT))
+        return ""
+    return shorten(f"{failure.stage}: {failure.kind}: {failure.message}", _SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,43 +156,40 @@ def read_record(run: Path, example_id: str) -> Record | None:
     the texts are withheld. Raises RunNotFound, StoreError."""
     store = RunStore.open(run)
     try:
-        record = Record(
-            example_id,
-            tuple(_trainings(store, example_id)),
-            _validated(store, example_id),
-            tuple(_judged(store, example_id)),
-        )
+        trained = store.outline().parameters is not None
+        found = store.validation_at(kept_state(store)[1].step) if trained else None
+        validated = _of_example(found.evaluation if found else None, example_id)
+        rows = [(e.name, _of_example(e, example_id)) for e in store.test_evaluations()]
+        judged = tuple((name, rollout) for name, of in rows for rollout in of)
+        trainings = tuple(_trainings(store, example_id)) if trained else ()
+        if store.header.private:
+            validated, judged = withhold(validated), withhold(judged)
     finally:
         store.close()
-    known = record.trainings or record.validated or record.judged
-    return record if known else None
+    if not (trainings or validated or judged):
+        return None
+    return Record(example_id, trainings, next(iter(validated), None), judged)
+
+
+def _of_example(evaluation: Evaluation | None, example_id: str) -> tuple[Rollout, ...]:
+    rollouts = evaluation.rollouts if evaluation is not None else ()
+    return tuple(r for r in rollouts if r.example_id == example_id)
 
 
 def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
-    if store.outline().parameters is None:
-        return
     codebook = store.started().parameters.codebook
     for step in store.steps(traces=True):
         for trace in step.traces:
             if trace.rollout.example_id == example_id:
-                yield _training(_shown(store, step, trace), codebook)
+                alone = replace(step, traces=(trace,))
+                yield _training(withhold(alone) if store.header.private else alone, codebook)
         codebook = step.parameters.codebook
-
-
-def _shown(store: RunStore, step: Step, trace: Trace) -> Step:
-    """The step with this trace alone, private texts withheld."""
-
-    alone = Stepped(replace(step, traces=(trace,)))
-    event = withhold(alone) if store.header.private else alone
-    assert isinstance(event, Stepped)
-    return event.step
 
 
 def _training(step: Step, codebook: Codebook) -> Training:
     [trace] = step.traces
-    route = trace.rollout.route
-    routed = () if route is None else route.indices
-    blamed = {variable for variable, _ in _blamed(trace.gradients)}
+    routed = () if trace.rollout.route is None else trace.rollout.route.indices
+    blamed = dict(_blamed(trace.gradients))
     return Training(
         step.index,
         trace,
@@ -234,34 +200,10 @@ def _training(step: Step, codebook: Codebook) -> Training:
 
 
 def _blamed(gradients: Gradients) -> Iterator[tuple[Variable, str]]:
-    if gradients.encoder:
-        yield "encoder", gradients.encoder
-    if gradients.generator:
-        yield "generator", gradients.generator
-    yield from gradients.codebook.items()
-    if gradients.critic:
-        yield "critic", gradients.critic
-
-
-def _validated(store: RunStore, example_id: str) -> Rollout | None:
-    if store.outline().parameters is None:
-        return None
-    validated = store.validation_at(kept_state(store)[1].step)
-    if validated is None:
-        return None
-    return next(_of_example(store, validated.evaluation, example_id), None)
-
-
-def _judged(store: RunStore, example_id: str) -> Iterator[tuple[str, Rollout]]:
-    for evaluation in store.test_evaluations():
-        for rollout in _of_example(store, evaluation, example_id):
-            yield evaluation.name, rollout
-
-
-def _of_example(store: RunStore, evaluation: Evaluation, example_id: str) -> Iterator[Rollout]:
-    """Its rollouts in an evaluation, private texts withheld."""
-    own = tuple(r for r in evaluation.rollouts if r.example_id == example_id)
-    event = Compared(replace(evaluation, rollouts=own))
-    shown = withhold(event) if store.header.private else event
-    assert isinstance(shown, Compared)
-    yield from shown.evaluation.rollouts
+    texts: dict[Variable, str] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        **gradients.codebook,
+        "critic": gradients.critic,
+    }
+    return ((variable, text) for variable, text in texts.items() if text)

@@ -58,14 +58,10 @@ class Priors:
 _WHAT = "a router that learns from outcomes"
 
 
-def _numpy() -> Any:
-    return import_extra("numpy", _WHAT, "router")
-
-
 class OutcomeModel:
     """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
-    products. `vectors` are the inputs' embeddings, where those count, and `words` is the share of
-    their spelling beside them."""
+    products. `vectors` are their embeddings, where those count; `words` is the share of their
+    spelling beside them."""
 
     def __init__(
         self,
@@ -80,7 +76,7 @@ class OutcomeModel:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
         self.priors = priors
-        self.numpy = np = _numpy()
+        self.numpy = np = import_extra("numpy", _WHAT, "router")
         self.row = {name: i for i, name in enumerate(inputs)}
         self.dense = np.zeros((len(inputs), self.vocabulary.width))
         pools = import_extra("threadpoolctl", _WHAT, "router")
@@ -267,7 +263,7 @@ def off_policy(
     terms: Terms,
 ) -> OffPolicy | None:
     """None where fewer than 20 examples have an outcome of the instincts as they are now."""
-    columns: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    columns: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     names = sorted({o.example_id for o in outcomes})
     logged = _first_visits(outcomes) if terms.first_visits else outcomes
     for fold in range(FOLDS):
@@ -277,18 +273,15 @@ def off_policy(
             return None
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
         expected = {name: ranker.of(model.features(name)) for name in inputs}
-        single = _best_single(list(expected.values()))
+        sums = [sum(each) for each in zip(*(e.marginal for e in expected.values()), strict=True)]
+        single = sums.index(max(sums))
         for outcome in logged:
             if outcome.example_id in inside and _counts(outcome, versions):
                 own = expected[outcome.example_id]
                 route = chosen(own.marginal, own.more, terms.select, terms.least)
-                columns[outcome.example_id].append(
-                    (
-                        _doubly_robust(outcome, own, route),
-                        _doubly_robust(outcome, own, (single,)),
-                        _doubly_robust(outcome, own, ()),
-                    )
-                )
+                rivals = (route, (single,), ())
+                worth = tuple(_doubly_robust(outcome, own, each) for each in rivals)
+                columns[outcome.example_id].append(worth)
     if len(columns) < _FEWEST:
         return None
     means = [tuple(sum(c) / len(c) for c in zip(*rows, strict=True)) for rows in columns.values()]
@@ -312,13 +305,7 @@ def _first_visits(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 def _counts(outcome: Outcome, versions: Sequence[int]) -> bool:
     """Whether it says something of the instincts as they are now, with a known chance."""
-    current = all(v == versions[k] for k, v in zip(outcome.indices, outcome.versions, strict=True))
-    return current and not outcome.part and outcome.propensity is not None
-
-
-def _best_single(expected: Sequence[Expected]) -> int:
-    sums = [sum(column) for column in zip(*(e.marginal for e in expected), strict=True)]
-    return sums.index(max(sums))
+    return outcome.reads_as(versions) and not outcome.part and outcome.propensity is not None
 
 
 def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...]) -> float:

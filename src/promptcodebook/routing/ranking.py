@@ -2,9 +2,8 @@
 
 Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words and runs
 of letters, either half of its squared length; each instinct's marginal reward is linear in it. With
-`router.features` an embedding of the input joins or replaces these: every dimension is centred and
-scaled by the training inputs, then scaled to its share of the length. `outcomes.py` learns the
-numbers; `router.py` uses them in training.
+`router.features` an embedding joins or replaces these: every dimension is centred and scaled by the
+training inputs, then scaled to its share of the length.
 """
 
 from __future__ import annotations
@@ -117,10 +116,8 @@ class Vocabulary:
                 f"model makes {len(vector)}",
                 hint="name the model that made them in roles.encoder.model",
             )
-        scaled = [
-            (v - m) / s if s else 0.0
-            for v, m, s in zip(vector, self.center, self.spread, strict=True)
-        ]
+        rows = zip(vector, self.center, self.spread, strict=True)
+        scaled = [(v - m) / s if s else 0.0 for v, m, s in rows]
         length = math.sqrt(math.fsum(v * v for v in scaled))
         part = math.sqrt(1.0 - self.words) / length if length else 0.0
         return {BUCKETS + at: part * v for at, v in enumerate(scaled)}
@@ -201,11 +198,11 @@ def dot(a: Features, b: Features) -> float:
     return math.fsum(value * b[bucket] for bucket, value in a.items() if bucket in b)
 
 
+@dataclass(frozen=True)
 class Embedder:
     """Reads inputs by the encoder's model: the vector that it makes of a text."""
 
-    def __init__(self, lm: LM) -> None:
-        self._lm = lm
+    lm: LM
 
     async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
         """Raises LMError where the model cannot be reached, or makes no embeddings."""
@@ -213,7 +210,7 @@ class Embedder:
             text = text[: _MOST_CHARACTERS // 2] + text[-_MOST_CHARACTERS // 2 :]
         # Nobody embeds nothing.
         message = Message("user", text if text.strip() else "-")
-        reply = await self._lm(Request(role="encoder", messages=(message,), embeds=True))
+        reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
             raise LMError(
                 "the model answered a request for an embedding with a text",

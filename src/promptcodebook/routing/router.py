@@ -3,9 +3,9 @@
 In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
 adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
 of them is taken (Thompson sampling), with η a uniform set, its size first (of none as often as any
-single one). So the chance of a route is known exactly given the draws, (1 - η)·share + η·uniform;
-it is logged, since the off-policy estimate needs it. With `router.explore: upper` there is one
-route instead, the best by upper bounds. All draws are keyed by seed, step and example.
+single one). So the chance of a route is known exactly, (1 - η)·share + η·uniform; it is logged for
+the off-policy estimate. With `router.explore: upper` there is one route instead, the best by upper
+bounds. All draws are keyed by seed, step and example.
 
 `Step.ranking` holds what is learned. The outcomes are the traces of the steps, so a resumed run
 reads them back (`recall`).
@@ -53,14 +53,13 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
     """What a batch that ran under `before` teaches: its rewards, and what instincts were blamed."""
-    texts = _Texts(model, before.parameters.codebook)
+    texts = _spelled(model, before.parameters.codebook)
     outcomes: list[Outcome] = []
     for trace in traces:
         route = trace.rollout.route
         if trace.unit is None or route is None:
             continue
-        features = model.features(trace.rollout.example_id)
-        like = texts.likeness(features)
+        like = _likeness(model.features(trace.rollout.example_id), texts)
         whole = Outcome(
             trace.rollout.example_id,
             route.indices,
@@ -70,24 +69,15 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
             propensity=route.propensity,
         )
         outcomes.append(whole)
-        outcomes += [
-            replace(
-                whole,
-                indices=(k,),
-                versions=(before.versions[k],),
-                likeness=(like[k],),
-                reward=-severity,
-                weight=_BLAME,
-                part=True,
-            )
-            for k, severity in sorted(_blamed(trace).items())
-        ]
+        for k, rho in sorted(_blamed(trace).items()):
+            own = (k,), (before.versions[k],), (like[k],)
+            outcomes.append(Outcome(whole.example_id, *own, -rho, _BLAME, True, route.propensity))
     return outcomes
 
 
 def _blamed(trace: Trace) -> Mapping[int, float]:
-    """ρ of each instinct that is blamed: an even share of the codebook's severity, which is for all
-    of them together (`types.py::Gradients`), or of the whole penalty where it was not given."""
+    """ρ of each instinct that is blamed: an even share of the codebook's severity (one for all of
+    them together), or of the whole penalty where it was not given."""
     named = [k for k, text in trace.gradients.codebook.items() if text]
     if not named or not trace.penalty:
         return {}
@@ -95,26 +85,16 @@ def _blamed(trace: Trace) -> Mapping[int, float]:
     return {k: severity / len(named) for k in named} if severity else {}
 
 
-class _Texts:
+def _spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
+    return [model.vocabulary.spelled(text) for text in codebook.texts]
+
+
+def _likeness(features: Features, texts: Sequence[Features]) -> list[float]:
     """How like an input each instinct's text is."""
-
-    def __init__(self, model: OutcomeModel, codebook: Codebook) -> None:
-        self._features = [model.vocabulary.spelled(text) for text in codebook.texts]
-
-    def likeness(self, features: Features) -> list[float]:
-        return [round(dot(features, own), 5) for own in self._features]
+    return [round(dot(features, own), 5) for own in texts]
 
 
-@dataclass(frozen=True)
-class _Fitted:
-    """The last fit, by what it was made of: a batch's examples share one."""
-
-    outcomes: tuple[Outcome, ...]
-    versions: tuple[int, ...]
-    posterior: Posterior
-
-
-class OutcomeRouter:
+class OutcomeRouter(Router):
     """Draws routes in training and learns from what came of them."""
 
     def __init__(
@@ -132,12 +112,12 @@ class OutcomeRouter:
         self.repeats = repeats
         usual = 1.0 if repeats else 0.2
         self._scale = usual if settings.scale is None else settings.scale
-        self._fitted: _Fitted | None = None
-        self._texts: tuple[Codebook, _Texts] | None = None
+        self._fitted: tuple[State, Posterior] | None = None
+        self._texts: tuple[Codebook, list[Features]] | None = None
 
     async def prepare(self) -> None:
-        """Has the inputs embedded, where `router.features` says so: before the first route, and
-        again when a run resumes. Raises LMError where the model makes no embeddings."""
+        """Has the inputs embedded, where `router.features` says so. LMError where the model makes
+        no embeddings."""
         if self._embedder is None or self.model.vocabulary.center:
             return
         inputs = self.model.inputs
@@ -177,11 +157,11 @@ class OutcomeRouter:
     ) -> tuple[Route, Usage]:
         """A drawn route with its propensity; `explored` = it is not the one that ranks first."""
         state = state if state.versions else self.begin(state)
-        posterior = self._posterior(state)
-        features = self.model.features(example.id)
-        like = self._likeness(state.parameters.codebook, features)
-        settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(like))
-        adding = posterior.at(features, like)
+        book, features = state.parameters.codebook, self.model.features(example.id)
+        if self._texts is None or self._texts[0] is not book:
+            self._texts = book, _spelled(self.model, book)
+        adding = self._posterior(state).at(features, _likeness(features, self._texts[1]))
+        settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(book))
         if settings.explore == "upper":
             parts = [adding.upper(self._scale)]
         else:
@@ -198,10 +178,8 @@ class OutcomeRouter:
             indices = routes[draw.randrange(len(routes))]
         share = Counter(routes)[indices] / len(routes)
         chance = (1 - floor) * share + floor * sizes.chance(indices, tried)
-        own, more = adding.means
-        best = chosen(own, more, self._select, settings.least)
-        route = Route(indices, explored=indices != best, propensity=round(chance, 9))
-        return route, Usage()
+        best = chosen(*adding.means, self._select, settings.least)
+        return Route(indices, explored=indices != best, propensity=round(chance, 9)), Usage()
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with the traces' outcomes and the ranking that follows from all so far."""
@@ -213,45 +191,31 @@ class OutcomeRouter:
     def note(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with all outcomes so far; no fit."""
         texts = zip(before.parameters.codebook.texts, after.parameters.codebook.texts, strict=True)
-        versions = tuple(
-            version + (old != new)
-            for version, (old, new) in zip(before.versions, texts, strict=True)
-        )
-        new = outcomes_of(self.model, before, traces)
-        return replace(after, outcomes=(*before.outcomes, *new), versions=versions)
+        changed = (old != new for old, new in texts)
+        versions = tuple(v + new for v, new in zip(before.versions, changed, strict=True))
+        outcomes = (*before.outcomes, *outcomes_of(self.model, before, traces))
+        return replace(after, outcomes=outcomes, versions=versions)
 
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
         """By all outcomes of the state; without repeats each example's first visit counts alone."""
         terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
-        texts = state.parameters.codebook.texts
-        return off_policy(
-            self.model, self.model.inputs, texts, state.outcomes, state.versions, terms
-        )
+        texts, made = state.parameters.codebook.texts, self.model
+        return off_policy(made, made.inputs, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
-        fitted = self._fitted
+        """One fit for all examples of a batch."""
         if (
-            fitted is None
-            or fitted.outcomes is not state.outcomes
-            or fitted.versions != state.versions
+            self._fitted is None
+            or self._fitted[0].outcomes is not state.outcomes
+            or self._fitted[0].versions != state.versions
         ):
-            posterior = self.model.fit(state.outcomes, state.versions)
-            fitted = self._fitted = _Fitted(state.outcomes, state.versions, posterior)
-        return fitted.posterior
-
-    def _likeness(self, codebook: Codebook, features: Features) -> list[float]:
-        if self._texts is None or self._texts[0] is not codebook:
-            self._texts = codebook, _Texts(self.model, codebook)
-        return self._texts[1].likeness(features)
+            self._fitted = state, self.model.fit(state.outcomes, state.versions)
+        return self._fitted[1]
 
 
 def _current(state: State) -> Iterator[Outcome]:
     """Rewards of routes whose instincts read as they do now."""
-    for o in state.outcomes:
-        if not o.part and all(
-            state.versions[k] == v for k, v in zip(o.indices, o.versions, strict=True)
-        ):
-            yield o
+    return (o for o in state.outcomes if not o.part and o.reads_as(state.versions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,14 @@
 """What a run does beside Algorithm 1: the trial of a rewritten θ, and maintenance of the codebook.
-
 Ours; the paper has neither, and `preset: paper` switches both off.
 
-The trial (method decisions 23, 28): a rewritten θ must route a batch's worth of inputs. Without it
-θ may drift, rewrite by rewrite, to a directive under which no reply is a route any more; the
-best-rated instincts then fill every route, and nothing shows it. The trial takes no call of its
-own: it looks at the next batch's routes.
+The trial (method decisions 23, 28): a rewritten θ must route a batch's worth of inputs, which takes
+no call of its own. Without it θ may drift, rewrite by rewrite, to a directive under which no reply
+is a route any more; the best-rated instincts then fill every route, and nothing shows it.
 
 Maintenance, every n steps: split grab-bags, merge twins, revive dead entries. K and the order of
 the entries stay: a new text takes the place of an entry that is dead, or whose text another entry
-has too. Each change is a Rewrite with its origin and reason, and passes the checks of every
-rewrite. `update.accept` does not try it: validation judges it.
+has too. Each change is a Rewrite that passes the checks of every rewrite; validation judges it, not
+`update.accept`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
-from promptcodebook.randomness import Randomness
 from promptcodebook.text import strip_wrapping, words_of
 from promptcodebook.types import Check, Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
@@ -42,31 +39,29 @@ _LEAST = 2
 
 @dataclass(frozen=True)
 class RouteGuard:
-    """Takes back a θ under which more than `most` of the first routes fall back, at least two of
-    them, unless a larger share did under the θ before. After `routes` routes the trial is over."""
+    """Takes back a θ under which more than `encoder.max_fallback` of the first routes fall back, at
+    least two of them, unless a larger share did under the θ before. After `routes` routes the trial
+    is over."""
 
     router: Router
-    randomness: Randomness
-    most: float
+    config: Config
     routes: int
     tally: Tally
 
     async def settle(
         self, state: State, batch: Sequence[Example], epsilon: float
     ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
-        """The state to run a batch under, with its routes where θ is on trial (else none).
-
-        Where θ' does not pass, θ is what it was before, the rewrite says why, and what θ' had
-        routed is routed again.
-        """
-        trial = state.trial
+        """The state to run a batch under, with its routes where θ is on trial (else none). Where θ'
+        does not pass, θ is what it was before, the rewrite says why, and what θ' had routed is
+        routed again."""
+        trial, most = state.trial, self.config.encoder.max_fallback
         if trial is None:
             return state, {}, ()
         made = await self._routes(state, batch, epsilon)
         asked = [route for route, _ in made.values() if not route.explored]
         fell = trial.fell + sum(route.fallback for route in asked)
         routed = trial.routed + len(asked)
-        if fell < _LEAST or fell <= self.most * routed or fell < trial.share_before * routed:
+        if fell < _LEAST or fell <= most * routed or fell < trial.share_before * routed:
             over = routed >= self.routes
             kept = None if over else replace(trial, routed=routed, fell=fell)
             return replace(state, trial=kept), made, ()
@@ -74,7 +69,7 @@ class RouteGuard:
         # Counted are the routes that inputs were answered along: those of θ' are not.
         self.tally(Incident.ROUTE_FALLBACKS, -sum(route.fallback for route in asked))
         self.tally(Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked))
-        reason = f"{fell} of {routed} routes fell back with it, more than {self.most:.0%}"
+        reason = f"{fell} of {routed} routes fell back with it, more than {most:.0%}"
         theta = state.parameters.encoder
         back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
         state = replace(
@@ -88,12 +83,10 @@ class RouteGuard:
     def watch(
         self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], after: State
     ) -> State:
-        """`after` with θ on trial, where one of the rewrites that were kept is θ's.
-
-        Where θ is rewritten while on trial, the trial continues: it may bring back the last θ
-        that passed. In `online` mode θ may change with each route.
-        """
-        if self.most >= 1.0 or not any(r.kept and r.variable == "encoder" for r in rewrites):
+        """`after` with θ on trial, where one of the rewrites that were kept is θ's. Rewritten
+        again, its trial continues: it may bring back the last θ that passed."""
+        rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
+        if self.config.encoder.max_fallback >= 1.0 or not rewritten:
             return after
         routes = [t.rollout.route for t in traces if t.rollout.route is not None]
         asked = [route.fallback for route in routes if not route.explored]
@@ -107,7 +100,7 @@ class RouteGuard:
         made: dict[str, Made] = {}
 
         async def route(example: Example) -> None:
-            draws = self.randomness.at(state.step, example.id)
+            draws = self.config.randomness.at(state.step, example.id)
             with suppress(LMError):
                 made[example.id] = await self.router.route(example, state, epsilon, draws)
 
@@ -141,44 +134,38 @@ class Twins:
     alike: float
 
 
+@dataclass(frozen=True)
 class Maintainer:
     """Finds what to tidy without asking anybody, and has the updater write it."""
 
-    def __init__(
-        self, ask: Ask, templates: TemplateSet, config: Config, check: Check, updater: Updater
-    ) -> None:
-        self._ask = ask
-        self._templates = templates
-        self._config = config
-        self._check = check
-        self._updater = updater
+    ask: Ask
+    templates: TemplateSet
+    config: Config
+    check: Check
+    updater: Updater
 
     @property
     def every(self) -> int:
         """Steps from one round to the next; 0 = never."""
-        return rounds_every(self._config)
+        return rounds_every(self.config)
 
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
     ) -> tuple[Rewrite, ...]:
-        """One round after `step`: `recent` are the traces since the last one.
-
-        First new texts for the places that are free, halves of a grab-bag before what failures ask
-        for; then the merging of twins, if the place of one of them was filled.
-        """
-        book = state.parameters.codebook
-        twins = find_twins(state, recent)
-        freed = [twins.goes] if twins is not None else []
-        spared = [twins.stays] if twins is not None else []
+        """One round after `step`: `recent` are the traces since the last one. First new texts for
+        the places that are free, halves of a grab-bag before what failures ask for; then the
+        merging of twins, if the place of one of them was filled."""
+        book, twins = state.parameters.codebook, find_twins(state, recent)
+        freed, spared = ([twins.goes], [twins.stays]) if twins is not None else ([], [])
         dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
         places = [*freed, *dead[:PLACES]]
-        made: list[Rewrite] = []
-        if places:
-            made += await self._split(book, places, spared, step)
-            taken = {r.variable for r in made}
-            left = [k for k in places if k not in taken]
-            if left:
-                made += await self._revive(_applied(state, made), left[0], recent, step)
+        if not places:
+            return ()
+        made = await self._split(book, places, spared, step)
+        taken = {r.variable for r in made}
+        left = [k for k in places if k not in taken]
+        if left:
+            made += await self._revive(_applied(state, made), left[0], recent, step)
         # The place of a twin is the first that is filled.
         if twins is not None and any(r.kept for r in made):
             made += await self._merge(_applied(state, made), book, twins, step)
@@ -188,12 +175,10 @@ class Maintainer:
         self, book: Codebook, places: Sequence[int], spared: Sequence[int], step: int
     ) -> list[Rewrite]:
         """A grab-bag by its parts: the first stays where it was, the others take the places."""
-        draw = self._config.randomness.at(step, "maintain").generator("split")
-        bags = [
-            k
-            for k, c in enumerate(book.instincts)
-            if not c.frozen and k not in (*places, *spared) and count_things(c.text) >= THINGS
-        ]
+        draw = self.config.randomness.at(step, "maintain").generator("split")
+        held = (*places, *spared, *(k for k, c in enumerate(book.instincts) if c.frozen))
+        bags = [k for k, text in enumerate(book.texts) if count_things(text) >= THINGS]
+        bags = [k for k in bags if k not in held]
         if not bags:
             return []
         bag = draw.choice(bags)
@@ -204,17 +189,17 @@ class Maintainer:
         except LMError as error:
             failure = failure_of("update", error)
             reason = f"{failure.kind}: {failure.message}"
-            return [self._updater.refuse(replace(blank, failure=failure), reason)]
+            return [self.updater.refuse(replace(blank, failure=failure), reason)]
         blank = replace(blank, after="\n".join(parts))
         if len(parts) < 2:
-            return [self._updater.refuse(blank, "the model holds it to be about one thing")]
+            return [self.updater.refuse(blank, "the model holds it to be about one thing")]
         targets = [bag, *places][: len(parts)]
-        others = [c.text for k, c in enumerate(book.instincts) if k not in targets]
+        others = [text for k, text in enumerate(book.texts) if k not in targets]
         for k, part in zip(targets, parts, strict=True):
             # A part may hold what the whole held: that is the text it is made of.
-            reason = self._check(k, part, whole, others)
+            reason = self.check(k, part, whole, others)
             if reason is not None:
-                return [self._updater.refuse(blank, reason)]
+                return [self.updater.refuse(blank, reason)]
             others.append(part)
         reason = f"{variable_name(bag)} held {len(parts)} things"
         return [
@@ -224,13 +209,12 @@ class Maintainer:
 
     async def _parts(self, bag: int, text: str, most: int, step: int) -> list[str]:
         """What the model takes the text apart into: one part if it is about one thing."""
-        cap = self._config.update.instinct_words
-        values = {"text": text, "size": most, "cap": cap}
+        cap = self.config.update.instinct_words
         request = Request(
-            role="updater",
-            messages=self._templates["split"].fill(values),
-            sample=self._config.randomness.at(step, variable_name(bag)).sample("split"),
-            schema=instincts_schema(most, cap),
+            "updater",
+            self.templates["split"].fill({"text": text, "size": most, "cap": cap}),
+            instincts_schema(most, cap),
+            self.config.randomness.at(step, variable_name(bag)).sample("split"),
         )
 
         def fault(reply: InstinctsReply) -> str | None:
@@ -238,7 +222,7 @@ class Maintainer:
                 return f"instincts: {len(reply.instincts)} parts, {most} at the most"
             return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
 
-        reply = (await self._ask.typed(request, InstinctsReply, fault)).value
+        reply = (await self.ask.typed(request, InstinctsReply, fault)).value
         parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
         return list(dict.fromkeys(p for p in parts if p))[:most]
 
@@ -246,39 +230,39 @@ class Maintainer:
         self, state: State, place: int, recent: Sequence[Trace], step: int
     ) -> list[Rewrite]:
         """A new instinct from the failures that no instinct is blamed for, else from all."""
-        failed = [t for t in recent if t.unit is not None and t.unit < 1 and t.verdict is not None]
-        told = [t for t in failed if t.verdict is not None and t.verdict.feedback.strip()]
-        told = [t for t in told if not t.gradients.codebook] or told
-        if not told:
+        failed = [t for t in recent if t.unit is not None and t.unit < 1]
+        said = [(t, t.verdict.feedback) for t in failed if t.verdict and t.verdict.feedback.strip()]
+        feedback = [text for t, text in said if not t.gradients.codebook]
+        feedback = tuple(feedback or [text for _, text in said])
+        if not feedback:
             return []
         texts = state.parameters.codebook.texts
-        feedback = tuple(t.verdict.feedback for t in told if t.verdict is not None)
         others = (*texts[:place], *texts[place + 1 :])
-        pending = Pending(place, texts[place], feedback, others, origin="revive")
-        rewrite = await self._updater.write(pending, step)
-        why = f"{variable_name(place)} was free, and {len(told)} failures spoke for another"
-        return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
+        why = f"{variable_name(place)} was free, and {len(feedback)} failures spoke for another"
+        return await self._write(
+            Pending(place, texts[place], feedback, others, "revive"), why, step
+        )
 
     async def _merge(
         self, state: State, before: Codebook, twins: Twins, step: int
     ) -> list[Rewrite]:
         """The entry that stays says what both said; a frozen one says it already."""
-        stays, gone = before[twins.stays], before[twins.goes]
+        k, stays, gone = twins.stays, before[twins.stays], before[twins.goes]
         if stays.frozen:
             return []
         texts = state.parameters.codebook.texts
-        others = tuple(t for k, t in enumerate(texts) if k != twins.stays)
-        pending = Pending(twins.stays, stays.text, (gone.text,), others, origin="merge")
-        rewrite = await self._updater.write(pending, step)
         why = f"{variable_name(twins.goes)} said much the same ({twins.alike:.0%} of their words)"
+        others = (*texts[:k], *texts[k + 1 :])
+        return await self._write(Pending(k, stays.text, (gone.text,), others, "merge"), why, step)
+
+    async def _write(self, pending: Pending, why: str, step: int) -> list[Rewrite]:
+        rewrite = await self.updater.write(pending, step)
         return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
 
 
 class Upkeep:
-    """What a run does beside Algorithm 1: θ's trial, and maintenance every so many steps.
-
-    It keeps the traces since the last maintenance.
-    """
+    """What a run does beside Algorithm 1: θ's trial, and maintenance every so many steps, by the
+    traces since the last one."""
 
     def __init__(self, guard: RouteGuard, maintainer: Maintainer) -> None:
         self._guard = guard
@@ -337,31 +321,25 @@ def _applied(state: State, made: Sequence[Rewrite]) -> State:
 
 
 def count_things(text: str) -> int:
-    """Parts of a text, between full stops, semicolons and words such as 'and', that could each be
-    a directive: of so many words at least."""
+    """Parts of a text, between full stops, semicolons and words such as "and", that could each be a
+    directive."""
     return sum(len(words_of(part)) >= _PART_SIZE for part in _BETWEEN.split(text))
 
 
 def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
-    """Entries that a new text could replace, those that were never picked first.
-
-    Dead is what no recent route has picked though there were chances enough, and what has the
-    lowest r̄ by a margin after tries enough. A frozen entry lives.
+    """Entries that a new text could replace: what no recent route has picked though there were
+    chances enough, then what has the lowest r̄ by a margin after tries enough. A frozen one lives.
     """
     book, statistics = state.parameters.codebook, state.statistics
     picked = [k for route in _routes(recent) for k in route]
     dead: list[int] = []
     if len(picked) >= CHANCES * len(book):
-        dead = [k for k, c in enumerate(book.instincts) if not c.frozen and k not in picked]
-    tried = [k for k, n in enumerate(statistics.selected) if n >= TRIES]
-    if not tried:
-        return dead
-    worst = min(tried, key=lambda k: (statistics.ema[k], k))
-    mean = sum(statistics.ema[k] for k in tried) / len(tried)
-    behind = statistics.ema[worst] <= mean - BELOW
-    if behind and not book[worst].frozen and worst not in dead:
+        dead = [k for k in range(len(book)) if k not in picked]
+    tried = {k: statistics.ema[k] for k, n in enumerate(statistics.selected) if n >= TRIES}
+    worst = min(tried, key=lambda k: (tried[k], k), default=None)
+    if worst is not None and tried[worst] <= sum(tried.values()) / len(tried) - BELOW:
         dead.append(worst)
-    return dead
+    return [k for k in dict.fromkeys(dead) if not book[k].frozen]
 
 
 def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:

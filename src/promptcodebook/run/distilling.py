@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM
-from promptcodebook.config import Config
 from promptcodebook.data import Dataset, sample
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
+from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.intervals import Interval, paired_interval
-from promptcodebook.method.executor import EVALUATION, Evaluator
+from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.references import stages_of
+from promptcodebook.policy.references import deployed_of
 from promptcodebook.routing.distil import (
     OLDER,
     Agreement,
@@ -33,15 +32,20 @@ from promptcodebook.routing.distil import (
     cross_agreement,
     distil,
 )
-from promptcodebook.run.evaluation import answering_calls
 from promptcodebook.run.optimize import Run
-from promptcodebook.run.subject import Subject, handed
+from promptcodebook.run.subject import (
+    Beside,
+    Given,
+    Subject,
+    answering_calls,
+    greedy_evaluator,
+    interrupt,
+)
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
-from promptcodebook.types import Evaluation, Example, Executor, Reward, Route, Trace
+from promptcodebook.types import Evaluation, Example, Reward, Route, Trace
 
 _log = logging.getLogger(__name__)
-_VERB = "distill()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +82,15 @@ class Distillation:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, without the policy."""
+        measured = {
+            "cross_validated": self.cross,
+            "validation": self.validation,
+            "difference": self.difference,
+        }
         return {
             "inputs": self.inputs,
             "fresh": self.fresh,
-            "cross_validated": None if self.cross is None else asdict(self.cross),
-            "validation": None if self.validation is None else asdict(self.validation),
-            "difference": None if self.difference is None else asdict(self.difference),
+            **{name: None if each is None else asdict(each) for name, each in measured.items()},
             "calls_per_query": {"distilled": self.per_query[0], "encoder": self.per_query[1]},
             "margin": self.margin,
             "non_inferior": self.non_inferior,
@@ -91,37 +98,23 @@ class Distillation:
 
 
 def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
-    """The encoder's own routes on training inputs, in their order; those under other texts than
-    the policy's weigh less."""
+    """The encoder's own routes on training inputs, in their order, without explored ones and
+    fallbacks; those under other texts than the policy's weigh less."""
     inputs = {example.id: example.input for example in train}
     found: list[Imitated] = []
     parameters = store.started().parameters
     for step in store.steps(traces=True):
         same = parameters.encoder == file.encoder
         same = same and parameters.codebook.texts == file.parameters.codebook.texts
-        weight = 1.0 if same else OLDER
-        found += [
-            Imitated(trace.rollout.example_id, inputs[trace.rollout.example_id], z, weight)
-            for trace in step.traces
-            if (z := _own_route(trace)) and trace.rollout.example_id in inputs
-        ]
+        for rollout in (trace.rollout for trace in step.traces):
+            text, route = inputs.get(rollout.example_id), rollout.route
+            if text is None or route is None or route.explored or route.fallback:
+                continue
+            if route.indices:
+                weight = 1.0 if same else OLDER
+                found.append(Imitated(rollout.example_id, text, route.indices, weight))
         parameters = step.parameters
     return found
-
-
-def logged_in(run: Path, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
-    """`logged_routes` of a run's folder."""
-    store = RunStore.open(run)
-    try:
-        return logged_routes(store, file, train)
-    finally:
-        store.close()
-
-
-def _own_route(trace: Trace) -> tuple[int, ...]:
-    """What the encoder chose; () where it did not."""
-    route = trace.rollout.route
-    return () if route is None or route.explored or route.fallback else route.indices
 
 
 class Distiller:
@@ -130,7 +123,16 @@ class Distiller:
     def __init__(
         self, file: PolicyFile, assembled: Assembled, logged: Sequence[Imitated], needs: Needs
     ) -> None:
-        _require_encoder(file)
+        if file.router is not None:
+            raise ConfigError(
+                "this policy asks no encoder: its routes are ranked already",
+                hint="distil a run with router.kind = 'encoder'",
+            )
+        if not file.encoder:
+            raise ConfigError(
+                "this policy has no encoder: it takes the same instincts for every input",
+                hint="distil a run with encoder.mode = 'learned' or 'static'",
+            )
         self._file, self._assembled = file, assembled
         self._logged, self._needs = logged, needs
         known = {route.example_id for route in logged if route.weight == 1.0}
@@ -146,13 +148,20 @@ class Distiller:
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
         """For a policy with the routes that its run logged. Raises ConfigError also where the
-        budget's calls cannot suffice."""
+        budget's calls cannot suffice, before anything is paid."""
         file, assembled = subject.reference.file, subject.assembled
         assembled.task.require()
-        train = assembled.dataset.train
-        logged = [] if subject.run is None else logged_in(subject.run, file, train)
+        logged: list[Imitated] = []
+        if subject.run is not None:
+            with closing(RunStore.open(subject.run)) as store:
+                logged = logged_routes(store, file, assembled.dataset.train)
         made = cls(file, assembled, logged, needs)
-        made.require_budget()
+        limit = assembled.config.budget.calls
+        if limit is not None and limit < made.calls:
+            raise ConfigError(
+                f"it takes about {made.calls} calls, and the budget has {limit}",
+                hint="raise the budget, or lower fresh or n (--budget, --fresh, --n)",
+            )
         return made
 
     @property
@@ -169,35 +178,30 @@ class Distiller:
         answering = answering_calls(self._file, self._assembled)
         return len(self.fresh) + len(self.validation) * (1 + 2 * answering)
 
-    def require_budget(self) -> None:
-        """Raises ConfigError where the budget's calls cannot suffice, before anything is paid."""
-        limit = self._assembled.config.budget.calls
-        if limit is not None and limit < self.calls:
-            raise ConfigError(
-                f"it takes about {self.calls} calls, and the budget has {limit}",
-                hint="raise the budget, or lower fresh or n (--budget, --fresh, --n)",
-            )
-
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
         TooManyFailures where most of the validation was not answered, and BudgetReached."""
         try:
-            return await self._distil(done)
+            made = await self._fitted(done)
+            if self.validation:
+                done(f"answering {len(self.validation)} validation examples under both")
+                made = await self._judged(made)
+            return replace(made, file=made.file.with_about(distilled=made.as_json()))
         except BudgetReached as error:
             error.hint = "give it a greater budget, or lower fresh or n"
             raise
         finally:
             await self._assembled.models.close()
 
-    async def _distil(self, done: Callable[[str], None]) -> Distillation:
-        file, needs = self._file, self._needs
+    async def _fitted(self, done: Callable[[str], None]) -> Distillation:
+        file, (low, high) = self._file, self._assembled.config.reward_range
         if self.fresh:
             done(f"asking the encoder for {len(self.fresh)} routes")
         fresh = await self._fresh_routes()
         routes = [*self._logged, *fresh]
         texts = file.parameters.codebook.texts
         ranking = distil(routes, len(texts), file.select)
-        made = Distillation(
+        return Distillation(
             file=file.with_router(ranking),
             inputs=ranking.outcomes,
             fresh=len(fresh),
@@ -205,30 +209,15 @@ class Distiller:
             validation=None,
             difference=None,
             per_query=(0.0, 0.0),
-            margin=needs.margin * self._width,
+            margin=self._needs.margin * (high - low),
         )
-        if self.validation:
-            done(f"answering {len(self.validation)} validation examples under both")
-            made = await self._judged(made)
-        return replace(made, file=made.file.with_about(distilled=made.as_json()))
-
-    @property
-    def _width(self) -> float:
-        low, high = self._assembled.config.reward_range
-        return high - low
-
-    def _deployed(self, file: PolicyFile) -> Deployed:
-        composer = self._assembled.composer(stages_of(file, self._assembled), file.template_set)
-        return Deployed(composer, file.parameters, file.statistics)
 
     async def _fresh_routes(self) -> list[Imitated]:
         """Fallbacks, which are not the encoder's own, are left out."""
-        deployed, config = self._deployed(self._file), self._assembled.config
+        deployed, config = deployed_of(self._file, self._assembled), self._assembled.config
 
         async def one(example: Example) -> Route:
-            draws = config.randomness.at(EVALUATION, example.id)
-            composer, own = deployed.composer, deployed
-            return (await composer.route(own.parameters, own.statistics, example, draws))[0]
+            return (await deployed.route(example, config.randomness.at(EVALUATION, example.id)))[0]
 
         found = await gather_all(map(one, self.fresh))
         return [
@@ -238,18 +227,20 @@ class Distiller:
         ]
 
     async def _judged(self, made: Distillation) -> Distillation:
-        config = self._assembled.config
-        evaluator = Evaluator(
-            self._assembled.trial(greedy=True), config.randomness, config.reward_range[0]
-        )
-        both: Mapping[str, Evaluation] = {
-            name: await evaluator.evaluate(name, self._deployed(file), self.validation, "val")
+        config, n = self._assembled.config, len(self.validation)
+        evaluator = greedy_evaluator(self._assembled)
+        encoder, ours = [
+            await evaluator.evaluate(
+                name, deployed_of(file, self._assembled), self.validation, "val"
+            )
             for name, file in (("encoder", self._file), ("distilled", made.file))
-        }
-        for name, evaluation in both.items():
-            _require_answers(evaluation, f"{name}: ")
-        encoder, ours = both["encoder"], both["distilled"]
-        n = len(self.validation)
+        ]
+        for each in (encoder, ours):
+            # Two policies without answers do not differ.
+            failures = [r.failure for r in each.rollouts if r.failure is not None]
+            if len(failures) * 2 > n:
+                traces = tuple(map(Trace, each.rollouts))
+                raise too_many_failures(failures, traces, f"{each.name}: ")
         return replace(
             made,
             validation=agreement(_routes(ours), _routes(encoder), config.seed),
@@ -260,35 +251,12 @@ class Distiller:
         )
 
     def interrupt(self) -> None:
-        """No new call starts; calls in flight finish."""
-        models = self._assembled.models
-        kept = "what was paid for so far is kept: type it again" if models.keeps else "begin again"
-        models.budget.stop(Interrupted("interrupted by the user", hint=kept))
-
-
-def _require_answers(evaluation: Evaluation, where: str) -> None:
-    """Raises TooManyFailures when more than half failed: two policies without answers do not
-    differ."""
-    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
-    if len(failures) * 2 > len(evaluation.rollouts):
-        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), where)
+        """Ends it in order (Ctrl-C)."""
+        interrupt(self._assembled)
 
 
 def _routes(evaluation: Evaluation) -> list[tuple[int, ...]]:
     return [() if r.route is None else r.route.indices for r in evaluation.rollouts]
-
-
-def _require_encoder(file: PolicyFile) -> None:
-    if file.router is not None:
-        raise ConfigError(
-            "this policy asks no encoder: its routes are ranked already",
-            hint="distil a run with router.kind = 'encoder'",
-        )
-    if not file.encoder:
-        raise ConfigError(
-            "this policy has no encoder: it takes the same instincts for every input",
-            hint="distil a run with encoder.mode = 'learned' or 'static'",
-        )
 
 
 def distill(  # noqa: PLR0913 - the command's options
@@ -297,34 +265,25 @@ def distill(  # noqa: PLR0913 - the command's options
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    roles: Mapping[str, Any] | None = None,
-    executor: Executor | None = None,
     fresh: int = 0,
     margin: float = 0.02,
     n: int | None = None,
-    budget: str | None = None,
-    config: Config | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
-    runs_dir: str | Path = "runs",
-    trust: bool = False,
+    **beside: Unpack[Beside],
 ) -> Distillation:
     """Learns the routes of a policy's encoder, so that a query asks one model call less: `pco
     distill` from Python.
 
-    `ref` is a Run, a run's id, name or folder below `runs_dir`, 'last', or a policy file. A run
-    brings its own settings, unless a `config` is given, and its own models, unless `lm` or `roles`
-    name others; what it took as objects (`data`, `reward`, `lm`, `executor`) is handed over again,
-    unless it is the Run of this process, which has them.
-    A policy file has none of these. `fresh` routes are asked of the encoder on training inputs;
-    then both policies answer the validation split, or `n` examples of it, within `budget`. The
-    result says whether the distilled policy is `non_inferior` by the `margin`, a share of the
-    reward's range; `output` is where its policy file is written (None = nowhere: `.file.save`).
-    `trust` uses the code and addresses of a run that somebody else made. What is asked goes to the
-    log, level INFO.
+    `ref` is a Run, a run's id, name or folder, 'last', or a policy file; it and the other keywords
+    (`roles`, `executor`, `budget`, `config`, `runs_dir`, `trust`) are as in `evaluate`. `fresh`
+    routes are asked of the encoder on training inputs; then both policies answer the validation
+    split, or `n` examples of it. The result says whether the distilled policy is `non_inferior` by
+    the `margin`, a share of the reward's range; `output` is where its policy file is written (None
+    = nowhere: `.file.save`). What it asks goes to the log, level INFO.
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
-    given = handed(_VERB, data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    given = Given.of("distill()", data, reward, lm, beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

@@ -9,40 +9,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM, Usage
-from promptcodebook.config import Config
 from promptcodebook.data import Dataset
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, Stop, StoreError
+from promptcodebook.errors import BudgetReached, ConfigError, Stop, StoreError
 from promptcodebook.intervals import paired_interval
-from promptcodebook.method.executor import EVALUATION, Evaluator
+from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import failure_of, gather_all, too_many_failures
 from promptcodebook.method.policy import Deployed
-from promptcodebook.policy.references import Reference, stages_of
-from promptcodebook.progress import Listener, Phase, ProgressLine, silent
+from promptcodebook.policy.references import Reference, deployed_of
+from promptcodebook.progress import Line, Listener, Phase, silent
 from promptcodebook.randomness import Draws
-from promptcodebook.run.evaluation import Assessor, Sample, answering_calls
+from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import AnyPolicy, Given, Subject, handed
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Beside,
+    Given,
+    Subject,
+    answering_calls,
+    greedy_evaluator,
+    interrupt,
+)
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.sync import run_sync
-from promptcodebook.types import (
-    Evaluation,
-    Example,
-    Executor,
-    Failure,
-    Prompt,
-    Reward,
-    Rollout,
-    Route,
-    Trace,
-)
+from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +59,13 @@ class _OnRoutes:
 
     async def prompt(self, example: Example, draws: Draws) -> tuple[Route, Prompt, Usage]:
         route = self.routes[example.id]
-        prompt, usage = await self.deployed.compose(route, example, draws)
-        return route, prompt, usage
+        return route, *(await self.deployed.compose(route, example, draws))
 
 
 class Measurement:
     """One effect that is ready to be measured; `kept` is where replies and the result are kept.
 
-    Raises ConfigError for an instinct that the codebook has not, and what `Assessor.examples` does.
+    Raises ConfigError for an instinct that the codebook has not, and what `Sample.examples` does.
     """
 
     def __init__(
@@ -80,19 +75,16 @@ class Measurement:
         question: Question,
         kept: EffectStore | None = None,
     ) -> None:
-        file = reference.file
-        size = len(file.codebook)
+        size = len(reference.file.codebook)
         if not 0 <= question.instinct < size:
             raise ConfigError(
                 f"the codebook has no instinct {question.instinct}: it has {size}",
                 hint=f"choose one of 0..{size - 1}" if size else "choose a policy with a codebook",
             )
-        self._reference, self._assembled = reference, assembled
+        self._file, self._assembled = reference.file, assembled
         self._question, self._kept = question, kept
-        sample = Sample(question.split, question.count)
-        self.examples = Assessor(reference.name, file, assembled).examples(sample)
-        composer = assembled.composer(stages_of(file, assembled), file.template_set)
-        self._deployed = Deployed(composer, file.parameters, file.statistics)
+        self.examples = Sample(question.split, question.count).examples(assembled)
+        self._deployed = deployed_of(self._file, assembled)
 
     @property
     def name(self) -> str:
@@ -102,8 +94,8 @@ class Measurement:
     @property
     def routing_calls(self) -> int:
         """Calls that the routes take at most; re-asks are not counted."""
-        ranking = self._reference.file.statistics.ranking
-        asks = bool(self._reference.file.encoder) if ranking is None else bool(ranking.center)
+        ranking = self._file.statistics.ranking
+        asks = bool(self._file.encoder) if ranking is None else bool(ranking.center)
         return len(self.examples) if asks else 0
 
     @property
@@ -113,7 +105,7 @@ class Measurement:
 
     def calls_for(self, held: int) -> int:
         """The most calls that the answers take when `held` inputs are routed to it."""
-        return 2 * held * answering_calls(self._reference.file, self._assembled)
+        return 2 * held * answering_calls(self._file, self._assembled)
 
     @property
     def simulated(self) -> bool:
@@ -126,7 +118,7 @@ class Measurement:
         return self._assembled.models.ledger.total.calls
 
     async def measure(
-        self, tell: Listener = silent, routed: Callable[[int], None] | None = None
+        self, tell: Listener = silent, routed: Callable[[int], None] = lambda _: None
     ) -> Effect:
         """Routes, answers and keeps the result; `routed` hears how many inputs hold the instinct.
         Closes the connections.
@@ -135,9 +127,13 @@ class Measurement:
         BudgetReached, Interrupted after `interrupt`, and StoreError.
         """
         try:
-            made = await self._measure(tell, routed)
+            routes, unrouted = await self._routes(tell)
+            routed(len(routes))
+            made = self._effect(*await self._both(routes, tell), unrouted)
         except BudgetReached as error:
-            error.hint = self._again("ask again with a new budget", "give it a greater budget")
+            error.hint = "give it a greater budget"
+            if self._assembled.models.keeps:
+                error.hint = "ask again with a new budget: what was paid for so far is kept"
             raise
         finally:
             await self._assembled.models.close()
@@ -145,43 +141,32 @@ class Measurement:
             self._kept.add(made)
         return made
 
-    async def _measure(self, tell: Listener, routed: Callable[[int], None] | None) -> Effect:
-        routes, unrouted = await self._routes(tell)
-        k = self._question.instinct
-        held = [e for e in self.examples if e.id in routes and k in routes[e.id].indices]
-        if routed is not None:
-            routed(len(held))
-        whole = {e.id: routes[e.id] for e in held}
+    async def _both(
+        self, routes: Mapping[str, Route], tell: Listener
+    ) -> tuple[Evaluation, Evaluation]:
+        """The answers on these routes, and on them without the instinct."""
+        k, split = self._question.instinct, self._question.split
+        held = [e for e in self.examples if e.id in routes]
         less = {
             name: replace(route, indices=tuple(i for i in route.indices if i != k))
-            for name, route in whole.items()
+            for name, route in routes.items()
         }
-        done, total = 0, 2 * len(held)
-        tell(Phase(f"measuring {self.name}", done, total))
-
-        def count(rollout: Rollout) -> None:
-            nonlocal done
-            done += 1
-            tell(Phase(f"measuring {self.name}", done, total))
-
-        both = await gather_all(
-            self._evaluator.evaluate(
-                side, _OnRoutes(self._deployed, each), held, self._question.split, count
-            )
-            for side, each in (("with", whole), ("without", less))
+        count = _counting(tell, f"measuring {self.name}", 2 * len(held))
+        evaluator = greedy_evaluator(self._assembled)
+        with_it, without = await gather_all(
+            evaluator.evaluate(side, _OnRoutes(self._deployed, each), held, split, count)
+            for side, each in (("with", routes), ("without", less))
         )
-        return self._effect(both[0], both[1], unrouted)
+        return with_it, without
 
     async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
-        """By example, as deployed; and how many inputs could not be routed."""
-        done, total = 0, len(self.examples)
-        tell(Phase("routing", done, total))
+        """The routes that hold the instinct, by example, as deployed; and how many inputs could
+        not be routed."""
+        count = _counting(tell, "routing", len(self.examples))
 
         async def one(example: Example) -> Route | Failure:
-            nonlocal done
             found = await self._route(example)
-            done += 1
-            tell(Phase("routing", done, total))
+            count(found)
             return found
 
         found = await gather_all(map(one, self.examples))
@@ -191,7 +176,7 @@ class Measurement:
         routes = {
             example.id: route
             for example, route in zip(self.examples, found, strict=True)
-            if isinstance(route, Route)
+            if isinstance(route, Route) and self._question.instinct in route.indices
         }
         return routes, len(failures)
 
@@ -209,12 +194,6 @@ class Measurement:
         assert last is not None, "it was tried"
         return last
 
-    @property
-    def _evaluator(self) -> Evaluator:
-        config = self._assembled.config
-        trial = self._assembled.trial(greedy=True)
-        return Evaluator(trial, config.randomness, config.reward_range[0])
-
     def _effect(self, with_it: Evaluation, without: Evaluation, unrouted: int) -> Effect:
         rewards = {
             a.example_id: (a.reward, b.reward)
@@ -222,15 +201,15 @@ class Measurement:
         }
         pairs = [(a, b) for a, b in rewards.values() if a is not None and b is not None]
         rollouts = (*with_it.rollouts, *without.rollouts)
-        failures = [r.failure for r in rollouts if r.failure is not None]
         if rewards and not pairs:
+            failures = [r.failure for r in rollouts if r.failure is not None]
             raise too_many_failures(failures, tuple(map(Trace, rollouts)), "")
-        file, config, models = self._reference.file, self._assembled.config, self._assembled.models
+        config, models = self._assembled.config, self._assembled.models
         first, second = [a for a, _ in pairs], [b for _, b in pairs]
         n = len(pairs)
         return Effect(
             instinct=self._question.instinct,
-            text=file.parameters.codebook[self._question.instinct].text,
+            text=self._file.parameters.codebook[self._question.instinct].text,
             split=self._question.split,
             examples=len(self.examples),
             unrouted=unrouted,
@@ -243,21 +222,27 @@ class Measurement:
             simulated=models.simulated,
             scored_by=self._assembled.scored_by,
             usage=with_it.usage + without.usage,
-            policy=file.digest,
+            policy=self._file.digest,
             at=datetime.now(UTC).isoformat(timespec="seconds"),
             data=self._assembled.dataset.fingerprint().get(self._question.split, ""),
         )
 
     def interrupt(self) -> None:
-        """No new call starts; calls in flight finish and are kept."""
-        hint = self._again("ask again", "ask again")
-        self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
+        """Ends it in order (Ctrl-C)."""
+        interrupt(self._assembled)
 
-    def _again(self, kept_do: str, lost_do: str) -> str:
-        """What to do now, where replies are kept and where they are lost."""
-        own = self._assembled.plan.sources.lm is not None
-        kept = not own and (self._kept is not None or self._assembled.models.keeps)
-        return f"{kept_do}: what was paid for so far is kept" if kept else lost_do
+
+def _counting(tell: Listener, name: str, total: int) -> Callable[[object], None]:
+    """Tells of one more of `total` at each call, and of none now."""
+    done = -1
+
+    def count(_: object = None) -> None:
+        nonlocal done
+        done += 1
+        tell(Phase(name, done, total))
+
+    count()
+    return count
 
 
 @contextmanager
@@ -274,13 +259,10 @@ def measuring(subject: Subject, question: Question) -> Generator[Measurement]:
             yield Measurement(reference, assembled, question)
             return
         again = f"pco codebook effect {reference.name} {question.instinct}"
-        kept = EffectStore.open(subject.run, again)
-        try:
+        with closing(EffectStore.open(subject.run, again)) as kept:
             known = assembled.plan.sources.lm is None
             connected = assembled.plan.connect(kept.supplies(known=known))
             yield Measurement(reference, connected, question, kept)
-        finally:
-            kept.close()
     finally:
         assembled.plan.calls.close()
 
@@ -295,7 +277,7 @@ def _asked(
     require_type(verb, "split", question.split, (str,), "train, val or test", optional=False)
     require_type(verb, "n", question.count, (int,), "a whole number, or None for all")
     with measuring(Subject.resolve(policy, given), question) as measurement:
-        line = ProgressLine(sys.stderr, simulated=measurement.simulated) if progress else None
+        line = Line(sys.stderr, simulated=measurement.simulated) if progress else None
         try:
             yield measurement, line or silent
         finally:
@@ -310,18 +292,13 @@ async def aeffect(  # noqa: PLR0913 - the command's options
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    roles: Mapping[str, Any] | None = None,
-    executor: Executor | None = None,
     split: str = "val",
     n: int | None = None,
-    budget: str | None = None,
-    config: Config | Mapping[str, Any] | None = None,
-    runs_dir: str | Path = "runs",
-    trust: bool = False,
     progress: bool = True,
+    **beside: Unpack[Beside],
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    given = handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    given = Given.of("effect()", data, reward, lm, beside)
     with _asked(policy, given, Question(k, split, n), progress) as (measurement, listener):
         return await measurement.measure(listener)
 
@@ -333,15 +310,10 @@ def effect(  # noqa: PLR0913 - the command's options
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    roles: Mapping[str, Any] | None = None,
-    executor: Executor | None = None,
     split: str = "val",
     n: int | None = None,
-    budget: str | None = None,
-    config: Config | Mapping[str, Any] | None = None,
-    runs_dir: str | Path = "runs",
-    trust: bool = False,
     progress: bool = True,
+    **beside: Unpack[Beside],
 ) -> Effect:
     """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
     Python.
@@ -357,6 +329,6 @@ def effect(  # noqa: PLR0913 - the command's options
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy.
     """
-    given = handed("effect()", data, reward, lm, roles, executor, config, budget, runs_dir, trust)
+    given = Given.of("effect()", data, reward, lm, beside)
     with _asked(policy, given, Question(k, split, n), progress) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.interrupt)

@@ -1,24 +1,46 @@
-"""A policy over a split, outside of a run: what `pco eval` and `pco compare` use."""
+"""How good a policy is on a split, alone or beside another: `pco eval`, `pco compare`, and
+`pco.evaluate` and `pco.compare` from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import json
+import sys
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Unpack
 
 from promptcodebook.assemble import Assembled
-from promptcodebook.data import sample
-from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted
-from promptcodebook.intervals import Bounds, Interval, paired_interval
+from promptcodebook.calls import LM
+from promptcodebook.data import Dataset, sample
+from promptcodebook.errors import BudgetReached, ConfigError, DataError, did_you_mean
+from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.method.executor import Evaluator, average
 from promptcodebook.method.failures import gather_all, too_many_failures
-from promptcodebook.method.policy import Deployed, FixedPrompt, Prompter
+from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
-from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT, PolicyFile
-from promptcodebook.policy.references import stages_of
+from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
+from promptcodebook.policy.references import deployed_of
+from promptcodebook.progress import counting
 from promptcodebook.randomness import Randomness
+from promptcodebook.run.optimize import require_type
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Beside,
+    Given,
+    Subject,
+    greedy_evaluator,
+    interrupt,
+)
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
-from promptcodebook.types import Evaluation, Example, Rollout, Trace
+from promptcodebook.sync import run_sync
+from promptcodebook.text import shown_table
+from promptcodebook.types import Evaluation, Example, Reward, Rollout, Trace
+
+LEARNED = "learned"
+"""Name of the row that is the policy itself."""
+ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
+"""Rows that can be evaluated without a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +56,29 @@ class Sample:
     runs: int = 1
     ids: frozenset[str] | None = None
 
-
-LEARNED = "learned"
-"""Name of the row that is the policy itself."""
-ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
-"""Rows that can be evaluated without a run."""
+    def examples(self, assembled: Assembled) -> tuple[Example, ...]:
+        """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
+        MissingExtra or TaskError for what the task needs and is not there."""
+        assembled.task.require()
+        if self.runs < 1:
+            raise ConfigError(f"cannot sample {self.runs} runs", hint="samples is 1 or more")
+        if self.count is not None and self.count < 1:
+            raise ConfigError(f"cannot evaluate {self.count} examples", hint="n is 1 or more")
+        examples = assembled.dataset.split(self.split)
+        if self.ids is not None:
+            return tuple(e for e in examples if e.id in self.ids)
+        if not examples:
+            raise DataError(
+                f"the split {self.split!r} of {assembled.task.name} is empty",
+                hint="choose another split: train, val or test",
+            )
+        return sample(examples, self.count)
 
 
 @dataclass(frozen=True)
 class Assessment:
     """What an evaluation came to: figures, and the reward of every example by its id; `kind` is the
-    row that was evaluated."""
+    row that was evaluated, `scored_by` the reward in words ('' = unknown)."""
 
     name: str
     evaluation: Evaluation
@@ -55,7 +89,6 @@ class Assessment:
     reward_range: Bounds = (0.0, 1.0)
     kind: str = LEARNED
     scored_by: str = ""
-    """The reward in words; "" = unknown."""
 
     @property
     def score(self) -> Interval:
@@ -117,98 +150,212 @@ def _example(rollout: Rollout, floor: float) -> dict[str, Any]:
     }
 
 
-class Assessor:
-    """Evaluates one policy file, or another row of its verdict; `assembled` has its settings.
-    `interrupt` stops it."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: its name, rewards by example id, and what it was evaluated on."""
 
-    def __init__(
-        self, name: str, file: PolicyFile, assembled: Assembled, row: str = LEARNED
-    ) -> None:
-        self._assembled = assembled
-        self._file = file
-        self.name = name
-        self._row = row
+    name: str
+    rewards: Mapping[str, float]
+    split: str
+    simulated: bool
+    bounds: Bounds
+    scored_by: str = ""
+
+    @classmethod
+    def of(cls, found: Assessment) -> Side:
+        name = found.name + ("" if found.kind == LEARNED else f" ({found.kind})")
+        made = (found.simulated, found.reward_range, found.scored_by)
+        return cls(name, found.rewards, found.evaluation.split, *made)
+
+    @classmethod
+    def known(cls, given: AnyPolicy | Assessment) -> Side | None:
+        """Of an Assessment, or of a saved one (`pco eval --json`); None for what must be
+        evaluated."""
+        if isinstance(given, Assessment):
+            return cls.of(given)
+        if not isinstance(given, str | Path):
+            return None
+        try:
+            tree = json.loads(Path(given).read_text("utf-8"))
+            rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
+            low, high = tree.get("reward_range", (0.0, 1.0))
+            simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
+            scored_by = str(tree.get("scored_by", ""))  # older files do not have it
+            name = Path(given).name
+            return cls(name, rewards, str(tree["split"]), simulated, bounds, scored_by)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     @property
-    def scored_by(self) -> str:
-        """The reward in words."""
-        return self._assembled.scored_by
+    def ids(self) -> Set[str]:
+        return self.rewards.keys()
+
+    def sample(self, asked: Sample) -> Sample:
+        """What the other side is evaluated on: this split and these examples, unless a number of
+        examples, or another split than test, was `asked` for."""
+        split = self.split if asked.split == Sample().split else asked.split
+        own = asked.count is None and split == self.split
+        return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)
+
+    @property
+    def score(self) -> Interval:
+        return mean_interval(list(self.rewards.values()), bounds=self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`gain` is the mean of a - b over the examples of both, with its 95 % interval, paired by
+    example."""
+
+    a: Side
+    b: Side
+    gain: Interval
+
+    @classmethod
+    def of(cls, a: Side, b: Side) -> Comparison:
+        """Raises DataError where the two were not evaluated on the same examples, or not by the
+        same reward, or there is no example."""
+        require_comparable(a, b)
+        if not a.rewards:
+            raise DataError("there is no example to compare on", hint="pco eval REF --json")
+        widest = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
+        theirs = [b.rewards[name] for name in a.rewards]
+        return cls(a, b, paired_interval(list(a.rewards.values()), theirs, 0, widest))
+
+    @property
+    def better(self) -> Literal["a", "b", ""]:
+        """Which of the two is better by its whole interval; '' where that is unclear."""
+        if self.gain.low > 0:
+            return "a"
+        return "b" if self.gain.high < 0 else ""
+
+    @property
+    def split(self) -> str:
+        return self.a.split
 
     @property
     def simulated(self) -> bool:
-        """Whether any model that is asked is simulated."""
-        return self._assembled.models.simulated
+        """Whether any of the models was simulated: figures must say so."""
+        return self.a.simulated or self.b.simulated
 
-    def examples(self, sample_of: Sample) -> tuple[Example, ...]:
-        """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
-        MissingExtra or TaskError for what the task needs and is not there."""
-        self._assembled.task.require()
-        if sample_of.runs < 1:
-            raise ConfigError(f"cannot sample {sample_of.runs} runs", hint="samples is 1 or more")
-        if sample_of.count is not None and sample_of.count < 1:
-            raise ConfigError(f"cannot evaluate {sample_of.count} examples", hint="n is 1 or more")
-        dataset = self._assembled.dataset
-        ids = sample_of.ids
-        examples = dataset.split(sample_of.split)
-        if ids is not None:
-            return tuple(e for e in examples if e.id in ids)
-        if not examples:
-            raise DataError(
-                f"the split {sample_of.split!r} of {self._assembled.task.name} is empty",
-                hint="choose another split: train, val or test",
+    @property
+    def differences(self) -> Mapping[str, float]:
+        """Example id -> a - b."""
+        return {name: reward - self.b.rewards[name] for name, reward in self.a.rewards.items()}
+
+    @property
+    def sentence(self) -> str:
+        """The gain in words."""
+        figures = self.gain.text(signed=True, more="paired")
+        better = {"a": "A is better.", "b": "B is better.", "": "no clear difference."}
+        return f"A - B: {figures}: {better[self.better]}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        first, second = ({"ref": s.name, "score": asdict(s.score)} for s in (self.a, self.b))
+        facts = {"split": self.split, "n": self.gain.n, "simulated": self.simulated}
+        return {"a": first, "b": second, "gain": asdict(self.gain), **facts}
+
+    def __repr__(self) -> str:
+        gain = self.gain.text(signed=True)
+        return f"Comparison({self.a.name!r} - {self.b.name!r} = {gain}, n={self.gain.n})"
+
+    def _repr_html_(self) -> str:
+        model = "simulated model, " if self.simulated else ""
+        rows = [(mark, s.name, s.score.text()) for mark, s in (("A", self.a), ("B", self.b))]
+        rows.append(("A - B", "", self.gain.text(signed=True)))
+        title = f"{model}{self.split} split, n = {self.gain.n}; {self.sentence}"
+        return shown_table(title, ("", "policy", "reward"), rows)
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """An evaluation that is ready to begin: no model was asked yet."""
+
+    subject: Subject
+    sample: Sample
+    row: str
+    examples: tuple[Example, ...]
+    progress: bool = True
+
+    @classmethod
+    def of(
+        cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED, *, progress: bool
+    ) -> Evaluating:
+        """Of a `row` of the policy's verdict; `progress` = with a line on stderr."""
+        verb = given.verb
+        require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
+        require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
+        require_type(verb, "row", row, (str,), "the name of a row", optional=False)
+        require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
+        if row not in ROWS:
+            raise ConfigError(
+                f"{verb}: unknown row {row!r}{did_you_mean(row, ROWS)}",
+                hint=f"the rows are {', '.join(ROWS)}",
             )
-        return sample(examples, sample_of.count)
+        subject = Subject.resolve(policy, given)
+        examples = sample.examples(subject.assembled)
+        for remark in subject.remarks:
+            given.tell(remark)
+        return cls(subject, sample, row, examples, progress)
 
-    async def assess(
-        self,
-        examples: Sequence[Example],
-        sample_of: Sample,
-        done: Callable[[Rollout], None] | None = None,
-    ) -> Assessment:
-        """Rollouts of all examples, greedy or sampled, their failures counted.
+    @property
+    def ids(self) -> Set[str]:
+        return frozenset(example.id for example in self.examples)
+
+    @property
+    def scored_by(self) -> str:
+        return self.subject.assembled.scored_by
+
+    async def answer(self) -> Assessment:
+        """Rollouts of all examples, greedy or sampled, their failures counted. Closes the
+        connections.
 
         Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
         after `interrupt`.
         """
-        assembled = self._assembled
-        prompter = self._prompter()
+        assembled, of, name = self.subject.assembled, self.sample, self.subject.reference.title
+        config, models = assembled.config, assembled.models
+        stream, total = sys.stderr if self.progress else None, len(self.examples) * of.runs
         try:
-            runs = await gather_all(
-                self._evaluator(sample_of.runs, run).evaluate(
-                    self.name, prompter, examples, sample_of.split, done
+            prompter = self._prompter()
+            with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
+                evaluation = average(
+                    await gather_all(
+                        evaluator.evaluate(name, prompter, self.examples, of.split, count)
+                        for evaluator in self._evaluators()
+                    )
                 )
-                for run in range(sample_of.runs)
-            )
-            evaluation = average(runs)
         except BudgetReached as error:
-            error.hint = f"give it a greater budget{self._kept_replies}"
+            kept = "; what was paid for so far is kept" if models.keeps else ""
+            error.hint = f"give it a greater budget{kept}"
             raise
         finally:
-            await assembled.models.close()
-        _refuse_empty(evaluation)
-        config = assembled.config
-        models = {str(role): spec for role, spec in assembled.models.by_role().items()}
+            await models.close()
+            assembled.plan.calls.close()
+        failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
+        if failures and evaluation.answered is None:
+            raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
         return Assessment(
-            name=self.name,
+            name=name,
             evaluation=evaluation,
             row=row_of(evaluation, None, Terms(config.seed, config.reward_range)),
-            models=models,
-            simulated=assembled.models.simulated,
-            runs=sample_of.runs,
+            models={str(role): spec for role, spec in models.by_role().items()},
+            simulated=models.simulated,
+            runs=of.runs,
             reward_range=config.reward_range,
-            kind=self._row,
+            kind=self.row,
             scored_by=self.scored_by,
         )
 
     def _prompter(self) -> Prompter:
         """Of the row. PolicyError for one that this policy has no prompt for, ConfigError for the
         right instructions where the task does not know them."""
-        assembled, file = self._assembled, self._file
-        if self._row == LEARNED:
-            composer = assembled.composer(stages_of(file, assembled), file.template_set)
-            return Deployed(composer, file.parameters, file.statistics)
-        if self._row != ORACLE:
-            prompt = file.fixed_prompt(self._row)
+        assembled, file = self.subject.assembled, self.subject.reference.file
+        if self.row == LEARNED:
+            return deployed_of(file, assembled)
+        if self.row != ORACLE:
+            prompt = file.fixed_prompt(self.row)
             return FixedPrompt(prompt.text, prompt.stages)
         if assembled.task.oracle is None:
             raise ConfigError(
@@ -217,43 +364,177 @@ class Assessor:
             )
         return OraclePrompt(assembled.task.oracle, file.base_prompt)
 
-    def _evaluator(self, runs: int, run: int) -> Evaluator:
-        """Of one run over the examples: the only one is greedy, one of several has its own seed."""
-        config = self._assembled.config
-        floor, _ = config.reward_range
-        if runs == 1:
-            return Evaluator(self._assembled.trial(greedy=True), config.randomness, floor)
-        own = Randomness(config.randomness.integer("sampled run", run))
-        return Evaluator(self._assembled.trial(), own, floor)
-
-    @property
-    def _kept_replies(self) -> str:
-        return "; what was paid for so far is kept" if self._assembled.models.keeps else ""
+    def _evaluators(self) -> list[Evaluator]:
+        """One for each run over the examples: a single one is greedy, others draw by own seeds."""
+        assembled = self.subject.assembled
+        if self.sample.runs == 1:
+            return [greedy_evaluator(assembled)]
+        randomness, trial = assembled.config.randomness, assembled.trial()
+        floor, _ = assembled.config.reward_range
+        return [
+            Evaluator(trial, Randomness(randomness.integer("sampled run", run)), floor)
+            for run in range(self.sample.runs)
+        ]
 
     def interrupt(self) -> None:
-        """No new call starts; calls in flight finish."""
-        hint = f"begin again for a score{self._kept_replies}"
-        self._assembled.models.budget.stop(Interrupted("interrupted by the user", hint=hint))
+        """Ends it in order (Ctrl-C)."""
+        interrupt(self.subject.assembled)
 
 
-def _refuse_empty(evaluation: Evaluation) -> None:
-    failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
-    if failures and evaluation.answered is None:
-        raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
+def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
+    """Raises DataError where the examples are not the same, or the rewards, as far as known."""
+    missing = sorted(a.ids ^ b.ids)
+    if missing:
+        raise DataError(
+            f"the two were not evaluated on the same examples: {len(missing)} appear in only "
+            f"one of them, the first is {missing[0]}",
+            hint="evaluate both on the same data, split and n",
+        )
+    if a.scored_by and b.scored_by and a.scored_by != b.scored_by:
+        raise DataError(
+            f"the two were not scored by the same reward: {a.scored_by} and {b.scored_by}",
+            hint="evaluate both under one reward",
+        )
 
 
-def answering_calls(file: PolicyFile, assembled: Assembled) -> int:
-    """Calls of one answer on a route that is known; re-asks and judges are not counted."""
-    stages = max(1, len(stages_of(file, assembled)))
-    composing = stages if file.compose == "generator" else 0
-    return composing + max(1, len(assembled.task.program.stages))
+@dataclass(frozen=True)
+class Comparing:
+    """A comparison that is ready to begin: sides whose rewards are known, and evaluations."""
+
+    sides: tuple[Side | Evaluating, ...]
+
+    @classmethod
+    def of(
+        cls,
+        policies: Sequence[AnyPolicy | Assessment],
+        given: Given,
+        sample: Sample,
+        *,
+        progress: bool,
+    ) -> Comparing:
+        """DataError where the two do not have the same examples, or the same reward."""
+        known = [Side.known(each) for each in policies]
+        sample = next((side.sample(sample) for side in known if side is not None), sample)
+        sides = list[Side | Evaluating]()
+        for each, side in zip(policies, known, strict=True):
+            if side is not None:
+                sides.append(side)
+            elif not isinstance(each, Assessment):
+                sides.append(Evaluating.of(each, given, sample, progress=progress))
+        require_comparable(*sides)
+        return cls(tuple(sides))
+
+    async def answer(self) -> Comparison:
+        sides = [s if isinstance(s, Side) else Side.of(await s.answer()) for s in self.sides]
+        return Comparison.of(*sides)
+
+    def interrupt(self) -> None:
+        """Ends it in order (Ctrl-C)."""
+        for side in self.sides:
+            if isinstance(side, Evaluating):
+                side.interrupt()
 
 
-def paired_difference(
-    a: dict[str, float], b: dict[str, float], bounds: Bounds = (0.0, 1.0)
-) -> Interval:
-    """The mean of a - b over the examples of both, rewards within `bounds`. Raises DataError where
-    there is none; both have the same."""
-    if not a:
-        raise DataError("there is no example to compare on", hint="pco eval REF --json")
-    return paired_interval(list(a.values()), [b[i] for i in a], 0, bounds)
+async def aevaluate(  # noqa: PLR0913 - the command's options
+    policy: AnyPolicy,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "test",
+    n: int | None = None,
+    samples: int = 1,
+    row: str = LEARNED,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Assessment:
+    """`evaluate` for code that already runs in an event loop."""
+    given = Given.of("evaluate()", data, reward, lm, beside)
+    of = Sample(split, n, samples)
+    with given.until_done(policy, of, row) as kept:
+        return await Evaluating.of(policy, kept, of, row, progress=progress).answer()
+
+
+def evaluate(  # noqa: PLR0913 - the command's options
+    policy: AnyPolicy,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "test",
+    n: int | None = None,
+    samples: int = 1,
+    row: str = LEARNED,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Assessment:
+    """How good a policy is on a split: `pco eval` from Python.
+
+    `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
+    'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
+    data, reward and models; a run that is named brings its settings, and takes its objects again;
+    a file brings neither. `split` is train, val or test; `n` limits its examples (None = all).
+    `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the verdict:
+    'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says how far it
+    is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`, `executor`,
+    `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
+
+    The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
+    per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
+    RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
+    """
+    given = Given.of("evaluate()", data, reward, lm, beside)
+    of = Sample(split, n, samples)
+    with given.until_done(policy, of, row) as kept:
+        asked = Evaluating.of(policy, kept, of, row, progress=progress)
+        return run_sync(asked.answer(), asked.interrupt)
+
+
+async def acompare(  # noqa: PLR0913 - the command's options
+    a: AnyPolicy | Assessment,
+    b: AnyPolicy | Assessment,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "test",
+    n: int | None = None,
+    samples: int = 1,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Comparison:
+    """`compare` for code that already runs in an event loop."""
+    given = Given.of("compare()", data, reward, lm, beside)
+    of = Sample(split, n, samples)
+    with given.until_done(a, b, of) as kept:
+        return await Comparing.of((a, b), kept, of, progress=progress).answer()
+
+
+def compare(  # noqa: PLR0913 - the command's options
+    a: AnyPolicy | Assessment,
+    b: AnyPolicy | Assessment,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "test",
+    n: int | None = None,
+    samples: int = 1,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Comparison:
+    """The gain of a over b, paired by example, with its 95 % interval: `pco compare` from Python.
+
+    Either is what `evaluate` takes and is evaluated as there, both on the same examples; or it is
+    the result of an `evaluate`, or the file of a saved `pco eval --json`, whose split and examples
+    the other side then takes. So `compare(run, evaluate(run, row="concat"))` compares a policy with
+    its own instincts in one prompt. `budget` limits both sides together; the other keywords are
+    those of `evaluate`. The result has `.gain`, `.better` ('a', 'b' or '' where it is unclear) and
+    `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
+    the examples or the rewards are not the same.
+    """
+    given = Given.of("compare()", data, reward, lm, beside)
+    of = Sample(split, n, samples)
+    with given.until_done(a, b, of) as kept:
+        asked = Comparing.of((a, b), kept, of, progress=progress)
+        return run_sync(asked.answer(), asked.interrupt)

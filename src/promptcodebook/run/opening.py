@@ -19,16 +19,14 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, load_config, merge, optimizer_settings
+from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.connections import require_keys
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
-from promptcodebook.method.templates import TemplateSet
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
@@ -41,30 +39,28 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
 from promptcodebook.units import lost_text
 
-_LONGER = (
-    "update.epochs",
-    "validation.patience",
-    "validation.target_score",
-)
-"""Settings that decide when our training ends, and nothing of what came before its end."""
-_ENOUGH: Mapping[EndReason, str] = {
-    "finished": "update.epochs",
-    "early_stop": "validation.patience",
-    "target": "validation.target_score",
+_ENDS: Mapping[EndReason, tuple[str, str]] = {
+    "finished": ("update.epochs", "is finished"),
+    "early_stop": (
+        "validation.patience",
+        "ended early, since its last validations brought no gain",
+    ),
+    "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised for a run that ended so, if the optimizer is ours."""
+"""What must be raised to train a run longer that ended so, if the optimizer is ours; and how the
+end is put into words."""
 
 
-def _enough(optimizer: str) -> str | None:
+def _more_of(optimizer: str) -> str | None:
     """What must be raised for a finished run of another optimizer; None where nothing helps."""
-    model = optimizer_settings().get(optimizer)
+    model = optimizer_settings(optimizer).get(optimizer)
     return f"{model.table}.{model.longer}" if model is not None and model.longer else None
 
 
-def _longer_keys() -> tuple[str, ...]:
-    """Settings that decide when a training ends, with those that the optimizers name."""
-    others = dict.fromkeys(filter(None, map(_enough, optimizer_settings())))
-    return (*_LONGER, *others)
+def _longer_keys(config: Config) -> tuple[str, ...]:
+    """Settings that decide when a training ends, with the one that its optimizer names."""
+    own = _more_of(config.optimizer)
+    return (*(key for key, _ in _ENDS.values()), *([own] if own else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +85,14 @@ def resume_with(
     moved, now = _moved(then, now, header, plan)
     longer = tuple(_longer(then, now, state, plan))
     same = _with(now, {key: _at(then, key) for key, _ in longer})
-    check_resumable(
-        header.id,
-        (then, same),
-        (header.fingerprints, plan.dataset.fingerprint()),
-        _data_files(plan.config),
-    )
+    data = plan.config.data
+    files = filter(None, (data.path, data.train, data.val, data.test, plan.config.data_dir))
+    prints = header.fingerprints, plan.dataset.fingerprint()
+    check_resumable(header.id, (then, same), prints, ", ".join(files))
     files = code_files(plan)
     changed = _edited(header, files, state, ref, edited)
     _require_unfinished(header, state, ref, [key for key, _ in longer])
-    changes = (*moved, *(text for _, text in longer), *changed)
+    changes = (*moved, *(text for _, text in longer), *(f"{name} was edited" for name in changed))
     if not changes:
         return Resumption(header)
     return Resumption(_amended(header, plan, files), changes, bool(longer))
@@ -109,17 +103,12 @@ def settings_then_and_now(
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """A run's settings and the plan's, comparable: keys that are newer than the run have their
     defaults, and template files are settings too."""
-    then = load_config(header.settings, where="the stored configuration").model_dump(mode="json")
-    now = plan.config.model_dump(mode="json")
+    then, now = comparable(header.settings, plan.config.model_dump(mode="json"))
     if header.templates is not None and then["templates"] == now["templates"]:
-        then.update(_prints(header.templates))
-        now.update(_prints(plan.templates))
+        for tree, templates in ((then, header.templates), (now, plan.templates)):
+            marks = templates.fingerprint().items()
+            tree.update({f"templates/{file}": mark for file, mark in marks})
     return then, now
-
-
-def _prints(templates: TemplateSet) -> dict[str, str]:
-    """The templates as settings: a changed file counts as a changed setting."""
-    return {f"templates/{file}": mark for file, mark in templates.fingerprint().items()}
 
 
 def models_then(header: Header, config: Config) -> dict[tuple[Role, str], str]:
@@ -138,7 +127,12 @@ def _moved(
     before = load_config(header.settings, where="the stored configuration")
     specs = {role: (before.model_of(role), plan.config.model_of(role)) for role in ROLES}
     other = dict.fromkeys(pair for pair in specs.values() if pair[0] != pair[1])
-    if not other or not all(_same_model(*pair) for pair in other):
+    try:
+        parsed = [[parse_spec(spec) for spec in pair] for pair in other]
+    except ConfigError:
+        return (), now
+    served = all(spec.kind in ("http", "openai") for pair in parsed for spec in pair)
+    if not other or not served or any(a.model != b.model or not a.model for a, b in parsed):
         return (), now
     back = merge(now, {"lm": then["lm"]})
     for role, settings in back["roles"].items():
@@ -146,33 +140,21 @@ def _moved(
     return tuple(f"the model {old} is called at {new} now" for old, new in other), back
 
 
-def _same_model(old: str, new: str) -> bool:
-    try:
-        first, second = parse_spec(old), parse_spec(new)
-    except ConfigError:
-        return False
-    served = all(spec.kind in ("http", "openai") for spec in (first, second))
-    return served and first.model == second.model != ""
-
-
 def _longer(
     then: Mapping[str, Any], now: Mapping[str, Any], state: RunState, plan: Plan
 ) -> Iterator[tuple[str, str]]:
     """Each key that puts the end off, with what is said of it."""
-    for key in _longer_keys():
+    for key in _longer_keys(plan.config):
         old, new = _at(then, key), _at(now, key)
         # What is not set follows from what was planned; but without a target none is reached.
         farther = key != "validation.target_score" if old is None else new is None or new > old
         if old == new or not farther:
             continue
-        said = f"{key}: {_number(old)} → {_number(new)}"
+        before, after = ("none" if value is None else f"{value:g}" for value in (old, new))
+        said = f"{key}: {before} → {after}"
         if key == "update.epochs":
             said += _exploring(state, plan.config)
         yield key, said
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:g}"
 
 
 def _exploring(state: RunState, config: Config) -> str:
@@ -188,50 +170,38 @@ def _exploring(state: RunState, config: Config) -> str:
 
 
 def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
-    if state.ended is None or state.ended not in _ENOUGH:
+    if state.ended is None or state.ended not in _ENDS:
         return
     name = header.settings.get("optimizer", "pco")
-    key = _ENOUGH[state.ended] if name == "pco" else _enough(name)
-    if key in longer:
+    key, why = _ENDS[state.ended]
+    more = key if name == "pco" else _more_of(name)
+    if more in longer:
         return
-    why = {
-        "finished": "is finished",
-        "early_stop": "ended early, since its last validations brought no gain",
-        "target": "ended at its target",
-    }
-    raise RunChanged(
-        f"the run {header.id} {why[state.ended]}: there is nothing to resume",
-        hint="start a new run" if key is None else _how_to_go_on(header, key, ref),
-    )
-
-
-def _how_to_go_on(header: Header, key: str, ref: str) -> str:
-    """What to type for a finished run; `key` is what must be raised."""
-    if header.command == IN_PYTHON:
-        group, _, name = key.partition(".")
-        more = f"{{{group!r}: {{{name!r}: MORE}}}}"
-        return f"to train it longer: optimize(..., resume={ref!r}, config={more})"
-    longer = f"to train it longer: pco train --resume {ref} --set {key}=MORE"
-    if key not in _LONGER:
-        return longer
-    again = "--set init.kind=file --set init.path=RUN/policy.json"
-    return f"{longer}; or start a new run from its policy: {again}"
+    hint = f"to train it longer: pco train --resume {ref} --set {more}=MORE"
+    if more is None:
+        hint = "start a new run"
+    elif header.command == IN_PYTHON:
+        group, _, key = more.partition(".")
+        config = f"{{{group!r}: {{{key!r}: MORE}}}}"
+        hint = f"to train it longer: optimize(..., resume={ref!r}, config={config})"
+    elif name == "pco":
+        again = "--set init.kind=file --set init.path=RUN/policy.json"
+        hint += f"; or start a new run from its policy: {again}"
+    raise RunChanged(f"the run {header.id} {why}: there is nothing to resume", hint=hint)
 
 
 def _edited(
     header: Header, files: Mapping[str, str], state: RunState, ref: str, edited: bool
-) -> tuple[str, ...]:
-    """What is said of files of code that are not what they were. After a failure that is expected:
-    its message asks for it."""
-    names = [
-        name for name, mark in files.items() if name in header.files and header.files[name] != mark
-    ]
+) -> list[str]:
+    """Files of code that are not what they were. After a failure that is expected: its message asks
+    for it."""
+    names = [name for name, mark in files.items() if header.files.get(name, mark) != mark]
     if names and not edited and state.ended != "failed":
         raise RunChanged(
             f"{', '.join(names)} changed since the run {header.id} started",
             hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
         )
-    return tuple(f"{name} was edited" for name in names)
+    return names
 
 
 def code_files(plan: Plan) -> dict[str, str]:
@@ -256,18 +226,13 @@ def file_digest(path: Path) -> str:
         return ""
 
 
-def _data_files(config: Config) -> str:
-    """Where the data lie, for a message about them."""
-    data = config.data
-    named = (data.path, data.train, data.val, data.test, config.data_dir)
-    return ", ".join(name for name in named if name)
-
-
 def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
     """The header with what changed: models and their headers, training length, code."""
     now = plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys())})
+    tree = _with(
+        header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(plan.config))}
+    )
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}
@@ -349,8 +314,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
     removed again.
     """
-    plan = plan_run(config, sources)
-    plan = plan.require_training(begun=where.resume is not None)
+    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     specs = specs_of(plan.config)
     if sources.lm is None:
@@ -359,19 +323,23 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     try:
         assembled = plan.connect(_supplies(store, plan.config))
         session = Session(Problem(assembled, store, listener), optimizer)
-        listener(_announcement(assembled, store))
+        schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
+        began = Began(
+            run_id=store.header.id,
+            path=str(store.path),
+            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
+            first=store.outline().step + 1,
+            size=plan.config.size,
+            models=assembled.models.by_role(),
+            simulated=assembled.models.simulated,
+        )
+        listener(began)
         return Opened(assembled, store, session)
     except BaseException:
         store.close()
         if where.resume is None:
             remove_run(store.path)
         raise
-
-
-def _files(plan: Plan, settings_file: Path | None) -> dict[str, str]:
-    """What the settings came from and what they name, to be recognised when the run resumes."""
-    read = {settings_file.name: file_digest(settings_file)} if settings_file is not None else {}
-    return {**read, **code_files(plan)}
 
 
 def _supplies(store: RunStore, config: Config) -> Supplies:
@@ -390,24 +358,11 @@ def _supplies(store: RunStore, config: Config) -> Supplies:
     )
 
 
-def _announcement(assembled: Assembled, store: RunStore) -> Began:
-    config = assembled.config
-    schedule = Schedule(assembled.dataset.train, config.update, config.randomness)
-    return Began(
-        run_id=store.header.id,
-        path=str(store.path),
-        steps=len(schedule.updates()) if config.optimizer == "pco" else 0,
-        first=store.outline().step + 1,
-        size=config.size,
-        models=assembled.models.by_role(),
-        simulated=assembled.models.simulated,
-    )
-
-
 def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
     if where.resume is not None:
         return _reopen(where, where.resume, plan, listener)
-    tree = plan.config.model_dump(mode="json")
+    tree, settings = plan.config.model_dump(mode="json"), where.settings_file
+    read = {} if settings is None else {settings.name: file_digest(settings)}
     header = Header(
         id="",
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -424,7 +379,7 @@ def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
         templates=plan.templates,
         present=plan.present_prompt,
         name=check_run_name(where.name),
-        files=_files(plan, where.settings_file),
+        files={**read, **code_files(plan)},
         sizes={split: len(examples) for split, examples in plan.dataset.items()},
     )
     remove_unborn(where.runs_dir)
@@ -451,9 +406,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             )
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
-        if resumption.changes:
+        if changes := resumption.changes:
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            changes = resumption.changes
             store.amend(resumption.header, Amended(changes, now, resumption.extended))
             for text in changes:
                 listener(Note(text))

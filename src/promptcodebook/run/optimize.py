@@ -10,34 +10,39 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from promptcodebook.assemble import Sources
+from promptcodebook.assemble import OWN_LM, Sources
 from promptcodebook.calls import LM, Role, Usage
-from promptcodebook.config import Budget, Config, budget_layer, load_config, role_layers
+from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import (
+    BudgetReached,
     ConfigError,
+    Interrupted,
     MissingExtra,
     PcoError,
     PolicyError,
     Stop,
+    did_you_mean,
     import_extra,
 )
+from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import Best, kept_state
+from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.policy.references import Best, Reference, kept_state, require_trust, resolve
 from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, watch
 from promptcodebook.run.opening import Opened, Where, open_run
 from promptcodebook.run.session import IN_PYTHON, Outcome
-from promptcodebook.run.verdict import Conclusion, Row
+from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
+from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run, remove_run
 from promptcodebook.sync import run_sync
@@ -147,61 +152,63 @@ class Run:
     def history(self) -> Any:
         """What each update came to, as a pandas DataFrame: reward, ε, penalty, rewrites, entropy,
         validation. MissingExtra without pandas."""
-
-        return history(self.path)
+        pandas = import_extra("pandas", "run.history", "pandas")
+        with closing(RunStore.open(self.path)) as store:
+            return pandas.DataFrame(list(_updates(store)), columns=HISTORY)
 
     @property
     def rollouts(self) -> Any:
         """Every rollout on record, as a pandas DataFrame: of training, validation and the verdict's
         rows, with route, prompt, output, reward and what the critic said; without those texts where
         the data are private. MissingExtra without pandas."""
-
-        return rollouts(self.path)
+        pandas = import_extra("pandas", "run.rollouts", "pandas")
+        with closing(RunStore.open(self.path)) as store:
+            hidden = dict.fromkeys(_TEXTS if store.header.private else ())
+            rows = [{**row, **hidden} for row in _rollouts(store)]
+        return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
         """Route, instincts, prompt and reasons for one input."""
         return self.policy.explain(x)
 
 
-def settings_of(  # noqa: PLR0913 - the contract's keywords
-    verb: str,
-    lm: str | LM,
-    roles: Mapping[str, Any] | None,
-    size: int | None,
-    select: int | None,
-    budget: str | None,
-    seed: int | None,
-    config: Config | Mapping[str, Any] | None,
-) -> Config:
-    """The keywords of `optimize` laid over `config`, over PCO_*, over the defaults."""
+class Choices(TypedDict, total=False):
+    """Keywords that `optimize`, `aoptimize` and `estimate` share: `roles` gives single roles
+    another model or settings, `size` is K, `select` S, `budget` is such as '5usd' or '2Mtok',
+    `executor` your own agent, `async (prompt, example, lm) -> str | Output`; `config` sets
+    everything else."""
+
+    roles: Mapping[str, Any] | None
+    size: int | None
+    select: int | None
+    budget: str | None
+    seed: int | None
+    executor: Executor | None
+    config: Config | Mapping[str, Any] | None
+
+
+def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Config:
+    """The keywords of `optimize` laid over its `config`, over PCO_LM, over the defaults."""
+    for name in choices.keys() - Choices.__annotations__.keys():
+        known = did_you_mean(name, Choices.__annotations__)
+        raise TypeError(f"{verb}: unknown keyword {name!r}{known}")
+    config, roles, budget = (choices.get(name) for name in ("config", "roles", "budget"))
     kinds = (Config, Mapping)
     require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
     require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
     require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
     base = config.model_dump() if isinstance(config, Config) else dict(config or {})
+    if isinstance(reward, str | Mapping) and reward:
+        base["reward"] = reward
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
         "lm": spec or base.get("lm") or os.environ.get("PCO_LM", ""),
-        "size": size,
-        "select": select,
-        "seed": seed,
-        "budget": budget_layer(budget) if budget else None,
+        **{name: choices.get(name) for name in ("size", "select", "seed")},
+        "budget": budget or None,
         "roles": role_layers(roles) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
     return load_config(base, given, where=verb)
-
-
-def with_reward(
-    config: Config | Mapping[str, Any] | None, reward: object
-) -> Config | Mapping[str, Any] | None:
-    """`config` with a ready-made reward in the place of its own."""
-    if not isinstance(reward, str | Mapping) or not reward:
-        return config
-    base = config.model_dump() if isinstance(config, Config) else config
-    if base is not None and not isinstance(base, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return base
-    return {**(base or {}), "reward": reward}
 
 
 async def aoptimize(  # noqa: PLR0913 - the contract's keywords
@@ -209,24 +216,16 @@ async def aoptimize(  # noqa: PLR0913 - the contract's keywords
     reward: Reward | str | Mapping[str, Any],
     lm: str | LM = "",
     *,
-    roles: Mapping[str, Any] | None = None,
-    size: int | None = None,
-    select: int | None = None,
-    budget: str | None = None,
-    seed: int | None = None,
-    executor: Executor | None = None,
-    config: Config | Mapping[str, Any] | None = None,
     runs_dir: str | Path = "runs",
     resume: str = "",
     listener: Listener | None = None,
     name: str = "",
     progress: bool = True,
+    **choices: Unpack[Choices],
 ) -> Run:
-    """`optimize` for code that already runs in an event loop."""
-    settings = settings_of(
-        _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
-    )
-    sources = sources_of(_VERB, data, reward, executor, lm)
+    """`optimize`, with its keywords, for code that already runs in an event loop."""
+    settings = settings_of(_VERB, reward, lm, choices)
+    sources = sources_of(_VERB, data, reward, choices.get("executor"), lm)
     where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
         return await finish(open_run(settings, sources, where, watcher))
@@ -267,9 +266,16 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
     begun, `error.run` has its policy, its cost and what is missing of its verdict.
     """
-    settings = settings_of(
-        _VERB, lm, roles, size, select, budget, seed, with_reward(config, reward)
+    choices = Choices(
+        roles=roles,
+        size=size,
+        select=select,
+        budget=budget,
+        seed=seed,
+        executor=executor,
+        config=config,
     )
+    settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
@@ -309,19 +315,12 @@ def sources_of(
 
 
 def require_type(
-    verb: str,
-    name: str,
-    given: object,
-    kinds: tuple[Any, ...],
-    what: str,
-    *,
-    optional: bool = True,
+    verb: str, name: str, given: object, kinds: tuple[Any, ...], what: str, *, optional: bool = True
 ) -> None:
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
         raise ConfigError(
-            f"{verb}: {name} is of type {type(given).__name__}",
-            hint=f"{name} must be {what}",
+            f"{verb}: {name} is of type {type(given).__name__}", hint=f"{name} must be {what}"
         )
 
 
@@ -365,33 +364,115 @@ async def finish(opened: Opened) -> Run:
 
 def _result(opened: Opened, outcome: Outcome) -> Run:
     """What the user gets of a session that ended."""
-    store = opened.store
-    concluded = store.outline().conclusion
-    learned = store.outline().parameters is not None
-    best = kept_state(store)[1] if learned else Best(None, store.outline().step)
-    conclusion = outcome.conclusion
-    policy = opened.policy() if learned else None
-    return Run(
-        id=store.header.id,
-        path=store.path,
+    ledger, run = opened.assembled.models.ledger, _read(opened.store)
+    learned = opened.policy() if opened.store.outline().parameters is not None else None
+    return replace(
+        run,
         ended=outcome.ended,
-        verdict=conclusion.sentence if conclusion else "",
-        worth=conclusion.worth if conclusion else None,
-        best=best,
-        usage=dict(opened.assembled.models.ledger.usage),
-        tallies=dict(opened.store.tallies()),
-        learned=policy,
-        file=None if policy is None else policy.file,
-        conclusion=conclusion,
+        usage=dict(ledger.usage),
+        lost=ledger.lost_total,
+        learned=learned,
+        file=None if learned is None else learned.file,
         stop=outcome.stop,
-        name=store.header.name,
-        lost=opened.assembled.models.ledger.lost_total,
         budget=opened.assembled.config.budget,
-        settings=concluded.settings if concluded is not None else {},
-        candidates=concluded.candidates if concluded is not None else (),
         sources=opened.assembled.plan.sources,
-        simulated=opened.assembled.models.simulated,
     )
+
+
+def _read(store: RunStore) -> Run:
+    """A run as its folder tells of it, without its policy."""
+    state, header = store.outline(), store.header
+    concluded, conclusion = state.conclusion, None
+    if concluded is not None:
+        rows = read_rows(concluded.rows)
+        conclusion = Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
+    stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
+    config = load_config(header.settings, where=f"the run {header.id}")
+    return Run(
+        id=header.id,
+        path=store.path,
+        # A run that was killed did not say so.
+        ended="running" if holder(store.path) is not None else state.ended or "interrupted",
+        verdict=state.missing if concluded is None else concluded.text,
+        worth=None if concluded is None else concluded.worth,
+        best=Best(None, state.step) if state.parameters is None else kept_state(store)[1],
+        usage=store.usage(),
+        tallies=store.tallies(),
+        learned=None,
+        conclusion=conclusion,
+        stop=None if stop is None else stop(state.detail, hint=state.hint),
+        name=header.name,
+        lost=sum(store.lost().values(), Usage()),
+        budget=config.budget,
+        settings={} if concluded is None else concluded.settings,
+        candidates=() if concluded is None else concluded.candidates,
+        simulated=uses_simulated(config),
+    )
+
+
+def load_run(  # noqa: PLR0913 - what a run may have taken as objects
+    ref: str | Path,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    roles: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    runs_dir: str | Path = "runs",
+    trust: bool = False,
+) -> Run:
+    """A run that is finished, stopped or still running: its verdict, figures, codebook and policy.
+
+    `ref` is its id, the start of it, its name or its folder, or 'last'. Nothing is called, and no
+    model is needed, until its `policy` is asked for: that uses the run's own models, unless `lm` or
+    `roles` name others; the model or the agent that it took as objects are handed over again, and
+    `data` and `reward` too, if it is to be evaluated. `trust` uses the code and the addresses of a
+    run that somebody else made.
+
+    Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
+    """
+    require_type(
+        "load_run()", "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}"
+    )
+    require_type(
+        "load_run()", "ref", ref, (str, Path), "a run's id, name or folder", optional=False
+    )
+    require_type("load_run()", "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
+    sources = sources_of("load_run()", data, reward, executor, lm)
+    path = find_run(Path(runs_dir), str(ref)).resolve()
+    with closing(RunStore.open(path)) as store:
+        run = replace(_read(store), sources=sources)
+        if store.outline().parameters is None:
+            return run
+    reference = resolve(Path(runs_dir), str(path), trust=trust)
+    opens = _opener(reference, sources, {"lm": lm, "roles": role_layers(roles)})
+    return replace(run, learned=opens, file=reference.file)
+
+
+def _opener(
+    reference: Reference, sources: Sources, given: Mapping[str, Any]
+) -> Callable[[], Policy]:
+    """Makes the policy when it is asked for: without budget and cache, like `load_policy`."""
+
+    def open_policy() -> Policy:
+        header = reference.header
+        assert header is not None, "a run has one"
+        own = given["lm"] if isinstance(given["lm"], str) else OWN_LM
+        layer = {"lm": own, "roles": given["roles"]}
+        typed = {key: value for key, value in layer.items() if value}
+        if header.settings.get("lm") == OWN_LM and not own:
+            raise ConfigError(
+                f"the run {header.id} was made with an LM object, which is not here",
+                hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
+            )
+        require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)
+        above = {**typed, "cache": False, "budget": Budget().model_dump()}
+        settings = reference.file.settings(
+            header.settings, above, "load_run()", name=header.id, trusted=reference.trusted
+        )
+        return deploy(reference.file, settings, replace(sources, base=reference.base))
+
+    return open_policy
 
 
 HISTORY = (
@@ -409,31 +490,6 @@ ROLLOUTS = (
 the one that a rollout of training was made for, or after which the policy was validated."""
 _TEXTS = ("prompt", "output", "feedback", "critique", "failure")
 """What may quote private data."""
-
-
-def history(path: Path) -> Any:
-    """The history of the run in that folder. Raises MissingExtra without pandas, StoreError."""
-    pandas = import_extra("pandas", "run.history", "pandas")
-    store = RunStore.open(path)
-    try:
-        rows = list(_updates(store))
-    finally:
-        store.close()
-    return pandas.DataFrame(rows, columns=HISTORY)
-
-
-def rollouts(path: Path) -> Any:
-    """The rollouts of the run in that folder. Raises MissingExtra without pandas, StoreError."""
-    pandas = import_extra("pandas", "run.rollouts", "pandas")
-    store = RunStore.open(path)
-    try:
-        rows = list(_rollouts(store))
-        private = store.header.private
-    finally:
-        store.close()
-    if private:
-        rows = [{**row, **dict.fromkeys(_TEXTS)} for row in rows]
-    return pandas.DataFrame(rows, columns=ROLLOUTS)
 
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:

@@ -61,7 +61,8 @@ class Session:
             missing = ""
             with suppress(PcoError):  # what went wrong may be the disk
                 self._keep_policy()
-                why = f"the run failed after {self._done()} ({type(error).__name__})"
+                done = plural(self._store.outline().step + 1, "update")
+                why = f"the run failed after {done} ({type(error).__name__})"
                 unjudged = self._unjudged(why)
                 self.failed, missing = Outcome("failed", unjudged), unjudged.sentence
             if isinstance(error, TooManyFailures):
@@ -83,17 +84,10 @@ class Session:
         if result.policy is not None:
             result.policy.save(Path(self._store.path) / POLICY)
         conclusion = await judge(self._problem, result)
-        self._store.append(
-            Concluded(
-                conclusion.sentence,
-                conclusion.worth,
-                conclusion.table.as_json(),
-                conclusion.deploy,
-                result.off_policy,
-                result.settings,
-                tuple(result.candidates),
-            )
-        )
+        made = conclusion
+        of_others = result.off_policy, result.settings, tuple(result.candidates)
+        rows = made.table.as_json()
+        self._store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
         if result.stop is not None:
             return self._stopped(result.stop, conclusion)
         self._store.append(Ended(result.ended))
@@ -112,9 +106,6 @@ class Session:
         if self._store.outline().parameters is not None:
             state, _ = kept_state(self._store)
             policy_file(self._problem.assembled, state).save(Path(self._store.path) / POLICY)
-
-    def _done(self) -> str:
-        return plural(self._store.outline().step + 1, "update")
 
     def _unjudged(self, why: str) -> Conclusion:
         """What replaces the verdict where the run stopped before it."""

@@ -1,8 +1,8 @@
 """A policy and what it is used under: one way for the command line and for Python.
 
 A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file,
-NAME@REF). A run brings its own settings and models, and a Policy those that it has. What a Run or a
-Policy of this process was made with as objects (data, reward, lm, executor) is used again. What is
+NAME@REF). A run brings its own settings and models, and a Policy those that it has. Objects that a
+Run or a Policy of this process was made with (data, reward, lm, executor) are used again. What is
 read from a disk needs its objects again.
 """
 
@@ -14,27 +14,48 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict
 
 from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
-from promptcodebook.config import TYPED, Budget, Config, merge, parse_budget, role_layers
+from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, Interrupted, did_you_mean
 from promptcodebook.lm.stack import Supplies
+from promptcodebook.method.executor import Evaluator
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import Reference, require_trust, resolve, without_models
+from promptcodebook.policy.references import (
+    Reference,
+    require_trust,
+    resolve,
+    stages_of,
+    without_models,
+)
 from promptcodebook.run.optimize import Run, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Executor, Reward
 
-_T = TypeVar("_T")
 AnyPolicy = str | Path | Run | Policy
 _OF_A_RUN = ("lm", "roles", "data_dir")
 """Settings of the shell that reach a run with settings of its own: other variables were not meant
 for its task and draws."""
-_AGAIN = {name: f"{name}=..." for name in ("data", "reward", "executor", "lm")}
+_OBJECTS = ("data", "reward", "executor", "lm")
+
+
+class Beside(TypedDict, total=False):
+    """Keywords that `evaluate`, `compare`, `effect` and `distill` share. `roles` gives single roles
+    a model or settings, `executor` is your own agent, `budget` limits this use ('200calls').
+    `config` replaces a run's own settings; `runs_dir` is where runs live ('runs'). `trust` uses the
+    code and addresses of a run that somebody else made."""
+
+    roles: Mapping[str, Any] | None
+    executor: Executor | None
+    budget: str | None
+    config: Config | Mapping[str, Any] | None
+    runs_dir: str | Path
+    trust: bool
 
 
 @dataclass(frozen=True)
@@ -42,9 +63,9 @@ class Given:
     """What was given beside a policy: options of a command, or keywords in Python.
 
     `above` are settings that go over all others, `environment` those of the shell. `below` reads
-    the settings file, or `config`, and the folder that its paths start from; `named` = it was named
-    and replaces a run's own settings. `again` says how to give an object of a run again. `tell`
-    hears what the user should know. `supplies` hold one budget for all that is used together.
+    the settings file, or `config`, and the folder that its paths start from; `named` = it replaces
+    a run's own settings. `again` says how to give an object of a run again. `tell` hears what the
+    user should know. `supplies` hold one budget for all that is used together.
     """
 
     verb: str
@@ -56,10 +77,50 @@ class Given:
     budget: str | None = None
     runs_dir: Path = Path("runs")
     trust: bool = False
-    again: Mapping[str, str] = field(default_factory=_AGAIN.copy)
+    again: Mapping[str, str] = field(default_factory=lambda: {n: f"{n}=..." for n in _OBJECTS})
     where: str = TYPED
     tell: Callable[[str], None] = lambda _: None
     supplies: Supplies = field(default_factory=Supplies.of_one_budget)
+
+    @classmethod
+    def of(
+        cls,
+        verb: str,
+        data: Dataset | None,
+        reward: Reward | str | Mapping[str, Any] | None,
+        lm: str | LM,
+        beside: Beside,
+    ) -> Given:
+        """What a `verb` of Python, as 'distill()', was given. ConfigError for another type."""
+        for name in beside.keys() - Beside.__annotations__.keys():
+            known = did_you_mean(name, Beside.__annotations__)
+            raise TypeError(f"{verb}: unknown keyword {name!r}{known}")
+        runs_dir, roles = beside.get("runs_dir", "runs"), beside.get("roles")
+        budget, config = beside.get("budget"), beside.get("config")
+        kinds = (Config, Mapping)
+        require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
+        require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'x'}")
+        require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
+        require_type(verb, "config", config, kinds, "a Config or a mapping as of read_toml")
+        below = config.model_dump() if isinstance(config, Config) else config or {}
+        shell = "" if below.get("lm") else os.environ.get("PCO_LM", "")
+        above = {
+            "lm": lm if isinstance(lm, str) else "",
+            "roles": role_layers(roles),
+            "reward": reward if isinstance(reward, str | Mapping) else "",
+        }
+        return cls(
+            verb=verb,
+            above={key: value for key, value in above.items() if value},
+            below=lambda: (below, Path()),
+            named=config is not None,
+            environment={"lm": shell} if shell else {},
+            sources=sources_of(verb, data, reward, beside.get("executor"), lm),
+            budget=budget,
+            runs_dir=Path(runs_dir),
+            trust=beside.get("trust", False),
+            where=verb,
+        )
 
     @contextmanager
     def until_done(self, *question: object) -> Generator[Given]:
@@ -109,8 +170,8 @@ class Given:
         if keeps and reference.header is not None:
             require_trust(reference.header, above, trusted=reference.trusted, ref=reference.ref)
             below = reference.header.settings
-        limits = parse_budget(self.budget) if self.budget else Budget()
-        above = {**above, "budget": limits.model_dump()}
+        budget = {"budget": self.budget} if self.budget else {}
+        above = merge(above, {"budget": Budget().model_dump()}, budget)
         config = reference.file.settings(
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
@@ -158,12 +219,17 @@ class Subject:
         RunNotFound, RunNotTrusted, TaskError.
         """
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
-        require_type(given.verb, "policy", policy, kinds, what)
-        if policy is None:
-            raise ConfigError(f"{given.verb}: there is no policy", hint="a Run, a Policy or a name")
+        require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run: Path | None = None
         if isinstance(policy, Run | Policy):
-            given = replace(given, sources=_completed(given, policy.sources))
+            own, used = policy.sources, given.sources
+            again = {
+                name: getattr(own, name)
+                for name in _OBJECTS
+                if getattr(used, name) is None
+                and not (name in ("reward", "lm") and given.above.get(name))
+            }
+            given = replace(given, sources=replace(used, **again))
         if isinstance(policy, Policy):
             reference = Reference("policy", policy.file)
             below = given.below()[0] if given.named else policy.config.model_dump()
@@ -197,58 +263,21 @@ class Subject:
         return tuple(remarks)
 
 
-def handed(  # noqa: PLR0913 - the keywords that every verb on a policy shares
-    verb: str,
-    data: Dataset | None = None,
-    reward: Reward | str | Mapping[str, Any] | None = None,
-    lm: str | LM = "",
-    roles: Mapping[str, Any] | None = None,
-    executor: Executor | None = None,
-    config: Config | Mapping[str, Any] | None = None,
-    budget: str | None = None,
-    runs_dir: str | Path = "runs",
-    trust: bool = False,
-) -> Given:
-    """What a `verb` of Python, as 'distill()', was given. ConfigError for what is of another
-    type."""
-    kinds = (Config, Mapping)
-    require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
-    require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'x'}")
-    require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
-    require_type(verb, "config", config, kinds, "a Config or a mapping as of read_toml")
-    below = config.model_dump() if isinstance(config, Config) else config or {}
-    environment = {} if below.get("lm") else {"lm": os.environ.get("PCO_LM", "")}
-    above = {
-        "lm": lm if isinstance(lm, str) else "",
-        "roles": role_layers(roles),
-        "reward": reward if isinstance(reward, str | Mapping) else "",
-    }
-    return Given(
-        verb=verb,
-        above={key: value for key, value in above.items() if value},
-        below=lambda: (below, Path()),
-        named=config is not None,
-        environment={key: value for key, value in environment.items() if value},
-        sources=sources_of(verb, data, reward, executor, lm),
-        budget=budget,
-        runs_dir=Path(runs_dir),
-        trust=trust,
-        where=verb,
-    )
+def greedy_evaluator(assembled: Assembled) -> Evaluator:
+    """Answers as a deployed policy does."""
+    config = assembled.config
+    return Evaluator(assembled.trial(greedy=True), config.randomness, config.reward_range[0])
 
 
-def _completed(given: Given, own: Sources) -> Sources:
-    """The sources with a policy's own objects for what was not given."""
-    sources, above = given.sources, given.above
-    return replace(
-        sources,
-        data=_first(sources.data, own.data),
-        reward=_first(sources.reward, None if above.get("reward") else own.reward),
-        executor=_first(sources.executor, own.executor),
-        lm=_first(sources.lm, None if above.get("lm") else own.lm),
-    )
+def answering_calls(file: PolicyFile, assembled: Assembled) -> int:
+    """Calls of one answer on a route that is known; re-asks and judges are not counted."""
+    stages = max(1, len(stages_of(file, assembled)))
+    composing = stages if file.compose == "generator" else 0
+    return composing + max(1, len(assembled.task.program.stages))
 
 
-def _first(given: _T | None, own: _T | None) -> _T | None:
-    """What was given, be it empty or falsy, else the policy's own."""
-    return own if given is None else given
+def interrupt(assembled: Assembled) -> None:
+    """No new call starts; calls in flight finish, and are kept where `models.keeps`."""
+    models = assembled.models
+    hint = f"begin again{'; what was paid for so far is kept' if models.keeps else ''}"
+    models.budget.stop(Interrupted("interrupted by the user", hint=hint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -44,11 +45,8 @@ def run_once(
     runs = fitting_runs(where.runs_dir, plan)
     if at_budget:
         runs = [run for run in runs if _budget_of(run.path) == config.budget]
-    done = [
-        r
-        for r in runs
-        if not r.running and (not r.resumable or (at_budget and r.ended == "budget"))
-    ]
+    ended = [run for run in runs if not run.running]
+    done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
     if done:
         return done[-1].path, "skipped"
     begun = max(runs, key=lambda run: run.step, default=None)
@@ -77,8 +75,5 @@ def _budget_of(path: Path) -> Budget:
 
 
 def _header_of(path: Path) -> Header:
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         return store.header
-    finally:
-        store.close()

@@ -7,14 +7,11 @@ are paired by example, each with its interval (`intervals.py`).
 
 Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
 no more calls. Since all of these must show in their intervals, the chance of a false "worth
-deploying" is at most that of the single interval, 2.5 %, however many rows there are (an
-intersection-union test); `bench/verdict_null.py` measures it. A rival that is not beaten and has a
-clear gain of its own is named instead; of several, the one with the fewest calls, then the one that
-gains most. Below 20 test examples there are figures, and no verdict.
-
-A run that is trained longer after its verdict is judged again on the same test split. Look k is
-decided by intervals each end of which errs in at most 2.5 % / 2**k of cases (k > 1), so that all
-looks after the first together err in at most 1.25 %. The rows are shown with 95 % as ever.
+deploying" is at most that of the single interval, 2.5 % (an intersection-union test);
+`bench/verdict_null.py` measures it. A rival that is not beaten and has a clear gain of its own is
+named instead. Below 20 test examples there are figures, and no verdict. A run that is trained
+longer is judged again: look k is decided by intervals each end of which errs in at most
+2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 HUNG_UP = 499
 """The status under which a request is counted whose caller did not wait for it."""
-_OPEN = ("/healthz", "/readyz", "/openapi.json")
+_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")
 """What is answered without a key."""
 _LINGER_S = 10.0
 """How long the rest of a body is read and thrown away that was refused."""

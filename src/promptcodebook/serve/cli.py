@@ -110,7 +110,7 @@ def serve(
     known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     require_keys(known, host, f"pco serve {ref}")
     reference = resolve(runs_dir(), ref, trust=trust)
-    typed = Typed(config, None, None, lm, None, sets or (), trust)
+    typed = Typed(config, None, None, lm, None, sets, trust)
     patience, allowed = (
         Patience(route_timeout, compose_timeout, kept),
         budgets_of(known, daily_budget),

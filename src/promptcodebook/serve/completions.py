@@ -120,7 +120,11 @@ _MUST_BE = {
 
 def read_call(data: bytes) -> ChatCall:
     """A request body. Raises Refusal with status 400 and the field at fault."""
-    tree = parse_body(data)
+    return call_of(parse_body(data))
+
+
+def call_of(tree: Mapping[str, Any]) -> ChatCall:
+    """A parsed body as a call. Raises Refusal with the field at fault."""
     try:
         body = _Body.model_validate(tree)
     except ValidationError as error:

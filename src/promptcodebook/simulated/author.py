@@ -34,8 +34,6 @@ _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each de
 
 @dataclass(slots=True)
 class _Unit:
-    """One sentence of the text, on its line."""
-
     line: int
     text: str
     skills: frozenset[int]
@@ -258,7 +256,6 @@ def compose(mind: Mind) -> str:
 
 
 def _plain_strategies(mind: Mind) -> list[str]:
-    """Strategies given without numbers."""
     listed, blocks = mind.section("active"), mind.asked.reading.blocks
     if not listed and blocks:
         return [e.text for e in max(blocks, key=lambda b: len(b.entries)).entries]
@@ -267,7 +264,6 @@ def _plain_strategies(mind: Mind) -> list[str]:
 
 
 def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
-    """What of one strategy goes into the prompt."""
     found: list[str] = []
     for sentence in sentences(text):
         if mind.happens(

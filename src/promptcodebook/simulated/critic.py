@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+from promptcodebook.simulated.answers import mentions
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences
 from promptcodebook.simulated.request import Entry
-from promptcodebook.simulated.stages import mentions
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
@@ -124,7 +124,6 @@ def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
 
 
 def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
-    """One sentence on one fault, with advice where it knows any."""
     prompt = mind.section("prompt")
     if claim <= mind.given(prompt):
         if any(mind.world.skills.contradict(a, b) for a in claim for b in mind.ordered(prompt)):

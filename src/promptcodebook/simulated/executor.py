@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from promptcodebook.simulated.answers import outside, write_answer, write_constraints
+from promptcodebook.simulated.answers import outside, perform_stage, write_answer, write_constraints
 from promptcodebook.simulated.mind import Mind
 from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.stages import perform_stage
 from promptcodebook.simulated.world import Demand, Problem, World
 
 
@@ -110,5 +109,4 @@ def _keeps(mind: Mind, demand: Demand, obeyed: Obeyed) -> bool:
 
 
 def _variant(mind: Mind) -> int:
-    """Which wording, fixed by the draws and the input."""
     return mind.keyed("variant", mind.problem.input) % 997

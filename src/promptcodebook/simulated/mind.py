@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from promptcodebook.randomness import keyed_int
+from promptcodebook.simulated.answers import Staged, read_stage
 from promptcodebook.simulated.orders import Order, says, sentences
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.request import ChatRequest, Reading, Shape, read, shape_of
-from promptcodebook.simulated.stages import Staged, read_stage
 from promptcodebook.simulated.world import Problem, World
 
 Kind = Literal[

@@ -234,11 +234,9 @@ class Skills:
         return frozenset(k for k, row in enumerate(self._rows) if row.sign.search(text))
 
     def _shown_in(self, text: str) -> frozenset[int]:
-        """Skills whose demand shows in a whole text."""
         return frozenset[int]().union(*(self.shown(s) for s in sentences(text)))
 
     def _orders(self, text: str) -> tuple[Order, ...]:
-        """The orders of a whole text, in order."""
         return tuple(order for s in sentences(text) for order in self.orders_of_sentence(s))
 
     def _orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:

@@ -1,8 +1,5 @@
-"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of.
-
-effects.sqlite  results, every reply that they took, and what all measurements spent
-in-flight       attempts that have left and are not booked (store/journal.py)
-lock            who measures
+"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of:
+results, replies and what all measurements spent, the attempts in flight, and who measures.
 
 It is not part of the run's own file: a run may be measured while it is trained, and what that costs
 is not the run's. What the run itself has paid for is read from its journal.
@@ -14,7 +11,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -212,12 +209,9 @@ def effects_mark(run: Path) -> int:
     """Changes whenever an effect is kept; 0 before the first. StoreError."""
     if (path := _kept_in(run)) is None:
         return 0
-    reader = Reader(path, _LAYOUT)
-    try:
+    with closing(Reader(path, _LAYOUT)) as reader:
         row = reader.row("SELECT MAX(id) FROM effects")
         return int(row[0] or 0) if row is not None else 0
-    finally:
-        reader.close()
 
 
 def _kept_in(run: Path) -> Path | None:

@@ -1,7 +1,5 @@
-"""The header of a run: what it was started with, compared when it is resumed.
-
-It is written once; when a run goes on at another address, for longer, or with edited code, that is
-taken over into it (`run/opening.py`), and the events tell.
+"""The header of a run: what it was started with, compared when it is resumed. A run that resumes at
+another address, for longer, or with edited code has that written into it (`run/opening.py`).
 """
 
 from __future__ import annotations
@@ -93,13 +91,15 @@ class Header:
         tree = merge(self.config)
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
-            given: Any = role.get("headers") if isinstance(role, dict) else None  # type: ignore[union-attr]
-            if isinstance(given, dict):
-                headers = cast("dict[str, Any]", given).items()
-                role["headers"] = {h: v for h, v in headers if not header_fault(h, str(v))}
-            fields: Any = role.get("extra") if isinstance(role, dict) else None  # type: ignore[union-attr]
-            if isinstance(fields, dict) and body_fault(cast("dict[str, Any]", fields)):
-                role["extra"] = without_secrets(cast("dict[str, Any]", fields))
+            if not isinstance(role, dict):
+                continue
+            own = cast("dict[str, Any]", role)
+            headers, extra = own.get("headers"), own.get("extra")
+            if isinstance(headers, dict):
+                given = cast("dict[str, Any]", headers).items()
+                own["headers"] = {h: v for h, v in given if not header_fault(h, str(v))}
+            if isinstance(extra, dict) and body_fault(cast("dict[str, Any]", extra)):
+                own["extra"] = without_secrets(cast("dict[str, Any]", extra))
         return tree
 
     @property
@@ -219,10 +219,12 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Dotted keys whose values differ, sorted. `ignore` names keys or subtrees ('*' = any)."""
     before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
+    ignored = [pattern for key in ignore for pattern in (key, f"{key}.*")]
     return tuple(
         Difference(key, before.get(key), after.get(key))
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not _is_ignored(key, ignore)
+        if before.get(key) != after.get(key)
+        and not any(fnmatch.fnmatchcase(key, pattern) for pattern in ignored)
     )
 
 
@@ -248,10 +250,6 @@ def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
     elif prefix:
         yield prefix, tree
-
-
-def _is_ignored(key: str, ignore: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(key, p) or fnmatch.fnmatchcase(key, f"{p}.*") for p in ignore)
 
 
 def _short(value: object) -> str:

@@ -1,13 +1,11 @@
 """Replies and books of work that is no run: a batch, a shard of one, measured effects, and what
-would be lost with its process (an evaluation without a cache).
+would be lost with its process (an evaluation without a cache). And attempts in flight, in a file of
+slots that kill -9 leaves as they are.
 
-Attempts in flight, in a file of slots that kill -9 leaves as they are.
-
-A slot is written before its request leaves, which takes no system call and waits for no thread: the
-page belongs to the system from then on. It is free again once what the attempt came to is committed
-to the run's file. The commit notes slot and number as well (`settled`), so that a kill between the
-commit and the freeing books nothing twice. What a kill leaves behind is booked as lost when the run
-is opened again: the most that it can have cost.
+A slot is written before its request leaves: the page belongs to the system from then on. It is free
+again once the result of the attempt is committed to the run's file. The commit notes slot and
+number as well (`settled`), so that a kill between the commit and the freeing books nothing twice.
+When the run is opened again, what a kill left is booked as lost, at the most that it can have cost.
 """
 
 from __future__ import annotations

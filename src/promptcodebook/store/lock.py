@@ -1,12 +1,9 @@
-"""The lock of a run's folder: one writer at a time; a dead one blocks no other.
+"""A run's folder: its files, how it is made and closed to other users, and its lock. There is one
+writer at a time, and a dead one blocks no other.
 
 Where the file system can lock, the system drops the lock when its process dies. Where it cannot
 (some network and cluster file systems), a second file is the lock as long as it exists; one left
 behind by a process that is gone is taken over. Either way the file `lock` says who writes.
-
-A run's folder: its files, how it is made under a name of its own and closed to other users, and
-what it is when its process was killed before the run had a header.
-
 Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
 """
 
@@ -17,33 +14,31 @@ import errno
 import io
 import os
 import socket
+import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from promptcodebook.errors import RunBusy, StoreError
-from promptcodebook.sqlite import store_os_error
+from promptcodebook.errors import DiskFull, RunBusy, StoreError
+from promptcodebook.paths import make_private_folder, run_reference, tighten
+from promptcodebook.sqlite import restrain, store_os_error
 
 if TYPE_CHECKING:
     from filelock import SoftFileLock
-import sqlite3
-from collections.abc import Generator
-from dataclasses import replace
-from datetime import datetime
-from urllib.parse import quote
 
-from promptcodebook.errors import DiskFull
-from promptcodebook.paths import make_private_folder, run_reference, tighten
-from promptcodebook.sqlite import restrain
-
-if TYPE_CHECKING:
     from promptcodebook.store.header import Header
 
-
+FILE = "run.sqlite"
+ATTEMPTS = "in-flight"
+EFFECTS = "effects"
+"""In a run's folder: its tables, the attempts that are on their way, and measured effects."""
 _NAME = "lock"
 _SOFT_NAME = "lock.soft"
 LOCK_FILES = (_NAME, _SOFT_NAME)
@@ -62,20 +57,16 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 def refuse_links(folder: Path) -> None:
     """StoreError where something in a run's folder is neither a plain file nor a folder. A folder
     may be anybody's: what is read or written through a link in it is another file of the user's."""
+    plain = (stat.S_IFREG, stat.S_IFDIR)
     try:
-        with os.scandir(folder) as entries:
-            plain = (stat.S_IFREG, stat.S_IFDIR)
-            odd = [
-                e
-                for e in entries
-                if stat.S_IFMT(e.stat(follow_symlinks=False).st_mode) not in plain
-            ]
+        with os.scandir(folder) as all_of_it:
+            modes = {e: stat.S_IFMT(e.stat(follow_symlinks=False).st_mode) for e in all_of_it}
     except OSError:  # opening a file in it gives the better error
         return
-    if odd:
-        what = "a link" if odd[0].is_symlink() else "no plain file"
+    for entry in (entry for entry, mode in modes.items() if mode not in plain):
+        what = "a link" if entry.is_symlink() else "no plain file"
         raise StoreError(
-            f"{odd[0].path} is {what}, which no run holds",
+            f"{entry.path} is {what}, which no run holds",
             hint=f"look where it came from; to delete the run: rm -r {folder}",
         )
 
@@ -86,8 +77,10 @@ class RunLock:
 
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
+        until = time.monotonic() + _PATIENCE_S
         try:
-            release = _wait_for(folder)
+            while (release := _take(folder)) is None and time.monotonic() < until:
+                time.sleep(_POLL_S)
         except OSError as error:
             raise store_os_error(error, folder / _NAME) from error
         if release is None:
@@ -138,13 +131,6 @@ def _let_go(release: Callable[[], object] | None) -> bool:
         return False
     release()
     return True
-
-
-def _wait_for(folder: Path) -> Callable[[], object] | None:
-    until = time.monotonic() + _PATIENCE_S
-    while (release := _take(folder)) is None and time.monotonic() < until:
-        time.sleep(_POLL_S)
-    return release
 
 
 def _take(folder: Path) -> Callable[[], object] | None:
@@ -244,12 +230,6 @@ def _busy(folder: Path, doing: str) -> RunBusy:
     soft = folder / _SOFT_NAME
     gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
     return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")
-
-
-FILE = "run.sqlite"
-ATTEMPTS = "in-flight"
-EFFECTS = "effects"
-"""Names of files in a run's folder: its tables, and the attempts that are on their way."""
 
 
 def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:

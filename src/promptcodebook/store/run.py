@@ -9,8 +9,10 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from promptcodebook.calls import Role, Usage
 from promptcodebook.errors import RunNotFound, StoreError
@@ -54,6 +56,7 @@ from promptcodebook.store.tables import (
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 _log = logging.getLogger(__name__)
+_E = TypeVar("_E", bound=Event)
 
 _CHUNK = 32
 """Events read at a time: no read transaction stays open while the caller looks at one."""
@@ -126,10 +129,7 @@ class RunStore:
             counts, self._replayable = self._replayable, {}
 
         def work(db: sqlite3.Connection) -> None:
-            seq = db.execute(
-                "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)",
-                (row.kind, row.step, row.light),
-            ).lastrowid
+            seq = _insert(db, row)
             if row.bulk is not None:
                 db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, row.bulk))
             for name, count in counts.items():
@@ -145,10 +145,7 @@ class RunStore:
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("UPDATE header SET json = ?", (text,))
-            db.execute(
-                "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)",
-                (row.kind, row.step, row.light),
-            )
+            _insert(db, row)
 
         self._writer.write_now(work)
         self.header = header
@@ -190,37 +187,36 @@ class RunStore:
 
     def step_at(self, step: int) -> Step:
         """One step without its traces. Raises StoreError if the run has no such step."""
-        where = f"e.kind = 'stepped' AND e.step = {step:d}"
-        for _, event in self._select(where, 0, False):
-            if isinstance(event, Stepped):
-                return event.step
-        raise self._no_step(step)
+        found = self._first(f"e.kind = 'stepped' AND e.step = {step:d}", Stepped)
+        if found is None:
+            raise self._no_step(step)
+        return found.step
 
     def parameters_at(self, step: int) -> Parameters:
         """Θ after that step, -1 = before the first. Raises StoreError if there is no such step."""
-        if step >= 0:
-            return self.step_at(step).parameters
-        return self.started().parameters
+        return (self.step_at(step) if step >= 0 else self.started()).parameters
 
     def started(self) -> Started:
         """What the run began with. Raises StoreError if it has no first codebook yet."""
-        for _, event in self._select("e.kind = 'started'", 0, False):
-            if isinstance(event, Started):
-                return event
-        raise self._no_step(-1)
+        found = self._first("e.kind = 'started'", Started)
+        if found is None:
+            raise self._no_step(-1)
+        return found
 
     def last_validation(self) -> Validated | None:
         """The latest one, with slim rollouts; None = there is none."""
-        latest = "e.seq = (SELECT MAX(seq) FROM events WHERE kind = 'validated')"
-        events = (event for _, event in self._select(latest, 0, False))
-        return next((event for event in events if isinstance(event, Validated)), None)
+        latest = "(SELECT MAX(seq) FROM events WHERE kind = 'validated')"
+        return self._first(f"e.seq = {latest}", Validated)
 
     def validation_at(self, step: int) -> Validated | None:
-        """The latest of the policy as it stood after `step` (-1 = untrained), with whole rollouts;
-        None = it was not validated."""
+        """The latest of the policy after `step` (-1 = untrained), with whole rollouts; None = it
+        was not validated."""
         latest = f"(SELECT MAX(seq) FROM events WHERE kind = 'validated' AND step = {step:d})"
-        events = (event for _, event in self._select(f"e.seq = {latest}", 0, True))
-        return next((event for event in events if isinstance(event, Validated)), None)
+        return self._first(f"e.seq = {latest}", Validated, full=True)
+
+    def _first(self, where: str, kind: type[_E], *, full: bool = False) -> _E | None:
+        events = (event for _, event in self._select(where, 0, full))
+        return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
@@ -349,6 +345,12 @@ class RunStore:
         return StoreError(f"the run {self.path.name} has no step {step}", hint="pco runs show")
 
 
+def _insert(db: sqlite3.Connection, row: PackedEvent) -> int | None:
+    """The light part of an event; its number."""
+    into = "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)"
+    return db.execute(into, (row.kind, row.step, row.light)).lastrowid
+
+
 def _sealed(header: Header) -> str:
     """The header's text with this user's mark; the run does without where none can be made."""
     text = header.to_json()
@@ -363,8 +365,9 @@ def _sealed(header: Header) -> str:
 
 def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
     close_to_others(path)
-    lock = RunLock(path)
-    try:
+    with ExitStack() as undo:
+        lock = RunLock(path)
+        undo.callback(lock.release)
         session = SessionClock(clock)
         again = f"pco train --resume {run_reference(path)}"
         writer = Writer(
@@ -374,22 +377,15 @@ def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) 
             each_batch=session.beat,
             reserve=True,
         )
-        try:
-            if first is not None:
-                writer.write_now(first)
-            writer.write_now(session.begin)
-            attempts = AttemptFile(path, writer)
-            try:
-                return _open_to_read(path, _Writing(lock, writer, session, attempts))
-            except BaseException:
-                attempts.close()
-                raise
-        except BaseException:
-            writer.close()
-            raise
-    except BaseException:
-        lock.release()
-        raise
+        undo.callback(writer.close)
+        if first is not None:
+            writer.write_now(first)
+        writer.write_now(session.begin)
+        attempts = AttemptFile(path, writer)
+        undo.callback(attempts.close)
+        store = _open_to_read(path, _Writing(lock, writer, session, attempts))
+        undo.pop_all()
+        return store
 
 
 def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:

@@ -6,36 +6,38 @@ run needs is imported when one must be opened.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from promptcodebook.calls import Usage
-from promptcodebook.errors import StoreError
-from promptcodebook.paths import cache_folder, write_whole
-from promptcodebook.store.lock import ATTEMPTS, FILE, LOCK_FILES, holder
+from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
+from promptcodebook.paths import BENCH, cache_folder, write_whole
+from promptcodebook.sqlite import store_os_error
+from promptcodebook.store.lock import (
+    ATTEMPTS,
+    EFFECTS,
+    FILE,
+    LOCK_FILES,
+    RunLock,
+    holder,
+    is_unborn,
+    lock_effects,
+)
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
-import contextlib
-import re
-import shutil
-import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from promptcodebook.errors import RunNotFound, did_you_mean
-from promptcodebook.paths import BENCH
-from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.lock import EFFECTS, RunLock, is_unborn, lock_effects
-
-if TYPE_CHECKING:
     from promptcodebook.store.header import Header
-
 
 _log = logging.getLogger(__name__)
 _FORM = 3
@@ -173,8 +175,7 @@ def file_marks(path: Path) -> list[list[int] | None]:
 def _summary(path: Path, writer: int | None) -> RunSummary:
     from promptcodebook.store.run import RunStore
 
-    store = RunStore.open(path)
-    try:
+    with closing(RunStore.open(path)) as store:
         state = store.outline()
         return RunSummary(
             id=path.name,
@@ -190,8 +191,6 @@ def _summary(path: Path, writer: int | None) -> RunSummary:
             name=store.header.name,
             simulated=store.header.simulated,
         )
-    finally:
-        store.close()
 
 
 _LIST = "pco runs list"
@@ -343,10 +342,8 @@ def _headers(folders: Sequence[Path]) -> dict[Path, Header]:
     headers: dict[Path, Header] = {}
     for folder in folders:
         try:
-            store = RunStore.open(folder)
+            with closing(RunStore.open(folder)) as store:
+                headers[folder] = store.header
         except StoreError as error:
             _log.warning("run %s: %s", folder.name, error)
-            continue
-        headers[folder] = store.header
-        store.close()
     return headers

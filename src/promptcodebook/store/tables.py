@@ -1,18 +1,14 @@
-"""The tables of a run's file, and the statements more than one writer of it needs.
+"""The tables of a run's file, the statements more than one writer of it needs, and events as rows.
 
-An event as the row of a table, and back.
-
-It is kept in two parts: a light one, which the fold needs and which every reader sees, and a bulky
-one (a step's traces, an evaluation's full rollouts), which is fetched when asked for, so that
-reading a long run back takes memory for one step at a time. The names of the kinds on disk never
-change, whatever the classes are called, so that old runs open.
+An event has a light part, which every reader sees, and a bulky one (a step's traces, an
+evaluation's full rollouts), which is fetched when asked for: reading a long run takes memory for
+one step at a time. The names of the kinds on disk never change, so that old runs open.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -40,26 +36,27 @@ from promptcodebook.store.events import (
     Trained,
     Validated,
 )
-from promptcodebook.types import Evaluation, Failure, Rollout, Trace
+from promptcodebook.types import Failure, Rollout, Trace
 
 _log = logging.getLogger(__name__)
 
+_BOOK = (
+    "role TEXT PRIMARY KEY, calls INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,"
+    " completion_tokens INTEGER NOT NULL, cached_prompt_tokens INTEGER NOT NULL, cost REAL,"
+    " latency_s REAL NOT NULL"
+)
 _FIRST_BOOKS = (
     "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
     " reply BLOB NOT NULL)",
     "CREATE UNIQUE INDEX journal_by_key ON journal (key)",
     # cost NULL = a price was unknown; NULL + x stays NULL, as Usage.__add__ has it.
-    "CREATE TABLE usage (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
-    " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-    " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
+    f"CREATE TABLE usage ({_BOOK})",
     "CREATE TABLE tally (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
     "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL, seconds REAL NOT NULL)",
 )
 _LATER = (
     # As `usage`, of attempts without a reply: the most they can have cost.
-    "CREATE TABLE IF NOT EXISTS lost (role TEXT PRIMARY KEY, calls INTEGER NOT NULL,"
-    " prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,"
-    " cached_prompt_tokens INTEGER NOT NULL, cost REAL, latency_s REAL NOT NULL)",
+    f"CREATE TABLE IF NOT EXISTS lost ({_BOOK})",
     # The last attempt of each slot that is booked (store/journal.py).
     "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
 )
@@ -102,19 +99,9 @@ ON CONFLICT (name) DO UPDATE SET count = count + excluded.count
 
 def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = False) -> None:
     """Adds to the role's sum of what was paid, or of what was lost to failures."""
-    u = usage
-    db.execute(
-        _ADD_LOST if lost else _ADD_PAID,
-        (
-            role,
-            u.calls,
-            u.prompt_tokens,
-            u.completion_tokens,
-            u.cached_prompt_tokens,
-            u.cost,
-            u.latency_s,
-        ),
-    )
+    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens
+    values = (role, usage.calls, *tokens, usage.cost, usage.latency_s)
+    db.execute(_ADD_LOST if lost else _ADD_PAID, values)
 
 
 def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
@@ -224,10 +211,6 @@ _KINDS: Mapping[str, type] = {
 }
 
 
-_TRIED = re.compile(r"fell from -?\d|run again|fell back with|be tried with")
-"""In the reasons of rewrites that passed every check and were taken back."""
-
-
 @dataclass(frozen=True, slots=True)
 class PackedEvent:
     """An event as its row: `step` is None where the event belongs to none, `bulk` where empty."""
@@ -254,7 +237,8 @@ def pack_event(event: Event) -> PackedEvent:
         bulk = pack(_traces_adapter().dump_python(event.traces))
     elif isinstance(event, Validated | Compared):
         step = event.step if isinstance(event, Validated) else None
-        light = replace(event, evaluation=_slim(event.evaluation))
+        slim = tuple(map(_slim_rollout, event.evaluation.rollouts))
+        light = replace(event, evaluation=replace(event.evaluation, rollouts=slim))
         bulk = pack(_rollouts_adapter().dump_python(event.evaluation.rollouts))
     elif isinstance(event, Resumed):
         step = event.step
@@ -265,9 +249,7 @@ def unpack_event(row: PackedEvent, *, texts: bool = True) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
 
     Without `texts` the traces of a step keep their figures, and their texts, most of a long run,
-    are not read. A slim rollout keeps what figures are made of
-    (example, route, reward, failure, usage) and leaves out the texts. Raises StoreError for a
-    damaged row or an unknown kind.
+    are not read. Raises StoreError for a damaged row or an unknown kind.
     """
     if row.kind not in _KINDS:
         raise StoreError(
@@ -318,7 +300,7 @@ def _drop_texts(trace: dict[str, Any]) -> None:
 
 def _update(kind: str, tree: Any) -> Any:
     """A light event of version 0.1 as it would be written today: there c_k was named 'c<k>', and a
-    step said only whether anything was reverted, which the reasons of its rewrites tell."""
+    rewrite that was taken back was not `kept`."""
     if kind == "stepped":
         step = tree["step"]
         for rewrite in step["rewrites"]:
@@ -326,14 +308,8 @@ def _update(kind: str, tree: Any) -> Any:
             if isinstance(name, str) and name[1:].isdecimal():
                 rewrite["variable"] = int(name[1:])
         if isinstance(step.get("reverted"), bool):
-            taken = [r["variable"] for r in step["rewrites"] if _taken_back(r)]
-            step["reverted"] = taken if step["reverted"] else []
+            step["reverted"] = []
     return tree
-
-
-def _taken_back(rewrite: Mapping[str, Any]) -> bool:
-    """Whether a rewrite of version 0.1 was refused by what was tried, not by a check."""
-    return not rewrite["kept"] and _TRIED.search(rewrite["reason"]) is not None
 
 
 def _read(build: Callable[[], Any]) -> Any:
@@ -348,10 +324,6 @@ def _read(build: Callable[[], Any]) -> Any:
         f"a stored event is damaged {what}",
         hint="put a copy of the run's folder in its place, or start a new run",
     )
-
-
-def _slim(evaluation: Evaluation) -> Evaluation:
-    return replace(evaluation, rollouts=tuple(_slim_rollout(r) for r in evaluation.rollouts))
 
 
 def _slim_rollout(rollout: Rollout) -> Rollout:

@@ -23,7 +23,8 @@ from promptcodebook.tasks.public import checked_copy
 from promptcodebook.types import Example
 
 _LAYOUT = (
-    "DIR holds train.jsonl, val.jsonl and test.jsonl, or a folder of the task's name that does"
+    "--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl, "
+    "or a folder of the task's name that does"
 )
 
 
@@ -73,27 +74,23 @@ def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = No
     copy = checked_copy(name, cache_dir or default_data_cache())
     if copy is not None:
         return Home(copy, "the public copy that was fetched")
-    folder = Path(__file__).parent / name / "examples"
-    return Home(
-        folder,
+    origin = (
         "a few examples of our own that ship with the package, too few to measure anything; for "
-        f"the benchmark's data give --data DIR, or type: pco data fetch {name}",
-        own=True,
+        f"the benchmark's data give --data DIR, or type: pco data fetch {name}"
     )
+    return Home(Path(__file__).parent / name / "examples", origin, own=True)
 
 
 def folder_of(name: str, data_dir: Path) -> Path:
     """`data_dir` or its folder `name`, whichever holds the splits; TaskError if one is missing."""
-    hint = f"--data DIR, where {_LAYOUT}"
-    candidates = (data_dir / name, data_dir)
-    for folder in candidates:
+    for folder in (data_dir / name, data_dir):
         missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
         if not missing:
             return folder
         if len(missing) < len(SPLITS):
             lacks = folder / f"{missing[0]}.jsonl"
-            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=hint)
-    raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=hint)
+            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
+    raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
 
 
 def jsonl_splits(
@@ -126,7 +123,12 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
     except DataError as error:
         if not private:
             raise
-        raise DataError(_unreadable(error, path), hint="correct that line") from None
+        # Say only where the fault of a private file is.
+        head = str(error).removeprefix(str(path))
+        line = head[1:].split(":", 1)[0] if head.startswith(":") else ""
+        at = f"{path}:{line}" if line.isdigit() else str(path)
+        what = "cannot be read as JSON lines of objects (its content is private: not shown)"
+        raise DataError(f"{at}: {what}", hint=_CORRECT) from None
     return [(row.where, check_row(row.values, row.where, model)) for row in table.rows]
 
 
@@ -182,15 +184,6 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
 
 _CORRECT = "correct that line"
 _HINTS = {"missing": "add it to that line"}
-_WANTED: Mapping[str, str] = {
-    "string_type": "a text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "an object",
-}
 _KINDS: Mapping[type, str] = {
     str: "a text",
     int: "a whole number",
@@ -199,6 +192,11 @@ _KINDS: Mapping[type, str] = {
     list: "a list",
     dict: "an object",
     type(None): "null",
+}
+_WANTED = {
+    **{f"{kind.__name__}_type": _KINDS[kind] for kind in (int, float, bool, list, dict)},
+    "string_type": "a text",
+    "int_from_float": "a whole number",
 }
 
 
@@ -216,11 +214,3 @@ def _describe(errors: Sequence[Any]) -> str:
     wanted = " or ".join(dict.fromkeys(_WANTED[e["type"]] for e in same))
     kind = cast("type[object]", type(first["input"]))
     return f"the field {field} must be {wanted}, not {_KINDS.get(kind, kind.__name__)}"
-
-
-def _unreadable(error: DataError, path: Path) -> str:
-    """What may be said of a private file's fault: where it is, and that the line is unusable."""
-    head = str(error).removeprefix(str(path))
-    line = head[1:].split(":", 1)[0] if head.startswith(":") else ""
-    at = f"{path}:{line}" if line.isdigit() else str(path)
-    return f"{at}: cannot be read as JSON lines of objects (its content is private: not shown)"

@@ -58,7 +58,10 @@ async def think(
     stage. The role is always `executor`: a composed prompt is for no other. LMError as the chat
     raises it.
     """
-    system = _join(prompt.of(stage), instruction, _form(outputs))
+    labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
+    parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
+    form = f"Reply with these parts, each behind its label:\n{parts}"
+    system = _join(prompt.of(stage), instruction, form)
     given = render_fields(fields)
     reply = await chat(given, system=system, purpose=stage)
     cut = reply.finish == "length"
@@ -123,15 +126,11 @@ def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[s
         end = marks[index + 1][1] if index + 1 < len(marks) else len(text)
         values[name] = _value(text[start:end], name)
     if len(outputs) == 1 and outputs[0] not in {name for name, _, _ in marks}:
-        reasoned = bool(marks)
-        if not (reasoned and cut):
-            values[outputs[0]] = values[_REASONING] if reasoned else _value(text, outputs[0])
+        if not marks:
+            values[outputs[0]] = _value(text, outputs[0])
+        elif not cut:
+            values[outputs[0]] = values[_REASONING]
     return values
-
-
-def _form(outputs: Sequence[str]) -> str:
-    lines = [f"{_REASONING}: (your thoughts, step by step)", *(f"{n}: (the {n})" for n in outputs)]
-    return "Reply with these parts, each behind its label:\n" + "\n".join(lines)
 
 
 def _join(*parts: str) -> str:
@@ -182,13 +181,12 @@ def _object(text: str, outputs: Sequence[str]) -> dict[str, str] | None:
         value: object = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    keyed = {
-        k.strip().lower().replace(" ", "_"): v for k, v in cast("dict[str, object]", value).items()
-    }
+    fields = cast("dict[str, object]", value)
+    keyed = {key.strip().lower().replace(" ", "_"): given for key, given in fields.items()}
     if not any(name.lower() in keyed for name in outputs):
         return None
     names = (_REASONING, *outputs)
-    return {n: _text(keyed[n.lower()]) for n in names if n.lower() in keyed}
+    return {name: _text(keyed[name.lower()]) for name in names if name.lower() in keyed}
 
 
 def _text(value: object) -> str:
@@ -291,11 +289,11 @@ def user_task(
 ) -> Task:
     """The task that a configuration without `task` describes; its seeds come from `init`."""
     return Task(
-        name=dataset.name,
-        dataset=dataset,
-        reward=reward,
-        program=program,
-        reward_range=reward_range,
+        dataset.name,
+        dataset,
+        reward,
+        program,
+        reward_range,
         base_prompt=base_prompt,
         description=f"the user's own data: {dataset.name}",
     )

@@ -108,48 +108,36 @@ def public_rows(source: Source, cache_dir: Path, *, accept: bool = False) -> Fet
 
 
 def _fetch(source: Source, cache_dir: Path, accept: bool) -> Fetched:
-    folder = cache_dir / source.name
+    name, folder = source.name, cache_dir / source.name
     cache_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{source.name}-", dir=cache_dir) as place:
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache_dir) as place:
         paths = [
-            _download(remote, source.name, Path(place) / str(number))
+            _download(remote, name, Path(place) / str(number))
             for number, remote in enumerate(source.files)
         ]
-        digests = {
-            f"{remote.host}:{remote.repo}@{remote.revision}/{remote.path}": _sha256(path)
-            for remote, path in zip(source.files, paths, strict=True)
-        }
-        if not accept:
-            known = _record(folder).get("remote", {})
-            changed = [
-                file for file, digest in digests.items() if known.get(file, digest) != digest
-            ]
-            if changed:
-                raise TaskError(
-                    f"{source.name}: changed at its public home since it was first fetched: "
-                    f"{', '.join(changed)}; the copy in {folder} stays as it is",
-                    hint=f"pco data fetch {source.name} --accept takes the new files",
-                )
-        arranged = _arrange(source, paths)
-        _write(folder, arranged, source, paths, digests)
-    return Fetched(folder, {name: len(rows) for name, rows in arranged.items()}, digests)
-
-
-def _arrange(source: Source, paths: Sequence[Path]) -> Mapping[str, Rows]:
-    tables = [
-        _rows(remote, path)
-        for remote, path in zip(source.files, paths, strict=True)
-        if not remote.unpack
-    ]
-    try:
-        return source.arrange(tables)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DataError):
+        files = list(zip(source.files, paths, strict=True))
+        digests = {f"{r.host}:{r.repo}@{r.revision}/{r.path}": _sha256(path) for r, path in files}
+        known = {} if accept else _record(folder).get("remote", {})
+        changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
+        if changed:
+            raise TaskError(
+                f"{name}: changed at its public home since it was first fetched: "
+                f"{', '.join(changed)}; the copy in {folder} stays as it is",
+                hint=f"pco data fetch {name} --accept takes the new files",
+            )
+        tables = [_rows(remote, path) for remote, path in files if not remote.unpack]
+        try:
+            arranged = source.arrange(tables)
+        except DataError:
             raise
-        raise TaskError(
-            f"{source.name}: its public files are not in the form expected ({error!r})",
-            hint=_elsewhere(source.name),
-        ) from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise TaskError(
+                f"{name}: its public files are not in the form expected ({error!r})",
+                hint=_elsewhere(name),
+            ) from None
+        archives = {remote: path for remote, path in files if remote.unpack}
+        _write(folder, arranged, archives, digests)
+    return Fetched(folder, {part: len(rows) for part, rows in arranged.items()}, digests)
 
 
 def checked_copy(name: str, cache_dir: Path) -> Path | None:
@@ -172,13 +160,15 @@ def _elsewhere(name: str) -> str:
     return f"--data DIR with the benchmark's files (docs/tasks/{name}.md says which fields)"
 
 
+class _TooMuch(Exception):
+    """More came, or for longer, than a file of this source may take."""
+
+
 class _Capped:
     """A file that refuses to grow beyond `most` bytes, or for longer than a download may take."""
 
     def __init__(self, file: IO[bytes], most: int) -> None:
-        self._file = file
-        self._left = most
-        self._most = most
+        self._file, self._most, self._left = file, most, most
         self._until = time.monotonic() + _DOWNLOAD_S
 
     def write(self, chunk: bytes) -> None:
@@ -191,10 +181,6 @@ class _Capped:
 
     def flush(self) -> None:
         self._file.flush()
-
-
-class _TooMuch(Exception):
-    """More came, or for longer, than a file of this source may take."""
 
 
 def _download(remote: Remote, name: str, folder: Path) -> Path:
@@ -213,18 +199,15 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
     except _TooMuch as error:
         reason = str(error)
     except (OSError, ValueError) as error:
-        reason = f"it cannot be reached ({_root(error)})"
+        root: BaseException = error  # what first went wrong
+        while (earlier := root.__cause__ or root.__context__) is not None:
+            root = earlier
+        why = getattr(root, "strerror", None) or root or type(root).__name__
+        reason = f"it cannot be reached ({why})"
     variable = _BASES[remote.host][0]
     raise TaskError(
         f"{name}: {url}: {reason}", hint=f"offline? {_elsewhere(name)}; a mirror? set {variable}"
     )
-
-
-def _root(error: BaseException) -> str:
-    """What first went wrong, of a chain of errors, in a few words."""
-    while (earlier := error.__cause__ or error.__context__) is not None:
-        error = earlier
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
@@ -256,13 +239,11 @@ def _check_unpacked_size(remote: Remote, path: Path) -> None:
 def _write(
     folder: Path,
     arranged: Mapping[str, Rows],
-    source: Source,
-    paths: Sequence[Path],
+    archives: Mapping[Remote, Path],
     digests: Mapping[str, str],
 ) -> None:
     """The copy, made beside its place and moved there whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{source.name}-", dir=folder.parent))
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         local = dict[str, str]()
         for name, rows in arranged.items():
@@ -270,9 +251,8 @@ def _write(
             body = "".join(lines).encode("utf-8", "surrogatepass")
             (fresh / f"{name}.jsonl").write_bytes(body)
             local[f"{name}.jsonl"] = hashlib.sha256(body).hexdigest()
-        for remote, path in zip(source.files, paths, strict=True):
-            if remote.unpack:
-                _unpack(path, fresh / remote.unpack, remote.most_bytes)
+        for remote, path in archives.items():
+            _unpack(path, fresh / remote.unpack, remote.most_bytes)
         record = {"remote": digests, "local": local}
         (fresh / _RECORD).write_text(json.dumps(record, indent=1), "utf-8")
         if folder.exists():

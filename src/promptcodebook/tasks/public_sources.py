@@ -6,8 +6,10 @@ The real hosts were not reached when this was written: the tests run on a local 
 from __future__ import annotations
 
 import random
+import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar, cast
 
 from promptcodebook.errors import TaskError, did_you_mean
@@ -17,8 +19,6 @@ from promptcodebook.tasks.public import Remote, Rows, Source
 from promptcodebook.types import Example
 
 T = TypeVar("T")
-# The hub's own conversion of every data set: config/split/0000.parquet, whatever was uploaded.
-_PARQUET = "refs%2Fconvert%2Fparquet"
 
 
 def source_of(name: str) -> Source:
@@ -150,81 +150,18 @@ def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
     return splits | {"corpus": pages}
 
 
-def _nltk(path: str, folder: str) -> Remote:
-    return Remote("github", "nltk/nltk_data", f"packages/{path}", "gh-pages", f"nltk_data/{folder}")
-
-
-_SOURCES = (
-    Source(
-        "aime",
-        (
-            Remote("hub", "AI-MO/aimo-validation-aime", "default/train/0000.parquet", _PARQUET),
-            Remote("hub", "MathArena/aime_2025", "default/train/0000.parquet", _PARQUET),
-        ),
-        _aime,
-        "train and val are AIME 2022-2024, halves after a shuffle with seed 0; test is AIME 2025",
-    ),
-    Source(
-        "hotpotqa",
-        tuple(
-            Remote("hub", "hotpotqa/hotpot_qa", f"distractor/train/{n:04}.parquet", _PARQUET)
-            for n in range(2)
-        ),
-        _hotpotqa,
-        "the corpus is the paragraphs that come with the chosen questions, not the five million "
-        "abstracts of the paper, so retrieval is easier",
-    ),
-    Source(
-        "hover",
-        (
-            Remote("github", "hover-nlp/hover", f"data/hover/{OFFICIAL}"),
-            *(
-                Remote("hub", "hotpotqa/hotpot_qa", f"distractor/{part}.parquet", _PARQUET)
-                for part in ("train/0000", "train/0001", "validation/0000")
-            ),
-        ),
-        _hover,
-        "claims with three gold pages that HotpotQA's paragraphs hold; these paragraphs are the "
-        "corpus, not the five million abstracts of the paper, so retrieval is easier; some "
-        "gigabytes of memory are needed to arrange them",
-    ),
-    Source(
-        "ifbench",
-        (
-            Remote(
-                "github",
-                "josejg/instruction_following_eval",
-                "instruction_following_eval/data/input_data.jsonl",
-            ),
-            Remote("github", "allenai/IFBench", "data/IFBench_test.jsonl"),
-            _nltk("tokenizers/punkt_tab.zip", "tokenizers"),
-            _nltk("corpora/stopwords.zip", "corpora"),
-            _nltk("taggers/averaged_perceptron_tagger_eng.zip", "taggers"),
-        ),
-        _ifbench,
-        "train and val are IFEval prompts, as the paper's training file is on a hub of its own; "
-        "test is the present file of 300 rows, of which the paper used an earlier version of 294",
-    ),
-    Source(
-        "livebench_math",
-        tuple(
-            Remote(
-                "github",
-                "LiveBench/LiveBench",
-                f"livebench/data/live_bench/math/{part}/question.jsonl",
-                "995e86f0cb983054e1e283fbb81a111a25e444d0",
-            )
-            for part in ("math_comp", "AMPS_Hard", "olympiad")
-        ),
-        _livebench,
-        "sorted by id, shuffled with seed 0; 123 train, 123 val, the rest test",
-    ),
-    Source(
-        "pupa",
-        (Remote("github", "Columbia-NLP-Lab/PAPILLON", "pupa/PUPA_New.csv"),),
-        _pupa,
-        "real users' text: keep it to yourself; the first 443 rows in file order",
-    ),
-)
-SOURCES: Mapping[str, Source] = {source.name: source for source in _SOURCES}
+_ARRANGE = {
+    "aime": _aime,
+    "hotpotqa": _hotpotqa,
+    "hover": _hover,
+    "ifbench": _ifbench,
+    "livebench_math": _livebench,
+    "pupa": _pupa,
+}
+_READ = tomllib.loads(Path(__file__).with_name("public_sources.toml").read_text("utf-8"))
+SOURCES: Mapping[str, Source] = {
+    name: Source(name, tuple(Remote(**file) for file in read["files"]), arrange, read["note"])
+    for name, arrange in _ARRANGE.items()
+    for read in (_READ[name],)
+}
 """The benchmarks that `pco data fetch` takes from their public homes."""

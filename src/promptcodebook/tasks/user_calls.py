@@ -92,13 +92,13 @@ class UserCalls:
         try:
             if is_async(function):
                 allowance.start()
-                called = _call_here(function, arguments)
-                return await _within(allowance, asyncio.create_task(called))
+                called = cast("Callable[..., Awaitable[object]]", function)
+                return await _within(allowance, _await_here(lambda: called(*arguments)))
             async with self._slot():
                 allowance.start()
                 returned = await _within(allowance, self._threads.run(function, arguments))
             if inspect.isawaitable(returned):
-                return await _within(allowance, asyncio.create_task(_await_here(returned)))
+                return await _within(allowance, _await_here(lambda: returned))
             return returned
         finally:
             allowance.stop()
@@ -144,29 +144,16 @@ class _Outcome:
         raise Escape(self.error) from self.error
 
 
-def _outcome_of(error: BaseException) -> _Outcome:
-    """Signals reach the main thread alone: an interrupt there may be the user's, and is passed."""
-    if isinstance(error, KeyboardInterrupt) and (
-        threading.current_thread() is threading.main_thread()
-    ):
-        raise error
-    return _Outcome(error=error)
-
-
-async def _call_here(function: Callable[..., object], arguments: Sequence[object]) -> _Outcome:
+async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
     with print_aside():
         try:
-            return _Outcome(await cast("Awaitable[object]", function(*arguments)))
+            return _Outcome(await start())
         except BaseException as error:
-            return _outcome_of(error)
-
-
-async def _await_here(returned: Awaitable[object]) -> _Outcome:
-    with print_aside():
-        try:
-            return _Outcome(await returned)
-        except BaseException as error:
-            return _outcome_of(error)
+            # Signals reach the main thread alone: an interrupt there may be the user's.
+            main = threading.current_thread() is threading.main_thread()
+            if isinstance(error, KeyboardInterrupt) and main:
+                raise
+            return _Outcome(error=error)
 
 
 class _Allowance:
@@ -209,8 +196,9 @@ class _Allowance:
             self.over.set_result(None)
 
 
-async def _within(allowance: _Allowance, work: asyncio.Future[_Outcome]) -> object:
+async def _within(allowance: _Allowance, awaited: Awaitable[_Outcome]) -> object:
     """The work's result, or Overdue: then it is given up, even if it ignores its cancellation."""
+    work = asyncio.ensure_future(awaited)
     try:
         await asyncio.wait({work, allowance.over}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -269,6 +257,7 @@ class _AgentChat:
 
 _Job = Callable[[], Callable[[], None]]
 """Does the work and returns how to hand over what came of it."""
+_Idle = tuple["queue.SimpleQueue[_Job | None]", threading.Thread]
 
 
 class _Threads:
@@ -276,7 +265,7 @@ class _Threads:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
+        self._idle: list[_Idle] = []
 
     def run(
         self, function: Callable[..., object], arguments: Sequence[object]
@@ -288,61 +277,53 @@ class _Threads:
 
         def job() -> Callable[[], None]:
             outcome = context.run(_call, function, arguments)
-            return lambda: _hand_over(outcome, future, loop)
+
+            def resolve() -> None:
+                if not future.done():
+                    future.set_result(outcome)
+
+            def hand_over() -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(resolve)
+
+            return hand_over
 
         with self._lock:
-            worker = self._idle.pop() if self._idle else None
-        if worker is None:
-            worker = _Worker(self.await_job, self.give_up)
-            worker.start()
-        worker.jobs.put(job)
+            known = self._idle.pop() if self._idle else None
+        jobs = queue.SimpleQueue[_Job | None]() if known is None else known[0]
+        if known is None:
+            name = "promptcodebook user code"
+            threading.Thread(target=self._serve, args=(jobs,), name=name, daemon=True).start()
+        jobs.put(job)
         return future
 
-    def await_job(self, worker: _Worker) -> None:
-        with self._lock:
-            self._idle.append(worker)
-
-    def give_up(self, worker: _Worker) -> bool:
-        """Whether the worker may end: not while a job is on its way to it."""
-        with self._lock:
-            if worker not in self._idle:
-                return False
-            self._idle.remove(worker)
-            return True
+    def _serve(self, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        own = (jobs, threading.current_thread())
+        while True:
+            try:
+                job = jobs.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if own in self._idle:  # else a job is on its way
+                        self._idle.remove(own)
+                        return
+                continue
+            if job is None:
+                return
+            hand_over = job()
+            with self._lock:
+                self._idle.append(own)  # first, so that the next call starts no new thread
+            hand_over()
+            del job, hand_over
 
     def close(self) -> None:
         """Ends the threads that wait for work; those at work follow when they are done."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for worker in idle:
-            worker.jobs.put(None)
-        for worker in idle:
-            worker.join(_GRACE_S)
-
-
-class _Worker(threading.Thread):
-    """One thread: says when it is idle, and asks whether it may end."""
-
-    def __init__(self, idle: Callable[[_Worker], None], may_end: Callable[[_Worker], bool]) -> None:
-        super().__init__(name="promptcodebook user code", daemon=True)
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._idle = idle
-        self._may_end = may_end
-
-    def run(self) -> None:
-        while True:
-            try:
-                job = self.jobs.get(timeout=_IDLE_S)
-            except queue.Empty:
-                if self._may_end(self):
-                    return
-                continue
-            if job is None:
-                return
-            hand_over = job()
-            self._idle(self)  # first, so that the next call starts no new thread
-            hand_over()
-            del job, hand_over
+        for jobs, _ in idle:
+            jobs.put(None)
+        for _, thread in idle:
+            thread.join(_GRACE_S)
 
 
 def _call(function: Callable[..., object], arguments: Sequence[object]) -> _Outcome:
@@ -351,14 +332,3 @@ def _call(function: Callable[..., object], arguments: Sequence[object]) -> _Outc
             return _Outcome(function(*arguments))
         except BaseException as error:
             return _Outcome(error=error)
-
-
-def _hand_over(
-    outcome: _Outcome, future: asyncio.Future[_Outcome], loop: asyncio.AbstractEventLoop
-) -> None:
-    def resolve() -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(resolve)

@@ -130,7 +130,8 @@ def load_function(
             f"{path} has no function {name!r}{did_you_mean(name, known)}",
             hint=f"its functions: {', '.join(known) or 'none'}",
         )
-    check_function(function, arguments, f"{path}:{_line(function)}")
+    code = getattr(function, "__code__", None)
+    check_function(function, arguments, f"{path}:{1 if code is None else code.co_firstlineno}")
     return function
 
 
@@ -142,46 +143,26 @@ def _run(path: Path, what: str) -> ModuleType:
         raise ConfigError(f"{path} cannot be read as Python", hint="check the file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in the file look themselves up here
+    neighbours = str(path.parent)  # importable while the file runs
+    sys.path.insert(0, neighbours)
     try:
-        with _importable(path.parent), print_aside():
+        with print_aside():
             spec.loader.exec_module(module)
     except (Exception, SystemExit, CancelledError) as error:
         del sys.modules[name]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        message, where = message_of(error), f"{path}:{lines[-1]}" if lines else str(path)
+        if isinstance(error, SyntaxError):
+            message, where = str(error.msg), f"{error.filename or path}:{error.lineno}"
         raise ConfigError(
-            f"the {what} file does not run: {type(error).__name__}: {_message(error)} "
-            f"({_place(error, path)})",
+            f"the {what} file does not run: {type(error).__name__}: {message} ({where})",
             hint=f"python {path}",
         ) from error
-    return module
-
-
-@contextmanager
-def _importable(folder: Path) -> Generator[None]:
-    """While the file runs it can import its neighbours."""
-    entry = str(folder)
-    sys.path.insert(0, entry)
-    try:
-        yield
     finally:
-        if entry in sys.path:
-            sys.path.remove(entry)
-
-
-def _message(error: BaseException) -> str:
-    return str(error.msg) if isinstance(error, SyntaxError) else message_of(error)
-
-
-def _place(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError):
-        return f"{error.filename or path}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == str(path)]
-    return f"{path}:{own[-1].lineno}" if own else str(path)
-
-
-def _line(function: Callable[..., object]) -> int:
-    code = getattr(function, "__code__", None)
-    return code.co_firstlineno if code is not None else 1
+        if neighbours in sys.path:
+            sys.path.remove(neighbours)
+    return module
 
 
 def check_function(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
@@ -209,10 +190,9 @@ def _returns_nothing(function: Callable[..., object]) -> bool:
     """Whether every return of a plain function is that of None, and there is one."""
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         return False
-    instructions = list(dis.get_instructions(function))
     returns = [
         (before, instruction)
-        for before, instruction in pairwise(instructions)
+        for before, instruction in pairwise(dis.get_instructions(function))
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
     ]
     return bool(returns) and all(_is_none(*pair) for pair in returns)
@@ -236,8 +216,6 @@ def annotated_as(function: Callable[..., object], position: int, kind: type) -> 
         return False
     annotation = parameters[position].annotation
     if isinstance(annotation, str):
-        names = (
-            part.strip(" '\"").rpartition(".")[2] for part in re.split(r"[|\[\],]", annotation)
-        )
-        return kind.__name__ in names
+        parts = re.split(r"[|\[\],]", annotation)
+        return kind.__name__ in (part.strip(" '\"").rpartition(".")[2] for part in parts)
     return annotation is kind or kind in get_args(annotation)

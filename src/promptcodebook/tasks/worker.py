@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
@@ -51,7 +52,7 @@ class _Process:
         path = os.pathsep.join(p for p in sys.path if p)
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self.usable = True
-        self._child = subprocess.Popen(
+        self.child = subprocess.Popen(
             [sys.executable, "-P", "-m", "promptcodebook.tasks.worker_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -72,7 +73,7 @@ class _Process:
 
         def expire() -> None:
             late.set()
-            self._child.kill()
+            self.child.kill()
 
         timer = threading.Timer(limit_s, expire)
         timer.daemon = True
@@ -83,47 +84,39 @@ class _Process:
             timer.cancel()
         if not line.endswith(b"\n"):
             self.end()
-            if late.is_set() or self._used_its_time():
+            # The system ends a process at the limit of its processor time.
+            spent = getattr(signal, "SIGPROF", None)
+            if late.is_set() or (spent and self.child.returncode == -spent):
                 return CallResult(timed_out=True)
-            return CallResult(error=f"the worker process ended with code {self._child.returncode}")
+            return CallResult(error=f"the worker process ended with code {self.child.returncode}")
         if late.is_set():
             self.end()
         answer = cast("dict[str, Any]", json.loads(line))
         return CallResult(answer.get("value", answer.get("ready")), error=answer.get("error", ""))
 
-    def _used_its_time(self) -> bool:
-        """Ended by the system, at the limit of its processor time."""
-        return hasattr(signal, "SIGPROF") and self._child.returncode == -signal.SIGPROF
-
     def _exchange(self, request: str) -> bytes:
-        assert self._child.stdin is not None and self._child.stdout is not None
+        assert self.child.stdin is not None and self.child.stdout is not None
         try:
             if request:
-                self._child.stdin.write(request.encode("ascii") + b"\n")
-                self._child.stdin.flush()
-            return self._child.stdout.readline()
+                self.child.stdin.write(request.encode("ascii") + b"\n")
+                self.child.stdin.flush()
+            return self.child.stdout.readline()
         except (BrokenPipeError, ValueError):  # it died, or was ended by `close`
             return b""
 
     @property
     def alive(self) -> bool:
-        return self.usable and self._child.poll() is None
-
-    def kill(self) -> None:
-        """End the child from another thread; the caller that holds its pipes closes them."""
-        self._child.kill()
+        return self.usable and self.child.poll() is None
 
     def end(self) -> None:
         """Kill and reap the child and close its pipes; for the caller that holds it."""
         self.usable = False
-        self._child.kill()
-        self._child.wait()
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                try:
+        self.child.kill()
+        self.child.wait()
+        for pipe in (self.child.stdin, self.child.stdout):
+            with suppress(BrokenPipeError):  # unsent bytes of a request it did not live to read
+                if pipe is not None:
                     pipe.close()
-                except BrokenPipeError:  # unsent bytes of a request it did not live to read
-                    continue
 
 
 class Worker:
@@ -174,7 +167,7 @@ class Worker:
         with self._lock:
             threads, self._threads = self._threads, None
             for process in self._busy:
-                process.kill()
+                process.child.kill()
             while self._idle:
                 self._idle.pop().end()
         if threads is not None:
@@ -182,13 +175,9 @@ class Worker:
 
     def _take(self) -> _Process:
         with self._lock:
-            while self._idle:
-                process = self._idle.pop()
-                if process.alive:
-                    self._busy.add(process)
-                    return process
-                process.end()
-            process = _Process()
+            while self._idle and not self._idle[-1].alive:
+                self._idle.pop().end()
+            process = self._idle.pop() if self._idle else _Process()
             self._busy.add(process)
             return process
 

@@ -23,20 +23,18 @@ def view(
         Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
     ] = Path("docs/results"),
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", hidden=True)] = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Runs as pages that follow them while they train: curves, codebook, examples, comparisons.
 
     The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends
-    it.
+    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends it.
     """
+    from promptcodebook.report.pages import address
     from promptcodebook.serve.cli import listen
     from promptcodebook.store.runs import find_run
     from promptcodebook.viewer.following import find_key, root_of
-    from promptcodebook.viewer.page import address
     from promptcodebook.viewer.server import HOST, Site, viewing
 
     folder = find_run(runs_dir(), run) if run else None

@@ -6,108 +6,64 @@ import json
 from collections.abc import Sequence
 
 from promptcodebook.report.context import Context
-from promptcodebook.report.html import Column, Content, Html, el, table
-from promptcodebook.report.judged import Pair, pairs_of, result_of
+from promptcodebook.report.judged import Pair, pairs_of, result_of, tally
 from promptcodebook.report.operation import HIDDEN, value_text
+from promptcodebook.report.pages import render
 from promptcodebook.report.summary import facts
-from promptcodebook.run.assessing import Comparison, Side
+from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.types import Evaluation
-from promptcodebook.units import number, plural
-from promptcodebook.viewer.example import TEST, input_of
-from promptcodebook.viewer.following import FollowedRun, Look
-from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, filter_box, link
+from promptcodebook.viewer.example import input_of
+from promptcodebook.viewer.following import FollowedRun
+from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _MOST, _MOST_SETTINGS = 300, 80
-_EXAMPLES = (
-    Column("", numeric=False),
-    Column("example", numeric=False),
-    Column("input", numeric=False),
-    Column("first"),
-    Column("second"),
-    Column("difference"),
-    Column("in the second", numeric=False),
-)
-_SETTINGS = (
-    Column("setting", numeric=False),
-    Column("first", numeric=False),
-    Column("second", numeric=False),
-)
 
 
 def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
     """The results of both on the test examples that they share."""
     looks = first.look(), second.look()
+    contexts = [look.context for look in looks]
     results = [
-        result_of(look.context.state, followed.tests())
-        for look, followed in zip(looks, (first, second), strict=True)
+        result_of(context.state, followed.tests())
+        for context, followed in zip(contexts, (first, second), strict=True)
     ]
-    body: list[Content] = [
-        el("div.grid", [_side(word, look) for word, look in zip(_WORDS, looks, strict=True)])
-    ]
-    if results[0] is not None and results[1] is not None:
-        body.append(_judged(looks, (results[0], results[1])))
-    else:
-        body.append(el("p.empty", f"{_unjudged(results)} not judged to its end yet."))
-    body.append(_settings(looks))
-    marks = [look.context.simulated for look in looks]
+    judged = [result for result in results if result is not None]
+    pairs = pairs_of(*judged) if len(judged) == 2 else ()
+    changed = differences(contexts[0].header.settings, contexts[1].header.settings, HIDDEN)
+    marks = [context.simulated for context in contexts]
     said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
+    body = render(
+        "viewer/templates/compare.html.jinja",
+        context=next((each for each in contexts if each.simulated), contexts[0]),
+        sides=[
+            (word, look.key, look.context, facts(look.context), result is not None)
+            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
+        ],
+        warnings=_warnings(contexts),
+        difference=_difference(_comparison(contexts, judged), pairs) if pairs else "",
+        pairs=[
+            (pair, next(filter(None, (input_of(x, pair.second.example_id) for x in looks)), ""))
+            for pair in pairs[:_MOST]
+        ],
+        count=len(pairs),
+        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
+    )
     return Screen("Compare", body, above=(("Runs", "/"),), simulated=said)
 
 
-_WORDS = ("First", "Second")
-
-
-def _unjudged(results: Sequence[Evaluation | None]) -> str:
-    words = [w for w, result in zip(_WORDS, results, strict=True) if result is None]
-    return "Each of them is" if len(words) == 2 else f"The {words[0].lower()} is"
-
-
-def _side(word: str, look: Look) -> Html:
-    header = look.context.header
-    conclusion = look.context.state.conclusion
-    title = link(header.name or header.id, "run", look.key, look=".stop")
-    return el(
-        "section",
-        el(
-            "h2",
-            el("span.badge", "simulated") if look.context.simulated else None,
-            f"{word}: ",
-            title,
-        ),
-        el("p", conclusion.text if conclusion is not None else "It has no verdict yet."),
-        facts(look.context),
-    )
-
-
-def _judged(looks: tuple[Look, Look], results: tuple[Evaluation, Evaluation]) -> Html:
-    pairs = pairs_of(*results)
-    if not pairs:
-        return el("p.empty", "No test example is in both: they were judged on other data.")
-    contexts = [look.context for look in looks]
-    between = _comparison(contexts, results)
-    return el(
-        "section",
-        el("h2", "On the same test examples"),
-        _warning(contexts),
-        el("p.verdict.open", _difference(between, pairs)),
-        filter_box("examples"),
-        _examples(looks, pairs),
-    )
-
-
-def _warning(contexts: Sequence[Context]) -> list[Html]:
-    """What stands in the way of comparing the two: other data, ranges or rewards."""
+def _warnings(contexts: Sequence[Context]) -> list[str]:
+    """What makes the two hard to compare: other data, ranges or rewards."""
     prints = [context.header.fingerprints.get("test") for context in contexts]
     ranges = {context.reward_range for context in contexts}
     said = [_reward_warning([context.header for context in contexts])]
     if prints[0] != prints[1] or len(ranges) > 1:
         said.append(
-            "Their test data or the ranges of their rewards are not the same: what stands here is "
-            "of the examples with the same ids, and may not mean the same in both."
+            "Their test data or the ranges of their rewards differ: these figures compare the "
+            "examples with the same ids, and may not mean the same in both."
         )
-    return [el("p.banner", each) for each in said if each]
+    return [each for each in said if each]
 
 
 def _reward_warning(headers: Sequence[Header]) -> str:
@@ -157,44 +113,6 @@ def _comparison(contexts: Sequence[Context], results: Sequence[Evaluation]) -> C
 
 
 def _difference(between: Comparison, pairs: Sequence[Pair]) -> str:
-    gain = between.gain
-    figures = gain.text(signed=True, more=f"n = {gain.n}")
-    counts = {kind: sum(p.outcome == kind for p in pairs) for kind in ("win", "loss", "tie")}
-    return (
-        f"{'Simulated: ' if between.simulated else ''}second less first: {figures}; "
-        f"{plural(counts['win'], 'win')}, {plural(counts['loss'], 'loss', 'losses')}, "
-        f"{plural(counts['tie'], 'tie')}."
-    )
-
-
-def _examples(looks: tuple[Look, Look], pairs: Sequence[Pair]) -> Html:
-    shown = pairs[:_MOST]
-    caption = (
-        f"{plural(len(shown), 'example')} of {len(pairs):,}: wins of the second, losses, ties."
-    )
-    rows = [_cells(looks, pair) for pair in shown]
-    marked = next((look.context for look in looks if look.context.simulated), looks[0].context)
-    return marked.figure(caption, table(_EXAMPLES, rows))
-
-
-def _cells(looks: tuple[Look, Look], pair: Pair) -> tuple[Content, ...]:
-    name = pair.second.example_id
-    first, second = looks
-    return (
-        el(f"span.tag.{pair.outcome}", pair.outcome),
-        link(name, "run", first.key, "example", name, TEST, look=".stop"),
-        input_of(looks[0], name) or input_of(looks[1], name),
-        number(pair.first.reward, 2, missing="failed"),
-        number(pair.second.reward, 2, missing="failed"),
-        number(pair.difference, 2, signed=True),
-        link("open", "run", second.key, "example", name, TEST),
-    )
-
-
-def _settings(looks: tuple[Look, Look]) -> Html:
-    before, after = (look.context.header.settings for look in looks)
-    changed = differences(before, after, HIDDEN)[:_MOST_SETTINGS]
-    if not changed:
-        return el("p.note", "Their settings are the same.")
-    rows = [(el("code", d.key), value_text(d.old), value_text(d.new)) for d in changed]
-    return el("section", el("h2", "Settings that differ"), table(_SETTINGS, rows))
+    figures = between.gain.text(signed=True, more=f"n = {between.gain.n}")
+    mark = "Simulated: " if between.simulated else ""
+    return f"{mark}difference (second − first): {figures}; {tally(pairs)}."

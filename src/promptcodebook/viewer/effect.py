@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,21 +12,9 @@ from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import without_credentials
-from promptcodebook.report.html import MISSING, Column, Content, Html, el
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.header import Header
 from promptcodebook.viewer.following import FollowedRun, Look
-
-_COLUMNS = (
-    Column("with it less without", numeric=False),
-    Column("n"),
-    Column("split", numeric=False),
-    Column("routed to it"),
-    Column("failed"),
-    Column("text", numeric=False),
-    Column("executor", numeric=False),
-    Column("when", numeric=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,58 +69,28 @@ def measured_mark(followed: FollowedRun, own: str) -> str:
     return f"{effects_mark(followed.path)}-{own}"
 
 
-def effects_section(followed: FollowedRun, look: Look, k: int) -> Html:
-    """What was measured of instinct k, and what to type to measure it."""
-    kept = [each for each in read_effects(followed.path) if each.instinct == k]
-    header = look.context.header
-    typed = measuring_command(followed, k)
+def effect_values(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
+    """What was measured of instinct k, the latest first, and what to type to measure it."""
+    header, now = look.context.header, _Now.of(followed, look, k)
+    trust = "" if followed.usable else " --trust"
+    typed = f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
     if _handed_over(header):
         typed = f"pco.effect({header.id!r}, {k}, data, reward, lm)"
-    return el(
-        "section",
-        el("h2", "What it adds, measured"),
-        _kept(look, kept, _Now.of(followed, look, k)),
-        el("p.note", "To measure it, type ", el("code", typed)),
-        attrs={"id": "measured"},
-    )
+    found = [each for each in read_effects(followed.path) if each.instinct == k]
+    return {"typed": typed, "measured": [_values(each, now) for each in found[::-1]]}
 
 
-def _kept(look: Look, kept: Sequence[Effect], now: _Now) -> Html:
-    if not kept:
-        return el("p.empty", "Not measured yet.")
-    rows = [_cells(each, now) for each in kept[::-1]]
-    caption = (
-        "The same inputs on their route, and on their route without it, all else equal: mean "
-        "difference of the rewards, paired, 95 %. A failed rollout's pair is left out."
-    )
-    return look.context.table(caption, _COLUMNS, rows)
-
-
-def _cells(effect: Effect, now: _Now) -> tuple[Content, ...]:
-    mark = el("span.badge", "simulated") if effect.simulated else None
-    difference = "none" if effect.difference is None else signed(effect.difference)
-    return (
-        [mark, difference],
-        effect.n,
-        effect.split if now.has_data(effect) else f"{effect.split} of other data",
-        f"{len(effect.rewards)} of {effect.examples}",
-        "{} with, {} without".format(*effect.failed),
-        _text(effect, now),
-        without_credentials(effect.models.get("executor", "")) or MISSING,
-        effect.at.replace("T", " ").removesuffix("+00:00"),
-    )
-
-
-def _text(effect: Effect, now: _Now) -> Content:
-    if effect.text != now.text:
-        return el("span.note", effect.text)
-    return "as deployed" if now.has_policy(effect) else "as deployed, in another codebook"
-
-
-def measuring_command(followed: FollowedRun, k: int) -> str:
-    """What to type to measure instinct k of this run."""
-    trust = "" if followed.usable else " --trust"
-    return f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
+def _values(effect: Effect, now: _Now) -> dict[str, Any]:
+    deployed = "as deployed" if now.has_policy(effect) else "as deployed, in another codebook"
+    return {
+        "effect": effect,
+        "difference": "none" if effect.difference is None else signed(effect.difference),
+        "split": effect.split if now.has_data(effect) else f"{effect.split} of other data",
+        "text": "" if effect.text == now.text else effect.text,
+        "deployed": deployed,
+        "executor": without_credentials(effect.models.get("executor", "")),
+        "at": effect.at.replace("T", " ").removesuffix("+00:00"),
+    }
 
 
 def _handed_over(header: Header) -> bool:

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from promptcodebook.report.history import kept_entry, refused_entry
-from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
-from promptcodebook.report.judged import UNJUDGED, Pair, pairs_of, result_of
-from promptcodebook.report.traces import part, pre, reward_text, rollout_parts, trace_body
+from promptcodebook.report.judged import UNJUDGED, pairs_of, result_of
+from promptcodebook.report.pages import address, render
+from promptcodebook.report.traces import parts_of, parts_of_trace, reward_text
 from promptcodebook.store.events import Started
 from promptcodebook.text import printable, shorten
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Gradients,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    variable_name,
-)
-from promptcodebook.units import number, plural
+from promptcodebook.types import Codebook, Evaluation, Gradients, Rewrite, Rollout, Step
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
-from promptcodebook.viewer.page import Screen, address, filter_box, link, missing
+from promptcodebook.viewer.page import Screen, missing
 
 TEST = "test"
 """The last part of an example's address where its rows of the verdict are shown."""
 _TITLE, _MOST = 120, 1000
-_COLUMNS = (
-    Column("example", numeric=False),
-    Column("input", numeric=False),
-    Column("rollouts"),
-    Column("mean reward"),
-    Column("latest"),
-    Column("at step"),
-    Column("failed"),
-)
-_TESTED = (
-    Column("example", numeric=False),
-    Column("input", numeric=False),
-    Column("first row"),
-    Column("result"),
-    Column("difference"),
-)
 
 
 @dataclass
@@ -61,17 +35,14 @@ def examples_screen(followed: FollowedRun) -> Screen:
     """Training examples with what they earned, and test examples under the first and last row."""
     look = followed.look()
     tallies = _tallies(look.steps)
-    shown = list(tallies.items())[:_MOST]
-    training = el("p.empty", "No step was finished, so there is nothing to show.")
-    if shown:
-        caption = f"{plural(len(shown), 'example')} of {len(tallies):,} that were trained on."
-        rows = [_cells(look, name, tally) for name, tally in shown]
-        training = look.context.figure(caption, table(_COLUMNS, rows))
-    body = [
-        filter_box("examples"),
-        el("section", el("h2", "Training"), training, attrs={"id": "training"}),
-        el("section", el("h2", "Test"), _tested(look, followed.tests()), attrs={"id": "test"}),
-    ]
+    body = render(
+        "viewer/templates/examples.html.jinja",
+        context=look.context,
+        key=look.key,
+        tallies=[(name, input_of(look, name), tally) for name, tally in tallies.items()][:_MOST],
+        count=len(tallies),
+        **_tested(look, followed.tests()),
+    )
     return screen_of(look, "Examples", body)
 
 
@@ -90,50 +61,27 @@ def _tallies(steps: Sequence[Step]) -> dict[str, _Tally]:
     return tallies
 
 
-def _cells(look: Look, name: str, tally: _Tally) -> tuple[Content, ...]:
-    rewards = tally.rewards
-    return (
-        link(name, "run", look.key, "example", name, look=".stop"),
-        input_of(look, name),
-        len(tally.steps),
-        number(sum(rewards) / len(rewards), 2) if rewards else MISSING,
-        number(tally.latest, 2, missing="failed"),
-        tally.steps[-1] + 1,
-        tally.failed,
-    )
-
-
 def input_of(look: Look, name: str) -> str:
     """The beginning of an example's input; '' where it is not at hand."""
     return shorten(" ".join(look.context.inputs.get(name, "").split()), _TITLE)
 
 
-def _tested(look: Look, rows: Sequence[Evaluation]) -> Html:
+def _tested(look: Look, rows: Sequence[Evaluation]) -> dict[str, Any]:
     if rows and look.context.state.conclusion is None:
-        return el("p.empty", UNJUDGED)
+        return {"empty": UNJUDGED}
     result = result_of(look.context.state, rows)
     if len(rows) < 2 or result is None:
-        return el("p.empty", "Nothing was compared on the test split yet.")
+        return {"empty": "Nothing was compared on the test split yet."}
     pairs = {pair.second.example_id: pair for pair in pairs_of(rows[0], result)}
-    shown = result.rollouts[:_MOST]
-    cells = [_test_cells(look, r, pairs.get(r.example_id)) for r in shown]
-    caption = (
-        f"{plural(len(cells), 'example')} of {len(result.rollouts):,}: the row {rows[0].name} and "
-        f"the result, {result.name}."
-    )
-    return look.context.figure(caption, table(_TESTED, cells))
-
-
-def _test_cells(look: Look, rollout: Rollout, pair: Pair | None) -> tuple[Content, ...]:
-    """Of one example; a failed rollout counts as the bottom of the range in the difference."""
-    name = rollout.example_id
-    return (
-        link(name, "run", look.key, "example", name, TEST, look=".stop"),
-        input_of(look, name),
-        MISSING if pair is None else number(pair.first.reward, 2, missing="failed"),
-        number(rollout.reward, 2, missing="failed"),
-        MISSING if pair is None else number(pair.difference, 2, signed=True),
-    )
+    return {
+        "empty": "",
+        "first_row": rows[0].name,
+        "result": result,
+        "tested": [
+            (r, input_of(look, r.example_id), pairs.get(r.example_id))
+            for r in result.rollouts[:_MOST]
+        ],
+    }
 
 
 def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
@@ -156,61 +104,61 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     known = next((look.context.inputs.get(n) for n in steps.values()), None)
     known = known or next((look.context.inputs.get(r.example_id) for _, r in tests), None)
     if at == TEST or not steps:
-        body = _judged(look, known, tests)
+        values = _judged(look, tests)
     else:
         index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
         if index not in steps:
+            first, *rest = [f"{step + 1:,}" for step in steps]
+            where = f"it was in step {first}" + (f" and {len(rest):,} more" if rest else "")
             hint = f"pco runs show {look.context.header.id}"
-            return missing(f"The example {name} was not in step {at}: {_whereabouts(steps)}.", hint)
-        body = _trained(followed, look, index, name, known)
+            return missing(f"The example {name} was not in step {at}: {where}.", hint)
+        values = _trained(followed, look, index, name, known)
+    places = [(f"step {step + 1}", str(step + 1)) for step in steps]
+    body = render(
+        "viewer/templates/example.html.jinja",
+        context=look.context,
+        key=look.key,
+        name=name,
+        known=known,
+        places=[*places, *([("test", TEST)] if tests else [])],
+        at=at or str(max(steps, default=-1) + 1),
+        **values,
+    )
     above = (("Examples", address("run", look.key, "examples")),)
-    places = _places(look, name, list(steps), at or str(max(steps, default=-1) + 1), bool(tests))
-    return screen_of(look, f"Example {name}", [places, body], above)
+    return screen_of(look, f"Example {name}", body, above)
 
 
-def _whereabouts(steps: Iterable[int]) -> str:
-    first, *rest = [f"{step + 1:,}" for step in steps]
-    more = f" and {len(rest):,} more" if rest else ""
-    return f"it was in step {first}{more}"
+def _judged(look: Look, rows: Sequence[tuple[Evaluation, Rollout]]) -> dict[str, Any]:
+    first, own = _codebook_before(look, 0), look.context.own_words
+    return {
+        "step": None,
+        "sides": [
+            (
+                f"{row.name}: {reward_text(rollout)}",
+                parts_of(rollout, look.context.instincts_of(row.name, rollout, first), own),
+            )
+            for row, rollout in rows
+        ],
+    }
 
 
-def _places(look: Look, name: str, steps: list[int], at: str, tested: bool) -> Html:
-    """Where else the example is."""
-    to = [(f"step {step + 1}", str(step + 1)) for step in steps]
-    to += [("test", TEST)] if tested else []
-    links = [
-        el(
-            "a.stop",
-            words,
-            attrs={
-                "href": address("run", look.key, "example", name, part),
-                **({"aria-current": "page"} if part == at else {}),
-            },
-        )
-        for words, part in to
-    ]
-    return el("nav.pages", links, attrs={"aria-label": "Rollouts of this example"})
-
-
-def _judged(look: Look, known: str | None, rows: Sequence[tuple[Evaluation, Rollout]]) -> Html:
-    if not rows:
-        return el("p.empty", "It was not judged on the test split.")
-    first = _codebook_before(look, 0)
-    sides: list[Content] = []
-    for row, rollout in rows:
-        texts = look.context.instincts_of(row.name, rollout, first)
-        parts = rollout_parts(rollout, texts, look.context.own_words)
-        heading = el("h2", f"{row.name}: {reward_text(rollout)}")
-        sides.append(el("section.side", heading, el("dl.trace", parts)))
-    asked = el("dl.trace", part("input", None if known is None else pre(known)))
-    return together(asked, sides)
-
-
-def _trained(followed: FollowedRun, look: Look, index: int, name: str, known: str | None) -> Html:
-    step = followed.step(index)
-    before = _codebook_before(look, index)
-    traces = [t for t in step.traces if printable(t.rollout.example_id) == name]
-    return together([_trace(look, step, trace, before, known) for trace in traces])
+def _trained(
+    followed: FollowedRun, look: Look, index: int, name: str, known: str | None
+) -> dict[str, Any]:
+    step, before = followed.step(index), _codebook_before(look, index)
+    traces: list[dict[str, Any]] = []
+    for trace in step.traces:
+        if printable(trace.rollout.example_id) == name:
+            indices = trace.rollout.route.indices if trace.rollout.route is not None else ()
+            texts = [(k, before[k].text) for k in indices if k < len(before)]
+            traces.append(
+                {
+                    "reward": reward_text(trace.rollout),
+                    "parts": parts_of_trace(trace, known, texts, look.context.own_words),
+                    "changes": [r for r in step.rewrites if _blames(trace.gradients, r)],
+                }
+            )
+    return {"step": index + 1, "traces": traces}
 
 
 def _codebook_before(look: Look, index: int) -> Codebook:
@@ -219,21 +167,6 @@ def _codebook_before(look: Look, index: int) -> Codebook:
         return look.steps[index - 1].parameters.codebook
     first = next((event for event in look.events if isinstance(event, Started)), None)
     return first.parameters.codebook if first is not None else Codebook(())
-
-
-def _trace(look: Look, step: Step, trace: Trace, before: Codebook, known: str | None) -> Html:
-    indices = trace.rollout.route.indices if trace.rollout.route is not None else ()
-    texts = [(k, before[k].text) for k in indices if k < len(before)]
-    badge = el("span.badge", "simulated") if look.context.simulated else None
-    heading = el("h2", badge, f"Step {step.index + 1}: {reward_text(trace.rollout)}")
-    caused = [r for r in step.rewrites if _blames(trace.gradients, r)]
-    return el(
-        "section",
-        heading,
-        trace_body(trace, known, texts, look.context.own_words),
-        el("h3", "What changed because of it"),
-        _changes(look, step.index, caused),
-    )
 
 
 def _blames(gradients: Gradients, rewrite: Rewrite) -> bool:
@@ -245,16 +178,3 @@ def _blames(gradients: Gradients, rewrite: Rewrite) -> bool:
         **gradients.codebook,
     }
     return bool(given.get(rewrite.variable)) and rewrite.origin in ("gradient", "safety")
-
-
-def _changes(look: Look, step: int, rewrites: Sequence[Rewrite]) -> Html:
-    if not rewrites:
-        return el("p.empty", "Nothing: it gave no gradient to a text that was rewritten.")
-    items: list[Content] = []
-    for rewrite in rewrites:
-        variable = rewrite.variable
-        to = link(variable_name(variable), "run", look.key, "codebook", variable, look=".stop")
-        shown = kept_entry(step, rewrite) if rewrite.kept else refused_entry(step, rewrite)
-        items.append(together(el("h4", to), el("ol.timeline", shown)))
-    note = "The gradients of a batch are gathered, so other examples may have asked for these too."
-    return together(el("p.note", note), items)

@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from markupsafe import Markup
+
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_inputs
 from promptcodebook.report.codebook import TheorySection
-from promptcodebook.report.context import Context, ReportSection, render_sections
+from promptcodebook.report.context import Context, Section, render_sections
 from promptcodebook.report.curves import CurvesSection
 from promptcodebook.report.history import CandidatesSection, candidates_of
-from promptcodebook.report.html import Content
 from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
 from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
 from promptcodebook.report.router import RouterSection, learns_routes
 from promptcodebook.report.summary import VerdictSection, facts
@@ -30,7 +32,7 @@ from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.viewer.page import ALL_SIMULATED, Screen, address
+from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
 _MOST_OPEN = 8
 """Runs kept open; who was looked at longest ago is closed."""
@@ -123,22 +125,15 @@ class FollowedRun:
         with self._lock:
             last = self._store.last_event()
             if self._tests[0] != last:
-                rows = tuple(map(self._evaluation, self._store.test_evaluations()))
-                self._tests = (last, rows)
+                rows = tuple(self._store.test_evaluations())
+                self._tests = (last, withhold(rows) if self.private else rows)
             return self._tests[1]
-
-    def _evaluation(self, evaluation: Evaluation) -> Evaluation:
-        shown = withhold(Compared(evaluation)) if self.private else Compared(evaluation)
-        assert isinstance(shown, Compared), "what is withheld is an event of the same kind"
-        return shown.evaluation
 
     def step(self, index: int) -> Step:
         """One step with the texts of its traces. Raises StoreError where there is none."""
         with self._lock:
             whole = replace(self._store.step_at(index), traces=self._store.traces(index))
-        shown = withhold(Stepped(whole)) if self.private else Stepped(whole)
-        assert isinstance(shown, Stepped), "what is withheld is an event of the same kind"
-        return shown.step
+        return withhold(whole) if self.private else whole
 
     def close(self) -> None:
         with self._lock:
@@ -247,7 +242,7 @@ def run_screen(followed: FollowedRun) -> Screen:
     """The run as it stands now."""
     look = followed.look()
     context = look.context
-    sections: list[ReportSection] = [VerdictSection(context), CurvesSection(context)]
+    sections: list[Section] = [VerdictSection(context), CurvesSection(context)]
     sections += [RouterSection(context)] if learns_routes(context) else []
     sections += [CandidatesSection(context)] if candidates_of(context) else []
     sections += [
@@ -259,8 +254,13 @@ def run_screen(followed: FollowedRun) -> Screen:
         TheorySection(context),
         SettingsSection(context),
     ]
-    body = [facts(context), render_sections(sections, with_tests(followed, look))]
-    return screen_of(look, look.context.header.name or look.context.header.id, body)
+    body = render(
+        "viewer/templates/run.html.jinja",
+        context=context,
+        facts=facts(context),
+        sections=render_sections(sections, with_tests(followed, look)),
+    )
+    return screen_of(look, context.header.name or context.header.id, body)
 
 
 def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
@@ -274,7 +274,7 @@ def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
 
 
 def screen_of(
-    look: Look, title: str, body: Content, above: tuple[tuple[str, str], ...] = ()
+    look: Look, title: str, body: Markup, above: tuple[tuple[str, str], ...] = ()
 ) -> Screen:
     """A screen of this run, which follows it while it is written; `above` are those between."""
     key, header = look.key, look.context.header

@@ -6,45 +6,23 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from promptcodebook.errors import StoreError
-from promptcodebook.report.html import MISSING, Column, Content, Html, el, table, together
-from promptcodebook.report.svg import Picture
+from promptcodebook.report.pages import render
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
-from promptcodebook.units import count_text, duration, money, number, plural
 from promptcodebook.viewer.following import key_of
-from promptcodebook.viewer.page import (
-    ALL_SIMULATED,
-    SOME_SIMULATED,
-    Screen,
-    address,
-    filter_box,
-    link,
-)
+from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
-_SPARK = (90, 20)
 _REST = 20
 """How many times as long as a look took is waited until the next."""
 _Files = tuple[list[list[int] | None], int | None]
-_COLUMNS = (
-    Column("compare", numeric=False),
-    Column("run", numeric=False),
-    Column("task", numeric=False),
-    Column("state", numeric=False),
-    Column("steps"),
-    Column("best validation"),
-    Column("validations", numeric=False),
-    Column("calls"),
-    Column("cost"),
-    Column("time"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +73,22 @@ class Runs:
             page = min(max(1, page), pages)
             shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
             lines = [self._line(run) for run in shown]
-            damaged = _damaged(self._unreadable)
-        body = (
-            self._table(shown, lines)
-            if shown
-            else together(
-                el("p.empty", f"There is no run in {self._runs_dir} yet."),
-                el("p.note", "Next: ", el("code", "pco train")),
-            )
+            unreadable = list(self._unreadable.items())
+        marks = [line.simulated for line in lines]
+        body = render(
+            "viewer/templates/runs.html.jinja",
+            folder=self._runs_dir,
+            rows=[
+                (key_of(self._runs_dir, run.path), run, line, _spark(line.scores))
+                for run, line in zip(shown, lines, strict=True)
+            ],
+            unreadable=[(folder.name, str(e), e.hint) for folder, e in unreadable],
+            page=page,
+            pages=pages,
+            count=len(runs),
         )
-        return Screen(
-            "Runs",
-            [body, damaged, _pages(page, pages, len(runs))],
-            live=address("live", "runs"),
-            mark=mark,
-            simulated=_said([line.simulated for line in lines]),
-        )
+        said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
+        return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
 
     def _summaries(self) -> tuple[str, list[RunSummary]]:
         """The mark and all runs, the latest first, as they were when it was taken or later."""
@@ -130,67 +108,12 @@ class Runs:
             known = self._lines[run.path] = (files, _read_line(run.path))
         return known[1]
 
-    def _table(self, runs: Sequence[RunSummary], lines: Sequence[_Line]) -> Html:
-        rows = [self._cells(run, line) for run, line in zip(runs, lines, strict=True)]
-        pick = el(
-            "p.pick",
-            el("button", "Compare the two picked", attrs={"type": "submit"}),
-            el("span.note", " Pick two runs of the same test split."),
-        )
-        return together(
-            filter_box("runs"),
-            el(
-                "form.runs",
-                table(_COLUMNS, rows),
-                pick,
-                attrs={"action": "/compare", "method": "get"},
-            ),
-        )
-
-    def _cells(self, run: RunSummary, line: _Line) -> tuple[Content, ...]:
-        key = key_of(self._runs_dir, run.path)
-        pick = {"type": "checkbox", "name": "run", "value": key, "aria-label": f"Pick {key}"}
-        best = number(run.best, missing=MISSING)
-        return (
-            el("input", attrs=pick),
-            together(
-                link(run.name or run.id, "run", key, look=".stop"),
-                el("span.aside", run.id) if run.name else None,
-                el("span.badge", "simulated") if line.simulated else None,
-            ),
-            run.task or "own data",
-            "running" if run.running else run.ended or "stopped",
-            f"{run.step + 1:,}",
-            together(best, el("span.aside", f"n = {line.n}")) if line.n else best,
-            _spark(line.scores),
-            count_text(run.usage.calls),
-            money(run.usage.cost),
-            duration(run.elapsed_s),
-        )
-
 
 def _files(folder: Path) -> _Files:
     """What a run's line is read from: its files, and of one whose log of writes is there, as of a
     run that was killed, who writes it."""
     marks = file_marks(folder)
     return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
-
-
-def _damaged(unreadable: Mapping[Path, StoreError]) -> Html | None:
-    if not unreadable:
-        return None
-    folder, error = next(iter(unreadable.items()))
-    more = f" (the first is {folder.name})" if len(unreadable) > 1 else f": {folder.name}"
-    return together(
-        el("p.note", f"{plural(len(unreadable), 'run')} cannot be read{more}: {error}"),
-        el("p.note", "Next: ", el("code", error.hint or f"pco runs show {folder.name}")),
-    )
-
-
-def _said(simulated: Sequence[bool]) -> str:
-    if not any(simulated):
-        return ""
-    return ALL_SIMULATED if all(simulated) else SOME_SIMULATED
 
 
 def _read_line(path: Path) -> _Line:
@@ -208,29 +131,12 @@ def _read_line(path: Path) -> _Line:
         store.close()
 
 
-def _spark(scores: Sequence[float]) -> Content:
-    """The scores as a small line without axes."""
+def _spark(scores: Sequence[float]) -> str:
+    """The scores as a line of 90 by 20 pixels without axes; '' of too few."""
     if len(scores) < 2:
-        return MISSING
-    width, height = _SPARK
+        return ""
     low, high = min(scores), max(scores)
-    across, up = (width - 4) / (len(scores) - 1), (height - 4) / ((high - low) or 1.0)
-    points = [
-        f"{2 + i * across:.1f} {height - 2 - (s - low) * up:.1f}" for i, s in enumerate(scores)
-    ]
-    line = el("path.main", attrs={"d": "M" + "L".join(points)})
-    words = f"{len(scores)} scores from {number(scores[0])} to {number(scores[-1])}"
-    picture = Picture("Validation reward", words, _SPARK, line, fixed=True)
-    return el("span.spark", picture.html())
-
-
-def _pages(page: int, pages: int, runs: int) -> Html | None:
-    if pages == 1:
-        return None
-    to = [_page_link(n, page) for n in range(1, pages + 1)]
-    return el("nav.pages", f"{runs:,} runs, page ", to, attrs={"aria-label": "Pages"})
-
-
-def _page_link(n: int, page: int) -> Html:
-    current = {"aria-current": "page"} if n == page else {}
-    return el("a", str(n), attrs={"href": address(page=str(n)), **current})
+    across, up = 86 / (len(scores) - 1), 16 / ((high - low) or 1.0)
+    return "M" + "L".join(
+        f"{2 + i * across:.1f} {18 - (score - low) * up:.1f}" for i, score in enumerate(scores)
+    )

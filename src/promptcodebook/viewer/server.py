@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from promptcodebook.errors import PcoError, import_part
-from promptcodebook.report.html import read_script, read_style
+from promptcodebook.report.pages import read_asset, read_style
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.compare import compare_screen
 from promptcodebook.viewer.effect import measured_mark
 from promptcodebook.viewer.example import example_screen, examples_screen
 from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
-from promptcodebook.viewer.page import LIVE, Screen, missing, render
+from promptcodebook.viewer.page import LIVE, Screen, missing, page_of
 from promptcodebook.viewer.registry import Versions
 from promptcodebook.viewer.runs import Runs
 
@@ -52,7 +52,12 @@ _HEADERS = {
 }
 _OF_A_FIGURE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 """A drawing that is opened by itself has its own style, and nothing else."""
-_FILES = {"view.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_FILES = {
+    "style.css": "text/css",
+    "chart.js": "text/javascript",
+    "view.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
 _CHECK = "pco doctor"
 _log = logging.getLogger(__name__)
@@ -159,7 +164,7 @@ class Site:
 
         async def answer(request: web.Request) -> web.StreamResponse:
             screen = await asyncio.to_thread(_made, make, request)
-            body = render(screen, urlsplit(str(request.rel_url)).path)
+            body = page_of(screen, urlsplit(str(request.rel_url)).path)
             return web.Response(
                 body=body, status=screen.status, content_type="text/html", charset="utf-8"
             )
@@ -244,16 +249,13 @@ _RUN_SCREENS: Mapping[str, _OfRun] = {
 
 
 async def _static(request: web.Request) -> web.StreamResponse:
-    name = request.match_info["name"]
-    folder = files("promptcodebook.viewer")
-    if name == "style.css":
-        text = read_style() + folder.joinpath("view.css").read_text("utf-8")
-        return web.Response(text=text, content_type="text/css", charset="utf-8")
-    if name == "chart.js":
-        return web.Response(text=read_script(), content_type="text/javascript", charset="utf-8")
+    name, folder = request.match_info["name"], files("promptcodebook.viewer")
     if name not in _FILES:
         raise web.HTTPNotFound
-    text = folder.joinpath(name).read_text("utf-8")
+    if name == "style.css":
+        text = read_style() + folder.joinpath("view.css").read_text("utf-8")
+    else:
+        text = read_asset(name) if name == "chart.js" else folder.joinpath(name).read_text("utf-8")
     return web.Response(text=text, content_type=_FILES[name], charset="utf-8")
 
 

@@ -6,6 +6,8 @@ const main = () => document.getElementById("main");
 const stops = () => [...document.querySelectorAll("#main .stop, #main summary")].filter(
   (each) => each.offsetParent !== null);
 
+const charts = () => [...document.querySelectorAll("#main .plot, #main .values button")];
+
 function move(by) {
   const all = stops();
   if (!all.length) return;
@@ -91,7 +93,8 @@ function standing() {
   const box = document.getElementById("filter");
   const focused = document.activeElement;
   const typing = focused === box && box !== null;
-  return { open, picked, typing, focused, sought: box ? box.value : "", at: stops().indexOf(focused) };
+  const at = stops().indexOf(focused), chart = charts().indexOf(focused);
+  return { open, picked, typing, sought: box ? box.value : "", at, chart };
 }
 
 function restore(before) {
@@ -107,8 +110,7 @@ function restore(before) {
     if (before.typing) box.focus();
   }
   curves.draw();
-  const chart = before.focused?.closest(".chart") ? before.focused : null;
-  if (chart) chart.focus({ preventScroll: true });
+  if (before.chart >= 0) charts()[before.chart]?.focus({ preventScroll: true });
   else if (!before.typing && before.at >= 0) stops()[before.at]?.focus({ preventScroll: true });
 }
 

@@ -57,19 +57,11 @@ async def test_our_own_examples_are_there_without_any_data() -> None:
     assert task.reward_range == (0.0, 1.0)
 
 
-def test_using_our_own_examples_writes_nothing_beside_them() -> None:
-    load_hotpotqa()
-    shipped = Path(load_hotpotqa.__code__.co_filename).parent / "examples"
-    assert {path.name for path in shipped.iterdir()} == {
-        "corpus.jsonl",
-        "train.jsonl",
-        "val.jsonl",
-        "test.jsonl",
-    }
-
-
 async def test_the_program_runs_on_our_own_pages() -> None:
     task = load_hotpotqa()
+    shipped = Path(load_hotpotqa.__code__.co_filename).parent / "examples"
+    names = {path.name for path in shipped.iterdir()}
+    assert names == {f"{name}.jsonl" for name in ("corpus", "train", "val", "test")}, "no index"
     lm = ScriptedLM().enqueue(
         "reasoning: r\nsummary: the engine is Dorothea, by Kestle and Sons",
         "reasoning: r\nquery: Kestle and Sons works",

@@ -1,8 +1,10 @@
 """The shipped messages are sound, and the reward is the share of house rules kept."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -130,11 +132,6 @@ def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> No
         assert right_rules(example) == tuple(said[topic][0] for topic in topics_of(example))
 
 
-def test_each_topic_has_a_rule_of_its_own_kind() -> None:
-    assert sorted(RULES.values()) == sorted(KINDS)
-    assert len(RULES) == len(set(RULES.values())) == 14
-
-
 def test_every_message_can_be_answered_as_its_rules_ask(dataset: Dataset) -> None:
     for topics in {topics_of(example) for example in everything(dataset)}:
         example = Example("x", "message", fields={"topics": list(topics)})
@@ -216,89 +213,29 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
 
 PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
 
-KEPT: dict[str, tuple[str, ...]] = {
-    "spanish": (
-        "Lo sentimos mucho, su factura está en el correo y la puede ver hoy.",
-        "¿Puede estar en la casa?\n¿Puede estar en la mesa?",
-    ),
-    "french": (
-        "Nous sommes ouverts le samedi et vous pouvez venir avec votre chien.",
-        "Je ne sais pas si c'est une bonne idée.",
-    ),
-    "japanese": ("まず、板を立ててください。", "ネジをしめる (4 mm)"),
-    "chinese": ("您的订单已经取消。", "好的，我们会取消 order 17。"),
-    "html": ("<html>\n<body>Gone.</body>", "Here: <p class='x'>You are off the list.</p>"),
-    "russian": ("Ваш адрес удалён.", "Мы больше не пишем вам (newsletter)."),
-    "story": ("Once upon a time there was a lamp.", "It begins: ONCE UPON A TIME, a sofa."),
-    "letter": ("Dear customer,\nyour money is on its way.", '"Dear Sir or Madam, it is there."'),
-    "dialogue": ("Customer: Where is it?\nClerk: Here.", "**Clerk:** Yes?\n**Customer:** Hi."),
-    "recipe": ("Ingredients:\n- a box\n- tape", "For this you need ingredients.\n1. One box"),
-    "emoji": ("Oh no 🙈", "☀ and a new bowl"),
-    "python": (
-        "import os",
-        "```python\nx = 1\n```",
-        "Here:\n    print('hello')",
-        "def log_in(self):",
-    ),
-    "json": ('{"street": "x", "town": "y"}', 'Here it is:\n```json\n{\n "a": 1,\n "b": {'),
-    "one_sentence": ("It is five years.", "We will send you a new lid, dear friend"),
-}
-
-BROKEN: dict[str, tuple[str, ...]] = {
-    "spanish": (PLAIN, "La", "O senhor não está em casa, como você foi ao mercado com uma amiga."),
-    "french": (PLAIN, 'The French word "bonjour" is what you say.', "El perro no es de la casa."),
-    "japanese": (
-        PLAIN,
-        "您的订单已经取消。",
-        "The word ネジ means screw, and you need four of them.",
-    ),
-    "chinese": (PLAIN, "まず、板を立ててください。", "The sign 好 means good in that language."),
-    "html": (PLAIN, "an HTML page", "<3 you <person>", "a < p and p > b", "<b>No</b>"),
-    "russian": (PLAIN, "The word да means yes in that language.", "12 34"),
-    "story": (PLAIN, "Once there was a lamp."),
-    "letter": (PLAIN, "My dear customer, hello", "Dearly beloved", "Dear"),
-    "dialogue": (PLAIN, "Customer: Where is it?", "The customer: he is here. The clerk: too."),
-    "recipe": (PLAIN, "Ingredients: love", "- a box\n- tape", "- a box\nare the ingredients"),
-    "emoji": (PLAIN, ":-)", "5 € ™"),
-    "python": (PLAIN, "We import lamps.", "```\nx = 1\n```", "please print (this)"),
-    "json": (PLAIN, '{"street": "x"}', "{street: x, town: y}", '"a": 1, "b": 2'),
-    "one_sentence": (
-        PLAIN,
-        "No problem.",
-        "word " * 26,
-        "It is\nfive years",
-        "One. Two, three, four.",
-    ),
-}
+REPLIES = json.loads(Path(__file__).with_name("replies.json").read_text("utf-8"))
+KEPT: dict[str, list[str]] = REPLIES["kept"]
+BROKEN: dict[str, list[str]] = REPLIES["broken"]
+BOTH = [(k, t, kept) for d, kept in ((KEPT, True), (BROKEN, False)) for k in d for t in d[k]]
 
 
-@pytest.mark.parametrize(("kind", "text"), [(k, t) for k, ts in KEPT.items() for t in ts])
-def test_kept(kind: str, text: str) -> None:
+@pytest.mark.parametrize(("kind", "text", "kept"), BOTH)
+def test_each_rule_is_kept_or_broken(kind: str, text: str, kept: bool) -> None:
     result = check(kind, text)
-    assert result.satisfied, result.explanation
-    assert result.explanation.startswith("The reply had to ")
-
-
-@pytest.mark.parametrize(("kind", "text"), [(k, t) for k, ts in BROKEN.items() for t in ts])
-def test_broken(kind: str, text: str) -> None:
-    result = check(kind, text)
-    assert not result.satisfied, result.explanation
-    assert result.explanation.startswith("The reply must ")
+    assert result.satisfied == kept, result.explanation
+    assert result.explanation.startswith("The reply had to " if kept else "The reply must ")
     assert "; it " in result.explanation
 
 
 def test_every_kind_has_examples_of_both() -> None:
     assert set(KEPT) == set(BROKEN) == set(KINDS)
+    assert sorted(RULES.values()) == sorted(KINDS) and len(set(KINDS)) == len(RULES) == 14
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_worthless_reply_keeps_no_rule(kind: str) -> None:
+def test_a_worthless_reply_keeps_no_rule_and_no_rule_is_kept_by_another(kind: str) -> None:
     for text in ("", " \n\t", "\n".join([KEPT[kind][0].splitlines()[0]] * 4)):
         assert not check(kind, text).satisfied
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_rule_is_kept_by_an_example_of_another(kind: str) -> None:
     others = [other for other in KINDS if other != kind and check(other, KEPT[kind][0]).satisfied]
     assert set(others) <= {"one_sentence"}
 
@@ -360,24 +297,8 @@ def test_guess_language(text: str, language: str) -> None:
 # A reply that keeps given house rules at once, as a clever model would write it.
 
 
-LANGUAGES = {
-    "russian": "Мы удалили ваш адрес из списка и больше не будем писать вам никаких писем",
-    "spanish": "No se preocupe, la factura es para usted y la enviamos hoy por correo a la "
-    "dirección que nos ha dado para los documentos de su casa",
-    "french": "Nous sommes dans la rue du port et vous pouvez nous voir avec votre chien",
-    "japanese": "まず大きな板を立てて、それからねじを四つゆっくりと締めてそのあと扉を付けます",
-    "chinese": "您的订单已经取消，我们会在三天内把钱退还给您，请不要担心，欢迎您随时再来看看",
-}
-PARTS = {
-    "html": "<p>Gone.</p>",
-    "story": "Once upon a time",
-    "letter": "Dear customer,",
-    "dialogue": "Customer: Where?\nClerk: Here.",
-    "recipe": "Ingredients:\n- one box",
-    "emoji": "🙂",
-    "python": "import this",
-    "json": '{"street": "new", "town": "old"}',
-}
+LANGUAGES: dict[str, str] = REPLIES["languages"]
+PARTS: dict[str, str] = REPLIES["parts"]
 
 
 def witness(kinds: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ from promptcodebook.tasks.ifbench.score import (
 )
 from tests.tasks.shared import vectors
 
+HERE = Path(__file__).parent
+
 
 @pytest.mark.parametrize(("name", "least"), [("ifbench", 2000), ("ifeval", 1000)])
 def test_agrees_with_the_public_scorer(name: str, least: int, language: Language) -> None:
@@ -43,16 +46,10 @@ def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> 
     wrong = list[str]()
     rows = vectors("ifbench_examples")
     for row in rows:
-        found = grade(
-            row["prompt"],
-            row["instruction_id_list"],
-            row["kwargs"],
-            row["response"],
-            language=language,
-        )
-        public = [row[key] for key in ("strict", "loose", "strict_all", "loose_all", "loose_share")]
-        ours = [found.strict, found.loose, found.strict_all, found.loose_all, found.loose_share]
-        if ours != public:
+        asked = (row["prompt"], row["instruction_id_list"], row["kwargs"], row["response"])
+        found = grade(*asked, language=language)
+        keys = ("strict", "loose", "strict_all", "loose_all", "loose_share")
+        if any(getattr(found, key) != row[key] for key in keys):
             wrong.append(row["id"])
     assert len(rows) > 100
     assert wrong == []
@@ -63,98 +60,29 @@ def test_knows_every_constraint() -> None:
     assert not set(IFBENCH) & set(IFEVAL)
 
 
-@pytest.mark.parametrize(
-    ("instruction_id", "kwargs", "response", "expected"),
-    [
-        ("count:word_count_range", {"min_words": 2.0, "max_words": 3.0}, "don't go", True),
-        ("count:word_count_range", {"min_words": 4, "max_words": 5}, "don't go", False),
-        ("count:unique_word_count", {"N": 3}, "Red red - blue", True),
-        ("count:conjunctions", {"small_n": 2}, "you and me And, us", True),
-        ("count:person_names", {"N": 1}, "Leopold and Avast", False),
-        ("count:numbers", {"N": 1}, "It costs 1,000.50", True),
-        ("count:punctuation", {}, "a, b; c: d. e! f? g?!", True),
-        ("count:punctuation", {}, "a, b; c: d. e?!", False),
-        ("count:words_japanese", {"N": 2}, "one 水 three 4 five", True),
-        ("count:words_japanese", {"N": 2}, "one two", False),
-        ("ratio:overlap", {"reference_text": "abcd", "percentage": 100}, "abcd", True),
-        ("ratio:overlap", {"reference_text": "abcd", "percentage": 100}, "ab", False),
-        ("words:alphabet", {}, "Young zebras amble", True),
-        ("words:alphabet", {}, "Young zebras bolt", False),
-        ("words:prime_lengths", {}, "To see three, now!", True),
-        ("words:repeats", {"small_n": 1}, "Salt and salt", False),
-        ("words:no_consecutive", {}, "Salt and sea", True),
-        ("words:paragraph_last_first", {}, "Salt is salt.\n\nTea", True),
-        ("format:parentheses", {}, "([{([x])", True),
-        ("format:parentheses", {}, "([{(x])", False),
-        ("format:quotes", {}, '"a \'b "c" b\' a"', True),
-        ("format:options", {"options": "a), b), c)"}, "b)", True),
-        ("format:options", {"options": "a), b), c)"}, "b) ", False),
-        ("format:options", {"options": "yes/no"}, " Yes! ", True),
-        ("format:line_indent", {}, "a\n b\n  c", True),
-        ("format:line_indent", {}, "a\n\n\n b", False),
-        ("format:thesis", {}, "<em>Salt</em> keeps fish.", True),
-        ("format:thesis", {}, "<i>Salt</i>", False),
-        ("format:no_whitespace", {}, "salt\n", False),
-        ("repeat:repeat_change", {"prompt_to_repeat": "Tell me"}, "Ask  me", True),
-        ("repeat:repeat_change", {"prompt_to_repeat": "Tell me"}, "Tell me", False),
-        (
-            "repeat:repeat_span",
-            {"prompt_to_repeat": "Tell me", "n_start": 0.0, "n_end": 3},
-            "tell",
-            True,
-        ),
-        ("custom:multiples", {}, "14,21, 28 35 42 and 49", True),
-        ("custom:date_format_list", {}, "1800-00-99, 1800-02-29", True),
-        ("custom:date_format_list", {}, "1800-13-01", False),
-        ("custom:csv_city", {}, "ID,Country\rX", False),
-        ("keywords:existence", {"keywords": ["U.S."]}, "u5s3", True),
-        ("keywords:existence", {"keywords": ["(salt"]}, "some (salt", True),
-        ("keywords:forbidden_words", {"forbidden_words": ["salt"]}, "salty", True),
-        ("keywords:letter_frequency", None, "", False),
-        ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a\n***\nb", True),
-        ("length_constraints:number_paragraphs", {"num_paragraphs": 2}, "a *** *** b", False),
-        ("detectable_content:postscript", {"postscript_marker": "P.S."}, "p.p. s. Yes", True),
-        ("detectable_content:number_placeholders", {"num_placeholders": 2}, "[a [b] [c]", True),
-        ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* a\n\n  - b\n** c", True),
-        ("detectable_format:number_bullet_lists", {"num_bullets": 1}, "*\n* b", True),
-        ("detectable_format:json_format", {}, '```json\n{"a": NaN}\n```', True),
-        ("detectable_format:title", {}, "<<<>>>", False),
-        ("detectable_format:title", {}, "so <<Salt>> it is", True),
-        ("combination:two_responses", {}, "a******b", True),
-        ("combination:two_responses", {}, "a******a", False),
-        ("startend:quotation", {}, '"', False),
-        ("punctuation:no_comma", {}, "no commas", True),
-    ],
-)
-def test_own_examples(
-    instruction_id: str, kwargs: dict[str, object] | None, response: str, expected: bool
-) -> None:
+@pytest.mark.parametrize("case", (HERE / "own.jsonl").read_text("utf-8").splitlines())
+def test_own_examples(case: str) -> None:
     # None of these needs NLTK's data, so they hold on a machine without them.
-    kwargs = fitting(instruction_id) if kwargs is None else kwargs
-    empty = Language(Path("no-such-folder"))
-    assert check(instruction_id, kwargs, "", response, language=empty) is expected
+    own, empty = json.loads(case), Language(Path("no-such-folder"))
+    kwargs = fitting(own["instruction_id"]) if own["kwargs"] is None else own["kwargs"]
+    verdict = check(own["instruction_id"], kwargs, "", own["response"], language=empty)
+    assert verdict is own["expected"]
 
 
 @pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
-def test_a_blank_response_follows_nothing(instruction_id: str) -> None:
-    assert not check(instruction_id, fitting(instruction_id), "", " \n")
-    assert not check(instruction_id, fitting(instruction_id), "", "")
-
-
-@pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
-def test_describe_names_every_argument_that_is_short(instruction_id: str) -> None:
+def test_a_blank_response_follows_nothing_and_arguments_are_named(
+    instruction_id: str,
+) -> None:
     kwargs = fitting(instruction_id)
     said = describe(instruction_id, {**kwargs, "unused": None})
+    assert not any(check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
     assert said.endswith((".", "P.S.")) and "{" not in said
+    whole = {"min_words": 5.0, "max_words": 7.0}
+    assert "at least 5 and at most 7 words" in describe("count:word_count_range", whole)
     hidden = ("prompt_to_repeat", "reference_text")
     for name, value in kwargs.items():
         if name not in hidden and not isinstance(value, list):
             assert str(value) in said
-
-
-def test_whole_floats_read_as_integers() -> None:
-    said = describe("count:word_count_range", {"min_words": 5.0, "max_words": 7.0})
-    assert "at least 5 and at most 7 words" in said
 
 
 def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
@@ -169,6 +97,8 @@ def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     assert (found.strict_all, found.loose_all) == (False, False)
     assert found.strict_share == 1 / 3
     assert found.loose_share == 2 / 3
+    none = grade("", ["punctuation:no_comma"], [{}], None)
+    assert (none.strict, none.loose) == ([False], [False])
 
 
 @pytest.mark.parametrize(
@@ -189,11 +119,6 @@ def test_lines_that_end_in_crlf_are_read_like_any_other(
     plain = response.replace("\r\n", "\n")
     same = grade("", ["words:paragraph_last_first"], [None], plain)
     assert (same.strict_all, same.loose_all) == (strict, loose)
-
-
-def test_no_response_follows_nothing() -> None:
-    found = grade("", ["punctuation:no_comma"], [{}], None)
-    assert (found.strict, found.loose) == ([False], [False])
 
 
 def test_an_unknown_id_names_the_nearest() -> None:
@@ -219,13 +144,10 @@ def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
     assert caught.value.hint
 
 
-def test_a_relation_that_is_none() -> None:
+def test_a_relation_that_is_none_and_lists_of_different_length() -> None:
     kwargs = {**fitting("keywords:frequency"), "relation": "exactly"}
     with pytest.raises(DataError, match="'less than' or 'at least'"):
         check("keywords:frequency", kwargs, "", "salt")
-
-
-def test_lists_of_different_length() -> None:
     with pytest.raises(DataError, match="2 instruction ids but 1 kwargs"):
         grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
 
@@ -293,17 +215,14 @@ def test_prompt_level_instruction_level_and_mean_share() -> None:
         ]
     )
     assert made.n == 3
+    with pytest.raises(DataError, match="no graded responses"):
+        accuracy([])
     assert made.strict.prompt == pytest.approx(1 / 3)  # the first alone
     assert made.strict.instruction == pytest.approx(2 / 6)  # pooled
     assert made.strict.share == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert made.loose.prompt == pytest.approx(2 / 3)
     assert made.loose.instruction == pytest.approx(4 / 6)
     assert made.loose.share == pytest.approx((1 + 1 + 1 / 3) / 3)
-
-
-def test_nothing_graded_is_no_figure() -> None:
-    with pytest.raises(DataError, match="no graded responses"):
-        accuracy([])
 
 
 # No response makes a check raise, and none makes it take long.
@@ -380,53 +299,7 @@ def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str)
     assert time.monotonic() - begun < 5
 
 
-# Arguments that fit each constraint.
-
-
-KWARGS: dict[str, object] = {
-    "N": 2,
-    "capital_frequency": 1,
-    "capital_relation": "at least",
-    "end_phrase": "The end.",
-    "first_word": "salt",
-    "forbidden_words": ["salt"],
-    "frequency": 2,
-    "keyword": "salt",
-    "keyword1": "salt",
-    "keyword2": "sugar",
-    "keyword3": "tea",
-    "keyword4": "jam",
-    "keyword5": "oil",
-    "keywords": ["salt", "tea"],
-    "language": "de",
-    "let_frequency": 3,
-    "let_relation": "less than",
-    "letter": "q",
-    "m": 2,
-    "max_words": 9,
-    "min_words": 2,
-    "n": 1,
-    "n_end": 7,
-    "n_start": 0,
-    "nth_paragraph": 1,
-    "num_bullets": 2,
-    "num_highlights": 2,
-    "num_paragraphs": 2,
-    "num_placeholders": 2,
-    "num_sections": 2,
-    "num_sentences": 3,
-    "num_words": 5,
-    "options": "red/green",
-    "percentage": 50,
-    "postscript_marker": "P.S.",
-    "prompt_to_repeat": "Tell me of salt.",
-    "reference_text": "Salt keeps fish.",
-    "relation": "at least",
-    "section_spliter": "Part",
-    "sep": "...",
-    "small_n": 2,
-    "word": "salt",
-}
+KWARGS: dict[str, object] = json.loads((HERE / "fitting.json").read_text("utf-8"))
 """A value for every argument that any constraint takes."""
 
 

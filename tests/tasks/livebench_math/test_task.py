@@ -143,24 +143,14 @@ def worker() -> Iterator[Worker]:
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("subtask", "kind"),
-    [
-        ("amc_12a_2023", "choice"),
-        ("updated_amc_12a_2023", "choice"),
-        ("smc", "choice"),
-        ("aime_i_2024", "aime"),
-        ("usamo", "rearrangement"),
-        ("imo", "rearrangement"),
-        ("amps_hard", "amps"),
-        ("AMPS_Hard_gcd", "amps"),
-    ],
-)
-def test_the_parts_of_a_subtask_choose_its_scorer(subtask: str, kind: str) -> None:
-    assert kind_of(subtask) == kind
-
-
-def test_an_unknown_subtask_is_named() -> None:
+def test_the_parts_of_a_subtask_choose_its_scorer() -> None:
+    subtasks = {
+        "choice": ("amc_12a_2023", "updated_amc_12a_2023", "smc"),
+        "aime": ("aime_i_2024",),
+        "rearrangement": ("usamo", "imo"),
+        "amps": ("amps_hard", "AMPS_Hard_gcd"),
+    }
+    assert all(kind_of(subtask) == kind for kind, of in subtasks.items() for subtask in of)
     with pytest.raises(DataError, match="unknown subtask 'poetry'"):
         score("", "A", "poetry", "A")
 
@@ -191,12 +181,23 @@ def test_the_cascade_of_multiple_choice(answer: str, path: str) -> None:
 def test_options_are_read_from_the_question() -> None:
     assert [option_value(QUESTION, x) for x in "ABCDE"] == ["6", "8", "10", "12", "14"]
     assert option_value("no options", "A") == "FAILURE"
+    assert without_thoughts("a<think>b</think>c<think>d") == "ac<think>d"
 
 
-def test_aime_wants_its_digits_near_the_end() -> None:
-    assert score("", "057", "aime_i_2024", "so 057") == 1.0
-    assert score("", "057", "aime_i_2024", "so 57") == 0.0
-    assert score("", "057", "aime_i_2024", "057" + " " * 48) == 0.0
+@pytest.mark.parametrize(
+    ("gold", "subtask", "answer", "value"),
+    [
+        ("057", "aime_i_2024", "so 057", 1.0),
+        ("057", "aime_i_2024", "so 57", 0.0),
+        ("057", "aime_i_2024", "057" + " " * 48, 0.0),  # not near the end
+        ("1,2,3,4", "imo", "Answer: 1,2,4,3", 0.5),  # by edit distance
+        ("1,2,3,4", "usamo", "Answer: 1,2,3", 0.75),
+        ("1,2,3,4", "usamo", "I give up", 0.0),
+        ("B", "smc", "<think>BBBBB</think> CCCCC", 0.0),  # thoughts are no part of an answer
+    ],
+)
+def test_scores(gold: str, subtask: str, answer: str, value: float) -> None:
+    assert score(QUESTION, gold, subtask, answer) == value
 
 
 @pytest.mark.parametrize(
@@ -213,12 +214,6 @@ def test_aime_wants_its_digits_near_the_end() -> None:
 )
 def test_the_order_of_formulas_is_read(answer: str, ids: list[int | None], path: str) -> None:
     assert read_ids(answer) == (ids, path)
-
-
-def test_partial_credit_by_edit_distance() -> None:
-    assert score("", "1,2,3,4", "imo", "Answer: 1,2,4,3") == 0.5
-    assert score("", "1,2,3,4", "usamo", "Answer: 1,2,3") == 0.75
-    assert score("", "1,2,3,4", "usamo", "I give up") == 0.0
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.integers(0, 9), max_size=8))
@@ -271,11 +266,6 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so(worker: Worker) -> 
     assert found.score == 0.0
     assert found.timed_out and found.path == "box, time limit"
     assert time.monotonic() - start < 10 * crowding()
-
-
-def test_thoughts_are_no_part_of_an_answer() -> None:
-    assert without_thoughts("a<think>b</think>c<think>d") == "ac<think>d"
-    assert score(QUESTION, "B", "smc", "<think>BBBBB</think> CCCCC") == 0.0
 
 
 @pytest.mark.parametrize("subtask", ["amc_12a", "aime_i", "imo", "amps_hard"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,25 +44,16 @@ from promptcodebook.types import Example, Output, Prompt, Rollout, Score
 from tests.tasks.shared import vectors
 
 
-@pytest.mark.parametrize(
-    ("new_vs_target", "target_vs_new", "quality"),
-    [(True, True, 1.0), (True, False, 1.0), (False, False, 1.0), (False, True, 0.0)],
-)
-def test_quality_is_lost_only_when_both_orders_favour_the_target(
-    new_vs_target: bool, target_vs_new: bool, quality: float
-) -> None:
-    assert combine(new_vs_target, target_vs_new, 0, 1).quality == quality
-
-
 def test_score_and_overall() -> None:
     assert combine(True, False, 1, 4) == PupaScore(1.0, 0.25, 0.75, 0.875)
     assert combine(False, True, 4, 4) == PupaScore(0.0, 1.0, -1.0, 0.0)
     assert combine(True, True, 1, 2, weight=0.5).score == 0.75
-
-
-@pytest.mark.parametrize(("count", "units", "expected"), [(6, 4, 1.0), (-2, 4, 0.0), (3, 0, 0.0)])
-def test_a_count_that_cannot_be_is_clamped(count: int, units: int, expected: float) -> None:
-    assert combine(True, True, count, units).leakage == expected
+    # Quality is lost only where both orders favour the target.
+    orders = [(True, True), (True, False), (False, False), (False, True)]
+    assert [combine(*order, 0, 1).quality for order in orders] == [1.0, 1.0, 1.0, 0.0]
+    # A count that cannot be is clamped.
+    impossible = [(6, 4), (-2, 4), (3, 0)]
+    assert [combine(True, True, *each).leakage for each in impossible] == [1.0, 0.0, 0.0]
 
 
 @given(st.booleans(), st.booleans(), st.integers(-9, 99), st.integers(0, 9))
@@ -191,8 +183,7 @@ async def test_what_the_judge_says_is_what_counts(
 
 
 async def test_the_weight_of_a_leak() -> None:
-    lm = ScriptedLM().enqueue(verdict(True), verdict(True), count(2))
-    score = await judged(lm, weight=0.5)
+    score = await judged(ScriptedLM().enqueue(verdict(True), verdict(True), count(2)), weight=0.5)
     assert score.value == 0.75 and "0.5 x leakage 0.50" in score.feedback
 
 
@@ -314,7 +305,7 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     lm = ScriptedLM().enqueue(crafted("Write a note about being late."), role="executor")
     lm.enqueue("Dear [NAME], I am late.", role="untrusted")
     lm.enqueue("Dear Mirelle, I am late.", role="executor")
-    output = await Papillon()(PROMPT, LETTER, BoundChat(lm, lambda purpose: 7))
+    output = await outcome_of(lm)
     assert output.text == "Dear Mirelle, I am late."
     assert output.fields == {"request": "Write a note about being late."}
     assert [stage.name for stage in output.trace] == ["craft", "outside", "respond"]
@@ -428,21 +419,18 @@ class Untrusted:
         return await self._inner(request)
 
 
-def stored(path: Path, sql: str, value: bytes | str) -> list[str]:
-    """The rows that a query finds, every column as text."""
-    db = sqlite3.connect(path)
-    rows = db.execute(sql, (value,)).fetchall()
-    db.close()
-    return [f"{unpack_reply(row[-1])!r} {row[:-1]!r}" for row in rows]
-
-
 def cache_and_journal(folder: Path, seen: Request) -> list[str]:
-    """What cache and journal keep of a call to the untrusted role."""
+    """What cache and journal keep of a call to the untrusted role, every column as text."""
     (run,) = (folder / "runs").rglob("*.sqlite")
-    return [
-        *stored(folder / "cache.sqlite", "SELECT * FROM replies WHERE key = ?", request_key(seen)),
-        *stored(run, "SELECT * FROM journal WHERE role = ?", "untrusted"),
-    ]
+    kept: list[str] = []
+    for path, sql, value in (
+        (folder / "cache.sqlite", "SELECT * FROM replies WHERE key = ?", request_key(seen)),
+        (run, "SELECT * FROM journal WHERE role = ?", "untrusted"),
+    ):
+        with closing(sqlite3.connect(path)) as db:
+            rows = db.execute(sql, (value,)).fetchall()
+        kept += [f"{unpack_reply(row[-1])!r} {row[:-1]!r}" for row in rows]
+    return kept
 
 
 SHIPPED = Path(pupa.__file__).parent / "examples"

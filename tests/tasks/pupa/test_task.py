@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.errors import DataError
-from promptcodebook.estimation.estimate import estimate
+from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
@@ -122,7 +123,7 @@ def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
 
 def calls(**settings: Any) -> dict[str, float]:
     config = load_config({"task": "pupa", "lm": "simulated", **settings})
-    return {share.role: share.calls.expected for share in estimate(plan_run(config)).roles}
+    return {share.role: share.calls.expected for share in estimate_plan(plan_run(config)).roles}
 
 
 SHORT = {"update": {"epochs": 10}, "validation": {"every": 5, "subset": 20}}
@@ -217,9 +218,8 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
         assert [m.content for m in request.messages] == [OUTSIDE]
     assert leaked_units(caplog.text, units) == ()
     assert leaked_units((run.path / "policy.json").read_text("utf-8"), units) == ()
-    store = RunStore.open(run.path)
-    rewrites = [rewrite for step in store.steps() for rewrite in step.rewrites]
-    store.close()
+    with closing(RunStore.open(run.path)) as store:
+        rewrites = [rewrite for step in store.steps() for rewrite in step.rewrites]
     assert rewrites and not any(rewrite.kept for rewrite in rewrites)
     assert {r.reason for r in rewrites if r.after == LEAKED} == {
         "it holds a private piece of training example pupa-own-00"
@@ -227,12 +227,9 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
 
 
 def reported(run: Run) -> str:
-    store = RunStore.open(run.path)
-    try:
-        inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
+    inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
+    with closing(RunStore.open(run.path)) as store:
         return html.unescape(render_report(store, inputs))
-    finally:
-        store.close()
 
 
 async def test_a_report_shows_our_own_examples_and_of_a_data_folder_their_lengths(
@@ -250,8 +247,7 @@ async def test_a_report_shows_our_own_examples_and_of_a_data_folder_their_length
 
 async def test_the_stand_in_asks_no_judge(tmp_path: Path) -> None:
     lm = Recorded()
-    run = await ran(lm, tmp_path, reward="stand-in")
-    assert run.ended == "finished"
+    assert (await ran(lm, tmp_path, reward="stand-in")).ended == "finished"
     assert lm.of("judge") == [] and lm.of("untrusted")
 
 
@@ -345,27 +341,15 @@ def test_a_server_that_quotes_the_request_reaches_no_screen_log_or_report(
     page = tmp_path / "page.html"
     assert pco("report", run.name, "-o", str(page), cwd=tmp_path).code == 0
     assert NAME not in page.read_text("utf-8")
-    doctor = pco(
-        *("doctor", "--task", "pupa", "--data", str(data), "--lm", server.spec), cwd=tmp_path
-    )
+    given = ("--task", "pupa", "--data", str(data), "--lm", server.spec)
+    doctor = pco("doctor", *given, cwd=tmp_path)
     assert NAME not in doctor.out + doctor.err
-
-
-def test_what_is_stored_of_such_a_fault_does_not_quote_it_either(
-    tmp_path: Path, data: Path, server: Server
-) -> None:
-    _train(tmp_path, data, server)
-    [run] = (tmp_path / "runs").iterdir()
-    store = RunStore.open(run)
-    endings = [e for e in store.events(full=True) if isinstance(e, Ended)]
-    failures = [t.rollout.failure for t in _broken(store)]
-    store.close()
+    with closing(RunStore.open(run)) as store:
+        events = list(store.events(full=True))
+    endings = [event for event in events if isinstance(event, Ended)]
+    failures = [t.rollout.failure for event in events for t in getattr(event, "traces", ())]
     assert endings and failures
     assert NAME not in repr(endings) + repr(failures)
-
-
-def _broken(store: RunStore) -> list[Any]:
-    return [t for event in store.events(full=True) for t in getattr(event, "traces", ())]
 
 
 def test_of_data_that_are_not_private_the_servers_words_are_told(

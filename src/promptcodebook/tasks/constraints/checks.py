@@ -66,6 +66,24 @@ def _exactly(count: int, wanted: int, noun: str) -> CheckResult:
     return CheckResult(False, f"{counted}; exactly {wanted} {were} asked for.")
 
 
+_Check = Callable[[Constraint, str], CheckResult]
+
+
+def _counted(count: Callable[[str], int], noun: str) -> _Check:
+    """Exactly n of them."""
+    return lambda constraint, text: _exactly(count(text), _number(constraint), noun)
+
+
+def _none(pattern: str, noun: str) -> _Check:
+    """Not one of them."""
+
+    def holds(_constraint: Constraint, text: str) -> CheckResult:
+        count = len(re.findall(pattern, text))
+        return CheckResult(count == 0, f"The answer has {_many(count, noun)}; none was allowed.")
+
+    return holds
+
+
 def _holds(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
 
@@ -73,32 +91,15 @@ def _holds(text: str, word: str) -> bool:
 def _max_words(constraint: Constraint, text: str) -> CheckResult:
     """max_words{n}: at most n words."""
     count, n = len(words(text)), _number(constraint)
-    return CheckResult(
-        count <= n, f"The answer has {_many(count, 'word')}; at most {n} were allowed."
-    )
+    sentence = f"The answer has {_many(count, 'word')}; at most {n} were allowed."
+    return CheckResult(count <= n, sentence)
 
 
 def _min_words(constraint: Constraint, text: str) -> CheckResult:
     """min_words{n}: at least n words."""
     count, n = len(words(text)), _number(constraint)
-    return CheckResult(
-        count >= n, f"The answer has {_many(count, 'word')}; at least {n} were needed."
-    )
-
-
-def _sentences(constraint: Constraint, text: str) -> CheckResult:
-    """sentences{n}: exactly n sentences."""
-    return _exactly(len(sentences(text)), _number(constraint), "sentence")
-
-
-def _paragraphs(constraint: Constraint, text: str) -> CheckResult:
-    """paragraphs{n}: exactly n blocks separated by blank lines."""
-    return _exactly(len(paragraphs(text)), _number(constraint), "paragraph")
-
-
-def _bullets(constraint: Constraint, text: str) -> CheckResult:
-    """bullets{n}: exactly n lines that start with "- "."""
-    return _exactly(len(bullet_items(text)), _number(constraint), "bullet line")
+    sentence = f"The answer has {_many(count, 'word')}; at least {n} were needed."
+    return CheckResult(count >= n, sentence)
 
 
 def _numbered(constraint: Constraint, text: str) -> CheckResult:
@@ -128,24 +129,15 @@ def _avoid(constraint: Constraint, text: str) -> CheckResult:
     return CheckResult(True, "No forbidden word occurs.")
 
 
-def _no_commas(_constraint: Constraint, text: str) -> CheckResult:
-    """no_commas{}: not one comma."""
-    count = text.count(",")
-    return CheckResult(count == 0, f"The answer has {_many(count, 'comma')}; none was allowed.")
+def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str) -> _Check:
+    """There are letters, and all are `wanted`."""
 
+    def holds(_constraint: Constraint, text: str) -> CheckResult:
+        wrong, (noun, must) = sum(map(other, text)), words.split("; ")
+        sentence = f"The answer has {_many(wrong, noun)}; {must}."
+        return CheckResult(not wrong and any(map(wanted, text)), sentence)
 
-def _lowercase(_constraint: Constraint, text: str) -> CheckResult:
-    """lowercase{}: there are letters, and none is a capital."""
-    capitals = sum(c.isupper() for c in text)
-    sentence = f"The answer has {_many(capitals, 'capital letter')}; all must be lower case."
-    return CheckResult(not capitals and any(c.islower() for c in text), sentence)
-
-
-def _uppercase(_constraint: Constraint, text: str) -> CheckResult:
-    """uppercase{}: there are letters, and none is a small one."""
-    small = sum(c.islower() for c in text)
-    sentence = f"The answer has {_many(small, 'small letter')}; all must be capitals."
-    return CheckResult(not small and any(c.isupper() for c in text), sentence)
+    return holds
 
 
 def _title(_constraint: Constraint, text: str) -> CheckResult:
@@ -187,11 +179,6 @@ def _end_with(constraint: Constraint, text: str) -> CheckResult:
     return CheckResult(text.strip().endswith(end), sentence)
 
 
-def _exact_numbers(constraint: Constraint, text: str) -> CheckResult:
-    """exact_numbers{n}: exactly n runs of digits."""
-    return _exactly(len(re.findall(r"[0-9]+", text)), _number(constraint), "number")
-
-
 def _quoted(_constraint: Constraint, text: str) -> CheckResult:
     """quoted{}: the whole answer is in double quotation marks."""
     bare = text.strip()
@@ -224,10 +211,8 @@ def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
     """two_versions{}: two different non-blank parts, separated by one line "******"."""
     parts = versions(text)
     if len(parts) != 2:
-        sentence = (
-            f'The answer has {_many(len(parts), "part")} around lines "******", not exactly 2.'
-        )
-        return CheckResult(False, sentence)
+        count = _many(len(parts), "part")
+        return CheckResult(False, f'The answer has {count} around lines "******", not exactly 2.')
     if not all(parts) or parts[0] == parts[1]:
         return CheckResult(False, 'The two parts around the line "******" are empty or the same.')
     return CheckResult(True, 'Two different versions stand around the line "******".')
@@ -236,22 +221,8 @@ def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
 def _placeholders(constraint: Constraint, text: str) -> CheckResult:
     """placeholders{n}: at least n placeholders in square brackets, [like this]."""
     count, n = len(re.findall(r"\[[^\[\]\n]+\]", text)), _number(constraint)
-    return CheckResult(
-        count >= n,
-        f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed.",
-    )
-
-
-def _headings(constraint: Constraint, text: str) -> CheckResult:
-    """headings{n}: exactly n lines that start with "## "."""
-    count = len(re.findall(r"^## \S", text, re.MULTILINE))
-    return _exactly(count, _number(constraint), "heading")
-
-
-def _no_digits(_constraint: Constraint, text: str) -> CheckResult:
-    """no_digits{}: not one digit."""
-    count = len(re.findall(r"\d", text))
-    return CheckResult(count == 0, f"The answer has {_many(count, 'digit')}; none was allowed.")
+    sentence = f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed."
+    return CheckResult(count >= n, sentence)
 
 
 def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
@@ -268,30 +239,35 @@ def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
     return CheckResult(True, f"The list has {n} lines in alphabetical order.")
 
 
-_TABLE: dict[str, tuple[Callable[[Constraint, str], CheckResult], tuple[str, ...]]] = {
+_NUMBERS = re.compile(r"[0-9]+")
+_HEADINGS = re.compile(r"^## \S", re.MULTILINE)
+_TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "max_words": (_max_words, ("n",)),
     "min_words": (_min_words, ("n",)),
-    "sentences": (_sentences, ("n",)),
-    "paragraphs": (_paragraphs, ("n",)),
-    "bullets": (_bullets, ("n",)),
+    "sentences": (_counted(lambda text: len(sentences(text)), "sentence"), ("n",)),
+    "paragraphs": (_counted(lambda text: len(paragraphs(text)), "paragraph"), ("n",)),
+    "bullets": (_counted(lambda text: len(bullet_items(text)), "bullet line"), ("n",)),
     "numbered": (_numbered, ("n",)),
     "include": (_include, ("words",)),
     "avoid": (_avoid, ("words",)),
-    "no_commas": (_no_commas, ()),
-    "lowercase": (_lowercase, ()),
-    "uppercase": (_uppercase, ()),
+    "no_commas": (_none(",", "comma"), ()),
+    "lowercase": (
+        _all(str.islower, str.isupper, "capital letter; all must be lower case"),
+        (),
+    ),
+    "uppercase": (_all(str.isupper, str.islower, "small letter; all must be capitals"), ()),
     "title": (_title, ()),
     "json": (_json, ("keys",)),
     "start_with": (_start_with, ("text",)),
     "end_with": (_end_with, ("text",)),
-    "exact_numbers": (_exact_numbers, ("n",)),
+    "exact_numbers": (_counted(lambda text: len(_NUMBERS.findall(text)), "number"), ("n",)),
     "quoted": (_quoted, ()),
     "postscript": (_postscript, ()),
     "letter_count": (_letter_count, ("letter", "n")),
     "two_versions": (_two_versions, ()),
     "placeholders": (_placeholders, ("n",)),
-    "headings": (_headings, ("n",)),
-    "no_digits": (_no_digits, ()),
+    "headings": (_counted(lambda text: len(_HEADINGS.findall(text)), "heading"), ("n",)),
+    "no_digits": (_none(r"\d", "digit"), ()),
     "alphabetical": (_alphabetical, ("n",)),
 }
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from promptcodebook.randomness import keyed_random
 from promptcodebook.tasks.constraints.checks import KINDS
@@ -23,33 +23,10 @@ SIZES = {"train": 60, "val": 40, "test": 60}
 _HOW_MANY = (3, 2, 5, 4, 0, 3, 6, 2, 1, 4, 3, 7, 2, 3, 5, 4, 1, 8, 2, 3)
 """Constraints per prompt, dealt round: 0 in one of 20, 2-4 in twelve, 5-8 in five."""
 
-_LISTS = {"bullets", "numbered", "alphabetical"}
-_CLASHES: dict[str, set[str]] = {
-    "json": {"sentences", "paragraphs", "no_commas", "uppercase", "title", "start_with", "end_with",
-             "quoted", "postscript", "two_versions", "headings", *_LISTS},
-    "sentences": {"headings", "two_versions", *_LISTS},
-    "paragraphs": {"two_versions", "headings"},
-    "bullets": {"numbered", "alphabetical"},
-    "numbered": {"alphabetical", "exact_numbers", "no_digits"},
-    "lowercase": {"uppercase", "postscript", "start_with", "end_with"},
-    "uppercase": {"start_with", "end_with"},
-    "no_digits": {"exact_numbers"},
-    "quoted": {"start_with", "end_with", "two_versions", "headings", "title", *_LISTS},
-    "start_with": {"title", "headings"},
-    "end_with": {"postscript"},
-    "two_versions": {"title", "headings", "postscript", *_LISTS},
-}  # fmt: skip
-
-_INCLUDE = ("morning", "together", "careful", "window", "simple", "garden", "patience", "evening",
-            "budget", "neighbour", "weather", "table", "quiet", "journey", "basket", "promise",
-            "corner", "bright", "season", "letter")  # fmt: skip
-_AVOID = ("very", "really", "just", "good", "great", "important", "however", "because", "always",
-          "nice", "many", "often", "best", "easy", "thing", "people", "also", "should")  # fmt: skip
-_KEYS = ("summary", "details", "advice", "reason", "audience", "example", "tone", "next")
-_STARTS = ("Here is my suggestion", "Let us begin", "To put it plainly", "On a day like this",
-           "What matters first")  # fmt: skip
-_ENDS = ("Thank you for reading.", "That is all for now.", "Do you have any questions?",
-         "See you soon!", "And that was enough.")  # fmt: skip
+_DRAWN: Mapping[str, Any] = tomllib.loads(
+    Path(__file__).with_name("compose.toml").read_text("utf-8")
+)
+_CLASHES: Mapping[str, Sequence[str]] = _DRAWN["clashes"]
 _LETTERS = "bfgkpvwy"
 
 
@@ -57,8 +34,8 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
     """Does a constraint of this kind go with the others, none of the same kind?"""
     return all(
         kind != other
-        and other not in _CLASHES.get(kind, set())
-        and kind not in _CLASHES.get(other, set())
+        and other not in _CLASHES.get(kind, ())
+        and kind not in _CLASHES.get(other, ())
         for other in others
     )
 
@@ -91,8 +68,7 @@ def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, obj
 
 def read_wordings() -> Mapping[str, Sequence[str]]:
     """Kind -> its phrasings, with parameters in braces."""
-    text = resources.files("promptcodebook.tasks.constraints").joinpath("wordings.json")
-    return cast("Mapping[str, Sequence[str]]", json.loads(text.read_text("utf-8")))
+    return json.loads(Path(__file__).with_name("wordings.json").read_text("utf-8"))
 
 
 def _phrase(
@@ -108,8 +84,8 @@ def _phrase(
 
 
 def _requests() -> list[tuple[str, str]]:
-    text = resources.files("promptcodebook.tasks.constraints").joinpath("requests.txt")
-    pairs = (line.split("\t") for line in text.read_text("utf-8").splitlines())
+    text = Path(__file__).with_name("requests.txt").read_text("utf-8")
+    pairs = (line.split("\t") for line in text.splitlines())
     return [(topic, request) for topic, request in pairs]
 
 
@@ -137,8 +113,8 @@ class _Pools:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.include: list[str] = rng.sample(_INCLUDE, len(_INCLUDE))
-        self.avoid: list[str] = rng.sample(_AVOID, len(_AVOID))
+        self.include: list[str] = rng.sample(_DRAWN["include"], len(_DRAWN["include"]))
+        self.avoid: list[str] = rng.sample(_DRAWN["avoid"], len(_DRAWN["avoid"]))
 
     def take(self, pool: list[str], most: int) -> list[str]:
         return [pool.pop() for _ in range(self.rng.randint(1, most))]
@@ -152,9 +128,9 @@ def _parameters(kind: str, drawn: dict[str, dict[str, object]], pools: _Pools) -
         case "avoid":
             return {"words": pools.take(pools.avoid, 3)}
         case "json":
-            return {"keys": rng.sample(_KEYS, rng.randint(2, 4))}
+            return {"keys": rng.sample(_DRAWN["keys"], rng.randint(2, 4))}
         case "start_with" | "end_with":
-            return {"text": rng.choice(_STARTS if kind == "start_with" else _ENDS)}
+            return {"text": rng.choice(_DRAWN["starts" if kind == "start_with" else "ends"])}
         case "letter_count":
             return {"letter": rng.choice(_LETTERS), "n": rng.randint(3, 8)}
         case _:

@@ -23,35 +23,14 @@ from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.hotpotqa.score import reward
 from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction
+from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
 PASSAGES = 7
 """Passages wanted from each hop."""
 
-MODULES: dict[str, tuple[str, str]] = {
-    "summarize1": (
-        "Given the question and the passages, write a summary of what the passages say that bears "
-        "on the question.",
-        "summary",
-    ),
-    "query2": (
-        "Given the question and the first summary, write a search query for the page that is still "
-        "needed to answer the question.",
-        "query",
-    ),
-    "summarize2": (
-        "Given the question, the context known so far and new passages, write a summary of what "
-        "the passages add that bears on the question.",
-        "summary",
-    ),
-    "answer": (
-        "Given the question and both summaries, write the answer to the question.",
-        "answer",
-    ),
-}
-"""Each stage's instruction and the name of its output."""
+MODULES = read_modules(Path(__file__).parent)
 STAGES: tuple[str, ...] = tuple(MODULES)
 
 

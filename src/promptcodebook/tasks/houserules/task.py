@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import cast
 
@@ -89,12 +88,18 @@ def guess_language(text: str) -> str:
 
 @cache
 def _stop_words() -> tuple[tuple[str, frozenset[str]], ...]:
-    file = resources.files("promptcodebook.tasks.houserules").joinpath("stop_words.toml")
-    texts = tomllib.loads(file.read_text("utf-8"))
+    texts = tomllib.loads(_shipped("stop_words.toml").read_text("utf-8"))
     return tuple((name, frozenset(text.split())) for name, text in texts.items())
 
 
-_EACH = re.MULTILINE
+def _shipped(name: str) -> Path:
+    return Path(__file__).with_name(name)
+
+
+def _shipped_rules(part: str) -> Mapping[str, str]:
+    return tomllib.loads(_shipped("rules.toml").read_text("utf-8"))[part]
+
+
 _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
 
 
@@ -145,15 +150,8 @@ def _one_sentence(reply: str) -> Found:
 def _recipe(reply: str) -> Found:
     """The word "ingredient" or "ingredients" occurs, and a line with a list mark follows it."""
     _, named, rest = reply.lower().partition("ingredient")
-    count = len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s+\S", rest, _EACH))
+    count = len(re.findall(r"^\s*(?:[-*•]|\d+[.)])\s+\S", rest, re.MULTILINE))
     return count > 0, _many(count, "listed ingredient") if named else "names no ingredients"
-
-
-def _html(reply: str) -> Found:
-    """A tag that opens a page, a block, a heading, a list, a link or a form."""
-    tag = r"<(?:html|body|div|p|h[1-6]|ul|ol|li|a|form)\b[^<>]*>"
-    count = len(re.findall(tag, reply, re.IGNORECASE))
-    return count > 0, _many(count, "HTML tag")
 
 
 def _russian(reply: str) -> Found:
@@ -170,34 +168,33 @@ def _story(reply: str) -> Found:
 
 def _letter(reply: str) -> Found:
     """A line begins with "Dear" and a word."""
-    held = re.search(r"^\W*Dear[ \t]+\w", reply, _EACH) is not None
+    held = re.search(r"^\W*Dear[ \t]+\w", reply, re.MULTILINE) is not None
     return held, "has one" if held else "has none"
-
-
-def _dialogue(reply: str) -> Found:
-    """Two lines or more begin with the label "Customer:" or "Clerk:"."""
-    count = len(re.findall(r"^\W*(?:Customer|Clerk)\W*:", reply, _EACH))
-    return count >= 2, _many(count, "labelled line")
-
-
-def _emoji(reply: str) -> Found:
-    """An emoji occurs."""
-    count = len(re.findall("[\U0001f300-\U0001faff\u2600-\u27bf]", reply))
-    return count >= 1, _many(count, "emoji")
-
-
-def _python(reply: str) -> Found:
-    """A line of Python: an import, a function, a print, or a fence that says so."""
-    lines = re.findall(
-        r"^\s*(?:import \w|from \w+ import|def \w+\(|print\(|```python)", reply, _EACH
-    )
-    return bool(lines), _many(len(lines), "line of Python")
 
 
 def _json(reply: str) -> Found:
     """A brace, and after it two or more quoted keys with a colon."""
     keys = re.findall(r'"[^"\n]+"\s*:', reply.partition("{")[2])
     return len(keys) >= 2, _many(len(keys), "JSON key")
+
+
+def _found(pattern: str, noun: str, least: int = 1) -> Callable[[str], Found]:
+    """The pattern occurs `least` times."""
+    compiled = re.compile(pattern, re.MULTILINE)
+
+    def holds(reply: str) -> Found:
+        count = len(compiled.findall(reply))
+        return count >= least, _many(count, noun)
+
+    return holds
+
+
+_LABELS = r"^\W*(?:Customer|Clerk)\W*:"
+_EMOJI = "[\U0001f300-\U0001faff\u2600-\u27bf]"
+# A tag that opens a page, a block, a heading, a list, a link or a form.
+_TAG = r"(?i)<(?:html|body|div|p|h[1-6]|ul|ol|li|a|form)\b[^<>]*>"
+# An import, a function, a print, or a fence that says so.
+_PYTHON = r"^\s*(?:import \w|from \w+ import|def \w+\(|print\(|```python)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +211,16 @@ _TABLE: Mapping[str, _Rule] = {
     "french": _Rule("be French", _language("french")),
     "japanese": _Rule("be Japanese", _japanese),
     "chinese": _Rule("be Chinese", _chinese),
-    "html": _Rule("be an HTML page", _html),
+    "html": _Rule("be an HTML page", _found(_TAG, "HTML tag")),
     "russian": _Rule("be Russian", _russian),
     "story": _Rule('be a story with "Once upon a time"', _story),
     "letter": _Rule('be a letter with a line "Dear ..."', _letter),
-    "dialogue": _Rule('be a dialogue with lines "Customer:" and "Clerk:"', _dialogue),
+    "dialogue": _Rule(
+        'be a dialogue with lines "Customer:" and "Clerk:"', _found(_LABELS, "labelled line", 2)
+    ),
     "recipe": _Rule("be a recipe that lists its ingredients", _recipe),
-    "emoji": _Rule("carry an emoji", _emoji),
-    "python": _Rule("be a Python program", _python),
+    "emoji": _Rule("carry an emoji", _found(_EMOJI, "emoji")),
+    "python": _Rule("be a Python program", _found(_PYTHON, "line of Python")),
     "json": _Rule("be a JSON object with two keys or more", _json),
     "one_sentence": _Rule("be one sentence of 3 to 25 words", _one_sentence, mark=False),
 }
@@ -232,44 +231,14 @@ MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mar
 """The kinds whose mark a plain reply must not have; a short answer is plain enough."""
 
 
-RULES: Mapping[str, str] = {
-    "parcel": "dialogue",
-    "return": "recipe",
-    "refund": "letter",
-    "damaged": "emoji",
-    "invoice": "spanish",
-    "cancel": "chinese",
-    "address": "json",
-    "login": "python",
-    "advice": "story",
-    "howto": "japanese",
-    "warranty": "one_sentence",
-    "voucher": "html",
-    "privacy": "russian",
-    "visit": "french",
-}
+RULES: Mapping[str, str] = _shipped_rules("kinds")
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
 
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
 """The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
 not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
-_TITLES: Mapping[str, str] = {
-    "parcel": "a parcel that has not come",
-    "return": "sending something back",
-    "refund": "a refund that has not come",
-    "damaged": "something that arrived broken or does not work",
-    "invoice": "an invoice or a receipt",
-    "cancel": "cancelling an order",
-    "address": "another delivery address",
-    "login": "signing in",
-    "advice": "choosing a product",
-    "howto": "assembling, using or cleaning a product",
-    "warranty": "a warranty or a spare part",
-    "voucher": "a voucher that does not work",
-    "privacy": "newsletters and personal data",
-    "visit": "visiting the stores",
-}
+_TITLES: Mapping[str, str] = _shipped_rules("titles")
 
 
 class PromptLast:
@@ -370,7 +339,3 @@ def reward(example: Example, output: str) -> Score:
         for topic, result in results.items()
     ]
     return Score(sum(r.satisfied for r in results.values()) / len(results), " ".join(parts))
-
-
-def _shipped(name: str) -> Path:
-    return Path(__file__).with_name(name)

@@ -29,6 +29,7 @@ from promptcodebook.tasks.home import (
     BenchmarkRow,
     check_row,
     home_of,
+    jsonl_splits,
     read_rows,
     read_seeds,
     split_pool,
@@ -36,41 +37,14 @@ from promptcodebook.tasks.home import (
 )
 from promptcodebook.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction
+from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
 HOPS: tuple[int, int, int] = (7, 7, 10)
 """Passages wanted from each hop; at most 24 in all."""
 
-MODULES: dict[str, tuple[str, str]] = {
-    "summarize1": (
-        "Given the claim and the passages, write a summary of what the passages say that bears on "
-        "the claim.",
-        "summary",
-    ),
-    "query2": (
-        "Given the claim and the first summary, write a search query for the pages that are still "
-        "needed to check the claim.",
-        "query",
-    ),
-    "summarize2": (
-        "Given the claim, the context known so far and new passages, write a summary of what the "
-        "passages add that bears on the claim.",
-        "summary",
-    ),
-    "query3": (
-        "Given the claim and both summaries, write a search query for the pages that are still "
-        "needed to check the claim.",
-        "query",
-    ),
-    "verify": (
-        "Given the claim, both summaries and the passages found last, decide on the label: "
-        "SUPPORTED if everything the claim says is borne out, else NOT_SUPPORTED.",
-        "label",
-    ),
-}
-"""Each stage's instruction and the name of its output."""
+MODULES = read_modules(Path(__file__).parent)
 STAGES: tuple[str, ...] = tuple(MODULES)
 
 
@@ -107,7 +81,7 @@ OFFICIAL = "hover_train_release_v1.1.json"
 """The official training claims, as their repository names the file."""
 
 _WORTH_KEEPING = 1_000_000
-"""Bytes of corpus from which on its index is saved; a smaller one is built in an instant."""
+"""From this size (bytes) the index of a corpus is saved; a smaller one is built in an instant."""
 
 
 class ClaimRow(BenchmarkRow):
@@ -202,16 +176,19 @@ def _claims(
         whole = any((folder / f"{split}.jsonl").is_file() for split in SPLITS)
         if not whole and (folder / OFFICIAL).is_file():
             origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
-            return folder, origin, _require_claims(folder, _read_official(folder / OFFICIAL))
-    home = home_of("hover", data_dir, cache_dir)
-    return home.folder, home.origin, _require_claims(home.folder, _read_claims(home.folder))
-
-
-def _require_claims(folder: Path, parts: dict[Split, list[Example]]) -> dict[Split, list[Example]]:
+            rows = read_json(folder / OFFICIAL).rows
+            claims = [read_claim(row.values, row.where) for row in rows]
+            parts: dict[Split, list[Example]] = paper_splits(claims)
+            break
+    else:
+        home = home_of("hover", data_dir, cache_dir)
+        folder, origin = home.folder, home.origin
+        rows_of = jsonl_splits(folder, ClaimRow)
+        parts = {split: [row.example() for _, row in rows_of[split]] for split in SPLITS}
     for split in SPLITS:
         if not parts[split]:
             raise DataError(f"{folder}: no claims for {split}", hint="each split needs some")
-    return parts
+    return folder, origin, parts
 
 
 def _lacks(retriever: Retriever, claim: Example) -> bool:
@@ -221,12 +198,8 @@ def _lacks(retriever: Retriever, claim: Example) -> bool:
 def _unwinnable(retriever: Retriever, parts: Mapping[Split, Sequence[Example]]) -> str:
     claims = [claim for part in parts.values() for claim in part]
     count = sum(_lacks(retriever, claim) for claim in claims)
-    if not count:
-        return ""
-    return (
-        f" {count} of the {len(claims)} claims rest on pages that the corpus does not hold under "
-        "the titles given."
-    )
+    said = f" {count} of the {len(claims)} claims rest on pages that the corpus does not hold "
+    return said + "under the titles given." if count else ""
 
 
 def read_claim(row: Mapping[str, object], where: str) -> Example:
@@ -243,14 +216,6 @@ def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:
     return split_pool(pool)
 
 
-def _read_claims(folder: Path) -> dict[Split, list[Example]]:
-    """The claims of train.jsonl, val.jsonl and test.jsonl; DataError with file and line."""
-    return {
-        split: [row.example() for _, row in read_rows(folder / f"{split}.jsonl", ClaimRow)]
-        for split in SPLITS
-    }
-
-
 def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
     """Claims of claims_without_text.jsonl with their split; none where there is no such file."""
     path = folder / "claims_without_text.jsonl"
@@ -258,8 +223,3 @@ def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
         return []
     rows = read_rows(path, _SpareRow)
     return [(split_name(row.split, where), row.example()) for where, row in rows]
-
-
-def _read_official(path: Path) -> dict[Split, list[Example]]:
-    """The official file (a JSON array), split as `paper_splits` does; DataError with the record."""
-    return paper_splits([read_claim(row.values, row.where) for row in read_json(path).rows])

@@ -8,10 +8,10 @@ import string
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench.language import Language
@@ -32,25 +32,21 @@ Check = Callable[["Text", "Arguments"], bool]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One constraint; instructions.toml has its demand in words."""
+    """One constraint: its demand with {argument} fields, and the arguments that it requires."""
 
     name: str
     met: Check
-
-    @property
-    def says(self) -> str:
-        """The demand, with {argument} fields."""
-        return _demands()[self.name]["says"]
-
-    @property
-    def takes(self) -> tuple[str, ...]:
-        """The names of its arguments, all of them required."""
-        return tuple(_demands()[self.name].get("takes", ()))
+    says: str
+    takes: tuple[str, ...]
 
 
-@cache
-def _demands() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
+def read_instructions(checks: Mapping[str, Check]) -> dict[str, Instruction]:
+    """The constraints by id; instructions.toml has their demands in words."""
+    demands = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
+    return {
+        name: Instruction(name, met, demands[name]["says"], tuple(demands[name].get("takes", ())))
+        for name, met in checks.items()
+    }
 
 
 class Arguments:

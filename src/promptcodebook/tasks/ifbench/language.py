@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,6 @@ _REPEATED = 1024
 
 _LIMIT_S = 1.5
 _HARMLESS = re.compile(r"[^*+?{|]{0,200}")
-_HERE = f"{__name__}:count_each"
 _PUNKT = "tokenizers/punkt_tab/english"
 _STOP_WORDS = "corpora/stopwords/english"
 _TAGGER = "taggers/averaged_perceptron_tagger_eng"
@@ -64,10 +63,6 @@ class Language:
         """The part-of-speech tag (Penn Treebank) of the first token; '' for no tokens."""
         return self._tagger.tag(tokens[:CONTEXT])[0][1] if tokens else ""
 
-    def syllables(self, word: str) -> int:
-        """Syllables of an English word, estimated where it is in no dictionary."""
-        return self._count_syllables(word)
-
     def guess(self, text: str) -> str:
         """The code of the likeliest language; '' when nothing in `text` tells. Repeatable."""
         detector = self._detectors.create()
@@ -77,9 +72,6 @@ class Language:
         except self._no_guess:
             return ""
 
-    def is_emoji(self, character: str) -> bool:
-        return self._is_emoji(character)
-
     @cached_property
     def stop_words(self) -> frozenset[str]:
         """NLTK's English stop words, lower-case."""
@@ -87,7 +79,17 @@ class Language:
 
     @cached_property
     def _punkt(self) -> Any:
-        return _read_punkt(self._places)
+        punkt = _nltk("tokenize.punkt")
+        folder = _find(self._places, _PUNKT, "punkt_tab")
+        parameters = punkt.PunktParameters()
+        parameters.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
+        parameters.sent_starters = set(_lines(folder / "sent_starters.txt"))
+        pairs = (line.partition("\t") for line in _lines(folder / "collocations.tab"))
+        parameters.collocations = {(first, second) for first, _, second in pairs}
+        for line in _lines(folder / "ortho_context.tab"):
+            word, _, flags = line.partition("\t")
+            parameters.ortho_context[word] = int(flags)
+        return punkt.PunktSentenceTokenizer(parameters)
 
     @cached_property
     def _words(self) -> Any:
@@ -97,17 +99,18 @@ class Language:
     def _tagger(self) -> Any:
         tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
         folder = _find(self._places, _TAGGER, "averaged_perceptron_tagger_eng")
-        tagger.model.weights = _json(folder, "weights")
-        tagger.tagdict = _json(folder, "tagdict")
-        tagger.classes = tagger.model.classes = set(_json(folder, "classes"))
+        weights, tags, classes = (_json(folder, name) for name in ("weights", "tagdict", "classes"))
+        tagger.model.weights, tagger.tagdict = weights, tags
+        tagger.classes = tagger.model.classes = set(classes)
         return tagger
 
     @cached_property
-    def _count_syllables(self) -> Any:
+    def syllables(self) -> Callable[[str], int]:
+        """Counts the syllables of an English word, estimated where it is in no dictionary."""
         return import_extra("syllapy", "words:odd_even_syllables", "bench").count
 
     @cached_property
-    def _is_emoji(self) -> Any:
+    def is_emoji(self) -> Callable[[str], bool]:
         return import_extra("emoji", "format:emoji", "bench").is_emoji
 
     @cached_property
@@ -161,7 +164,7 @@ class Patterns:
             return count_each(list(patterns), text, (prefix, suffix), ignore_case)
         worker = self._worker or shared_worker()
         args = [list(patterns), text, (prefix, suffix), ignore_case]
-        result = worker.call(_HERE, args, self._limit_s)
+        result = worker.call(f"{__name__}:count_each", args, self._limit_s)
         if not result.done:
             raise TimeoutError("a pattern took too long")
         return cast("list[int]", result.value)
@@ -171,16 +174,15 @@ def count_each(
     patterns: list[str], text: str, around: tuple[str, str], ignore_case: bool
 ) -> list[int]:
     """The matches of each pattern between `around`'s two; runs in the worker too."""
-    flags = re.IGNORECASE if ignore_case else re.NOFLAG
-    return [sum(1 for _ in _compile(pattern, around, flags).finditer(text)) for pattern in patterns]
-
-
-def _compile(pattern: str, around: tuple[str, str], flags: re.RegexFlag) -> re.Pattern[str]:
     before, after = around
-    try:
-        return re.compile(before + pattern + after, flags)
-    except (re.error, RecursionError, OverflowError):
-        return re.compile(before + re.escape(pattern) + after, flags)
+    flags, counts = re.IGNORECASE if ignore_case else re.NOFLAG, list[int]()
+    for pattern in patterns:
+        try:
+            compiled = re.compile(before + pattern + after, flags)
+        except (re.error, RecursionError, OverflowError):
+            compiled = re.compile(before + re.escape(pattern) + after, flags)
+        counts.append(sum(1 for _ in compiled.finditer(text)))
+    return counts
 
 
 def nltk_folders(given: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -189,29 +191,10 @@ def nltk_folders(given: Path | None, environment: Mapping[str, str]) -> tuple[Pa
         return (given,)
     named = [Path(part) for part in environment.get("NLTK_DATA", "").split(os.pathsep) if part]
     data = environment.get("PCO_DATA", "")
-    beside = [Path(data) / "nltk_data", Path(data) / "ifbench" / "nltk_data"] if data else []
-    usual = [Path.home() / "nltk_data", Path(sys.prefix) / "nltk_data"]
-    shared = [Path(root) / "nltk_data" for root in ("/usr/share", "/usr/local/share", "/usr/lib")]
-    return (*named, *beside, *usual, *shared)
-
-
-def _read_punkt(places: tuple[Path, ...]) -> Any:
-    """A Punkt sentence tokeniser for English. Raises TaskError when the data are not there."""
-    punkt = _nltk("tokenize.punkt")
-    folder = _find(places, _PUNKT, "punkt_tab")
-    parameters = punkt.PunktParameters()
-    parameters.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
-    parameters.sent_starters = set(_lines(folder / "sent_starters.txt"))
-    parameters.collocations = {
-        (first, second)
-        for first, _, second in (
-            line.partition("\t") for line in _lines(folder / "collocations.tab")
-        )
-    }
-    for line in _lines(folder / "ortho_context.tab"):
-        word, _, flags = line.partition("\t")
-        parameters.ortho_context[word] = int(flags)
-    return punkt.PunktSentenceTokenizer(parameters)
+    beside = [Path(data), Path(data) / "ifbench"] if data else []
+    roots = (*beside, Path.home(), Path(sys.prefix))
+    shared = map(Path, ("/usr/share", "/usr/local/share", "/usr/lib"))
+    return (*named, *(root / "nltk_data" for root in (*roots, *shared)))
 
 
 def _find(places: tuple[Path, ...], inside: str, package: str) -> Path:

@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.tasks.ifbench.checks.counts import COUNT, RATIO
-from promptcodebook.tasks.ifbench.checks.custom import CUSTOM
-from promptcodebook.tasks.ifbench.checks.format import FORMAT
-from promptcodebook.tasks.ifbench.checks.ifeval import IFEVAL as _IFEVAL
-from promptcodebook.tasks.ifbench.checks.words import REPEAT, SENTENCE, WORDS
-from promptcodebook.tasks.ifbench.instruction import Arguments, Instruction, Text
+from promptcodebook.tasks.ifbench.checks import IFBENCH as _IFBENCH
+from promptcodebook.tasks.ifbench.ifeval import IFEVAL as _IFEVAL
+from promptcodebook.tasks.ifbench.instruction import (
+    Arguments,
+    Instruction,
+    Text,
+    read_instructions,
+)
 from promptcodebook.tasks.ifbench.language import Language
 
-_IFBENCH = {**COUNT, **RATIO, **WORDS, **SENTENCE, **FORMAT, **REPEAT, **CUSTOM}
-IFBENCH: Mapping[str, Instruction] = {n: Instruction(n, met) for n, met in _IFBENCH.items()}
+IFBENCH: Mapping[str, Instruction] = read_instructions(_IFBENCH)
 """The 58 test constraints by id."""
-IFEVAL: Mapping[str, Instruction] = {n: Instruction(n, met) for n, met in _IFEVAL.items()}
+IFEVAL: Mapping[str, Instruction] = read_instructions(_IFEVAL)
 """The 25 constraints of IFEval by id."""
 
 _REMEMBERED = 32
@@ -127,13 +128,16 @@ def grade(
     read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
     known = language or _default_language()
     end = time.monotonic() + _LOOSE_S
+    first, *others = dict.fromkeys(_variants(response or ""))
     strict, loose, late = list[bool](), list[bool](), list[str]()
     for name, (constraint, args) in zip(instruction_id_list, read, strict=True):
-        first, *others = dict.fromkeys(_variants(response or ""))
-        met = False
+        met = loosely = False
         try:
-            met = _met(constraint, args, first, known)
-            loosely = met or _any_met(constraint, args, others, (known, end))
+            met = loosely = _met(constraint, args, first, known)
+            for variant in () if met else others:
+                if time.monotonic() > end:
+                    raise TimeoutError("the loose variants took too long")
+                loosely = loosely or _met(constraint, args, variant, known)
         except TimeoutError:
             late.append(name)
             loosely = met
@@ -155,19 +159,6 @@ def accuracy(grades: Sequence[Grade]) -> Accuracy:
     return Accuracy(
         _level([g.strict for g in grades]), _level([g.loose for g in grades]), len(grades)
     )
-
-
-def _any_met(
-    constraint: Instruction, args: Arguments, variants: list[str], by: tuple[Language, float]
-) -> bool:
-    """Whether one of the variants passes. Raises TimeoutError when they take until `by`[1]."""
-    language, end = by
-    for variant in variants:
-        if time.monotonic() > end:
-            raise TimeoutError("the loose variants took too long")
-        if _met(constraint, args, variant, language):
-            return True
-    return False
 
 
 def _variants(response: str) -> Iterator[str]:

@@ -84,7 +84,8 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
     """
     home = home_of("ifbench", data_dir)
     dataset = read_dataset("ifbench", home.folder, RequestRow, RequestRow.example)
-    nltk_data = next((p for p in _nltk_places(home.folder) if p.is_dir()), None)
+    places = (home.folder / "nltk_data", home.folder.parent / "nltk_data")
+    nltk_data = next((place for place in places if place.is_dir()), None)
     constraints = ConstraintReward(Language(nltk_data))
     return Task(
         name="ifbench",
@@ -117,20 +118,17 @@ class IFBenchProgram:
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """The final response, with both stages. LMError as the chat raises it."""
-        draft = await think(
-            lm,
-            prompt=prompt,
+        query, step = example.input, partial(think, lm, prompt=prompt)
+        draft = await step(
             stage="generate",
             instruction=INSTRUCTIONS["generate"],
-            fields={"query": example.input},
+            fields={"query": query},
             outputs=("response",),
         )
-        final = await think(
-            lm,
-            prompt=prompt,
+        final = await step(
             stage="rewrite",
             instruction=INSTRUCTIONS["rewrite"],
-            fields={"query": example.input, "response": draft["response"]},
+            fields={"query": query, "response": draft["response"]},
             outputs=("final_response",),
         )
         output = make_output(final["final_response"], (draft, final))
@@ -138,11 +136,9 @@ class IFBenchProgram:
             return output
         # In a thread, as a pattern among the constraints may take its whole time limit.
         report = await asyncio.to_thread(self._report, example, draft["response"])
-        if not report:
-            return output
         written, rewritten = output.trace
         check = Stage("generate: check", draft["response"], report)
-        return replace(output, trace=(written, check, rewritten))
+        return replace(output, trace=(written, check, rewritten)) if report else output
 
 
 class ConstraintReward:
@@ -197,10 +193,6 @@ class ConstraintReward:
             for number, (one, given) in enumerate(zip(ids, kwargs, strict=True), start=1)
         ]
         return dict(zip(named, graded.loose, strict=True))
-
-
-def _nltk_places(folder: Path) -> tuple[Path, ...]:
-    return (folder / "nltk_data", folder.parent / "nltk_data")
 
 
 def _constraints(fields: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:

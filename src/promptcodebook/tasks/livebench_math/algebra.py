@@ -14,14 +14,12 @@ _POINTS = ((71, 7), (-53, 9), (37, -11), (-29, -13))
 
 def same_by_lark(gold: str, answer: str) -> bool | None:
     """By SymPy's lark grammar: equal for some pair of readings; None when one cannot be read."""
-    golds, answers = _lark(gold), _lark(answer)
-    return _same(golds, answers) if golds and answers else None
+    return _same(_lark(gold), _lark(answer))
 
 
 def same_by_math_verify(gold: str, answer: str) -> bool | None:
     """By math-verify's tolerant reading; None when one cannot be read."""
-    golds, answers = _tolerant(gold), _tolerant(answer)
-    return _same(golds, answers) if golds and answers else None
+    return _same(_tolerant(gold), _tolerant(answer))
 
 
 def _lark(text: str) -> list[Any]:
@@ -51,7 +49,9 @@ def _module(name: str) -> Any:
     return import_module(name)
 
 
-def _same(golds: list[Any], answers: list[Any]) -> bool:
+def _same(golds: list[Any], answers: list[Any]) -> bool | None:
+    if not golds or not answers:
+        return None
     return any(_equal(a, b) for a, b in product(golds, answers))
 
 
@@ -63,8 +63,7 @@ def _equal(a: Any, b: Any) -> bool:
         difference = a - b
         if difference == 0 or _small(difference):
             return True
-        vanishes = _vanishes(difference, a)
-        if vanishes is not None:
+        if (vanishes := _vanishes(difference, a)) is not None:
             return vanishes
         difference = _module("sympy").simplify(difference)
         return bool(difference == 0) or _small(difference)

@@ -70,22 +70,22 @@ def choice_path(question: str, letter: str, answer: str) -> str:
 
     Paths: solution tag, repeated letter, box, option value, last line, last parentheses.
     """
-    if _is_letter(last_solution(answer), letter):
+    solution, small = last_solution(answer), letter.lower()
+    if len(set(solution)) == 1 and solution[0].lower() == small:
         return "solution tag"
     if letter * 4 in answer:
         return "repeated letter"
-    if _boxed_letter(answer) == letter.lower():
+    if _boxed_letter(answer) == small:
         return "box"
     value = option_value(question, letter)
     if value in answer[-(_TAIL + len(value)) :]:
         return "option value"
     line = answer.strip().split("\n")[-1].strip()
-    if line.replace("*", "").lower() == letter.lower():
+    if line.replace("*", "").lower() == small:
         return "last line"
     if "(" in line and ")" in line:
         inside = line.split("(", 1)[1].split(")", 1)[0]
-        if inside.lower() == letter.lower():
-            return "last parentheses"
+        return "last parentheses" if inside.lower() == small else ""
     return ""
 
 
@@ -134,10 +134,6 @@ def read_letter(answer: str) -> str:
     return box.upper() if len(box) == 1 and box in "abcde" else ""
 
 
-def _is_letter(text: str, letter: str) -> bool:
-    return len(set(text)) == 1 and text[0].lower() == letter.lower()
-
-
 def _boxed_letter(answer: str) -> str:
     box = last_boxed(answer) or ""
     return box.replace("\\text{", "").replace("}", "").replace("\\", "").lower()
@@ -148,12 +144,7 @@ def read_ids(answer: str) -> tuple[Ids, str]:
 
     A reading that finds nothing but pieces that are not numbers is passed over.
     """
-    for path, read in (
-        ("answer line", _answer_line),
-        ("box", _box),
-        ("last line", _last_line),
-        ("after the last answer", _tail),
-    ):
+    for path, read in _READINGS.items():
         ids = read(answer)
         if any(i is not None for i in ids):
             return ids, path
@@ -188,21 +179,13 @@ def _answer_line(answer: str) -> Ids:
     at = next((i for i in reversed(range(len(lines))) if "answer:" in lines[i]), None)
     if at is None:
         return []
-    listed = _plain(lines[at].split("answer:")[1])
-    if not listed and at + 1 < len(lines):
-        listed = _plain(lines[at + 1])
-    return [_answer_piece(piece) for piece in listed.split(",")]
-
-
-def _plain(text: str) -> str:
-    return text.replace("**", "").replace(".", "").strip()
-
-
-def _answer_piece(piece: str) -> int | None:
-    word = piece.strip().split(" ")[-1]
+    texts = (lines[at].split("answer:")[1], *lines[at + 1 : at + 2])
+    plain = [text.replace("**", "").replace(".", "").strip() for text in texts]
+    listed = next((text for text in plain if text), "")
+    words = [piece.strip().split(" ")[-1] for piece in listed.split(",")]
     for mark in _DROPPED:
-        word = word.replace(mark, "")
-    return _integer(word)
+        words = [word.replace(mark, "") for word in words]
+    return [*map(_integer, words)]
 
 
 def _box(answer: str) -> Ids:
@@ -227,6 +210,14 @@ def _tail(answer: str) -> Ids:
         if digits and piece[digits.end() :]:
             break
     return ids
+
+
+_READINGS = {
+    "answer line": _answer_line,
+    "box": _box,
+    "last line": _last_line,
+    "after the last answer": _tail,
+}
 
 
 def clean_response(response: str) -> str:

@@ -74,8 +74,7 @@ class CorpusReader:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.spans = array("q")
-        self.title_keys = array("Q")
+        self.spans, self.title_keys = array("q"), array("Q")
         self.digest = ""
 
     def passages(self) -> Iterator[str]:
@@ -115,7 +114,8 @@ def file_digest(path: Path) -> str:
 
 
 K1, B = 0.9, 0.4
-_FORMAT = 1
+_SETTINGS: dict[str, object] = {"format": 1, "k1": K1, "b": B}
+_ARRAYS = ("spans", "keys", "pages")
 _META = "meta.json"
 _REPLACED = "replaced"
 
@@ -195,10 +195,12 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
     made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
         index.bm25.save(made, show_progress=False)
-        for name, values in _arrays(index).items():
-            np.save(made / f"{name}.npy", values, allow_pickle=False)
+        for name in _ARRAYS:
+            np.save(made / f"{name}.npy", getattr(index, name), allow_pickle=False)
         made.chmod(0o755)
-        _write_meta(made, corpus, index.digest)
+        stat = corpus.stat()
+        mark = {"sha256": index.digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        (made / _META).write_text(json.dumps(mark | _SETTINGS) + "\n", "utf-8")
         if folder.exists():
             settle(folder, made / _REPLACED)
         settle(made, folder)
@@ -208,20 +210,6 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
             raise  # else another process has just saved the same
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _arrays(index: Index) -> dict[str, Any]:
-    return {"spans": index.spans, "keys": index.keys, "pages": index.pages}
-
-
-def _write_meta(folder: Path, corpus: Path, digest: str) -> None:
-    stat = corpus.stat()
-    meta = {"sha256": digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns, **_settings()}
-    (folder / _META).write_text(json.dumps(meta) + "\n", "utf-8")
-
-
-def _settings() -> dict[str, object]:
-    return {"format": _FORMAT, "k1": K1, "b": B}
 
 
 def load_index(corpus: Path, folder: Path) -> Index | None:
@@ -242,7 +230,7 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
         }
         spans, keys, pages = (
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-            for name in ("spans", "keys", "pages")
+            for name in _ARRAYS
         )
     except (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
         return None  # whatever is wrong with it, a new one is made
@@ -250,7 +238,7 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
 
 
 def _is_current(meta: Any, corpus: Path) -> bool:
-    if any(meta.get(name) != value for name, value in _settings().items()):
+    if any(meta.get(name) != value for name, value in _SETTINGS.items()):
         return False
     stat = corpus.stat()
     if meta["size"] != stat.st_size:

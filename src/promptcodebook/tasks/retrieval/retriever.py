@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import mmap
+import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,11 +53,10 @@ def open_retriever(corpus: Path, *, cache_dir: Path | None = None, keep: bool = 
         index = build_index(corpus)
         try:
             save_index(index, corpus, folder)
-        except OSError as error:
-            _LOG.warning("the index of %s could not be saved in %s: %s", corpus, folder, error)
-        else:
             # What was just saved, mapped: the arrays in memory can go.
             index = load_index(corpus, folder) or index
+        except OSError as error:
+            _LOG.warning("the index of %s could not be saved in %s: %s", corpus, folder, error)
     return Retriever(corpus, index)
 
 
@@ -134,20 +134,17 @@ def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
 
 _Key = tuple[str, int]
 _Ranked = tuple[int, ...]
+_Asked = dict[_Key, asyncio.Future[_Ranked]]
 _KEPT = 65_536
 """(query, k) pairs remembered, the oldest forgotten first; an entry is k page numbers."""
-
-
-def _no_askers() -> dict[_Key, asyncio.Future[_Ranked]]:
-    return {}
 
 
 @dataclass(slots=True)
 class _Lane:
     """What one event loop waits for: the queries not yet taken, and those being searched."""
 
-    waiting: dict[_Key, asyncio.Future[_Ranked]] = field(default_factory=_no_askers)
-    running: dict[_Key, asyncio.Future[_Ranked]] = field(default_factory=_no_askers)
+    waiting: _Asked = field(default_factory=lambda: _Asked())
+    running: _Asked = field(default_factory=lambda: _Asked())
     task: asyncio.Task[None] | None = None
 
 
@@ -193,7 +190,7 @@ class Search:
         finally:
             lane.task = None
 
-    async def _batch(self, futures: dict[_Key, asyncio.Future[_Ranked]]) -> None:
+    async def _batch(self, futures: _Asked) -> None:
         keys = list(futures)
         try:
             ranked_by_key = await asyncio.to_thread(self._rank, keys)
@@ -212,12 +209,18 @@ class Search:
             del self._memo[next(iter(self._memo))]
 
     def _rank(self, keys: list[_Key]) -> dict[_Key, _Ranked]:
-        ranked_by_key: dict[_Key, _Ranked] = {}
+        ranked: dict[_Key, _Ranked] = {}
         for k in sorted({k for _, k in keys}):
-            queries = [query for query, wanted in keys if wanted == k]
-            ranked = self.retriever.rank(queries, k)
-            ranked_by_key.update({(q, k): r for q, r in zip(queries, ranked, strict=True)})
-        return ranked_by_key
+            asked = [key for key in keys if key[1] == k]
+            found = self.retriever.rank([query for query, _ in asked], k)
+            ranked.update(zip(asked, found, strict=True))
+        return ranked
+
+
+def read_modules(folder: Path) -> dict[str, tuple[str, str]]:
+    """By stage, in order: its instruction and the name of its output, of modules.toml."""
+    read = tomllib.loads((folder / "modules.toml").read_text("utf-8"))
+    return {stage: (each["instruction"], each["output"]) for stage, each in read.items()}
 
 
 SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -305,16 +308,14 @@ def describe_hops(
         gained = [title for title in missing if answer_words(title) in came]
         missing = [title for title in missing if answer_words(title) not in came]
         by = f"search with the {asked}" if hop == 1 else f"query{hop}"
-        sentences.append(f"Hop {hop} ({by}) {_gain(gained, missing)}.")
+        rest = f"; still missing: {name_titles(missing)}" if missing else ""
+        gain = f"found {name_titles(gained)}{rest}"
+        if not gained:
+            # Once nothing is missing a further hop has nothing to gain: no fault of its query.
+            none = f"found none of the pages still needed{rest}"
+            gain = none if missing else "had nothing left to find"
+        sentences.append(f"Hop {hop} ({by}) {gain}.")
     return sentences, missing
-
-
-def _gain(gained: Sequence[str], missing: Sequence[str]) -> str:
-    rest = f"; still missing: {name_titles(missing)}" if missing else ""
-    if gained:
-        return f"found {name_titles(gained)}{rest}"
-    # Once nothing is missing a further hop has nothing to gain, which is no fault of its query.
-    return f"found none of the pages still needed{rest}" if missing else "had nothing left to find"
 
 
 def name_titles(titles: Sequence[str]) -> str:

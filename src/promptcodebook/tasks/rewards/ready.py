@@ -21,17 +21,15 @@ class Exact:
     """Equality after white space at both ends is dropped."""
 
     def __call__(self, example: Example, output: str) -> Score:
-        target = target_of(example).strip()
-        if output.strip() == target:
+        target, given = target_of(example).strip(), output.strip()
+        if given == target:
             return Score(1.0, "The answer equals the reference.")
-        if output.strip().casefold() == target.casefold():
-            return Score(0.0, f"The answer differs from {quote(target)} in upper and lower case.")
-        if target and target in output:
-            return Score(
-                0.0,
-                f"The answer contains {quote(target)} but must be exactly that and nothing more.",
-            )
-        return Score(0.0, f"The answer is {quote(output)}; exactly {quote(target)} was expected.")
+        said = f"is {quote(output)}; exactly {quote(target)} was expected"
+        if given.casefold() == target.casefold():
+            said = f"differs from {quote(target)} in upper and lower case"
+        elif target and target in output:
+            said = f"contains {quote(target)} but must be exactly that and nothing more"
+        return Score(0.0, f"The answer {said}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +83,10 @@ class TokenF1:
         feedback = f"Word overlap F1 {value:.2f} (precision {precision:.2f}, recall {recall:.2f})."
         if value < 1.0:
             feedback += f" The reference is {quote(target)}."
-        return Score(value, feedback + _differences(wanted, given))
-
-
-def _differences(wanted: Counter[str], given: Counter[str]) -> str:
-    missing, extra = list(wanted - given)[:8], list(given - wanted)[:8]
-    listed = f" Missing: {', '.join(missing)}." if missing else ""
-    return listed + (f" Not in the reference: {', '.join(extra)}." if extra else "")
+        named = (("Missing", wanted - given), ("Not in the reference", given - wanted))
+        for title, words in named:
+            feedback += f" {title}: {', '.join(list(words)[:8])}." if words else ""
+        return Score(value, feedback)
 
 
 _NUMBER = re.compile(
@@ -170,27 +165,19 @@ class Regex:
 
     async def __call__(self, example: Example, output: str) -> Score:
         text = output.strip() if self.full else output
-        given = await self._search(text)
-        whole = "as a whole " if self.full else ""
-        if given is None:
-            return Score(
-                0.0,
-                f"The pattern {quote(self.pattern)} gave no result on the answer within "
-                f"{self.seconds:g} s; this counts as no match.",
-            )
-        verb = "matches" if given else "does not match"
-        return Score(float(given), f"The answer {whole}{verb} the pattern {quote(self.pattern)}.")
-
-    async def _search(self, text: str) -> bool | None:
-        """True, False, or None when the limit was reached."""
+        asked, pattern = (self.pattern, self._flags, self.full, text), quote(self.pattern)
         if not _QUANTIFIERS & set(self.pattern):
-            return matches(self.pattern, self._flags, self.full, text)
-        result = await shared_worker().acall(
-            f"{__name__}:matches", (self.pattern, self._flags, self.full, text), self.seconds
-        )
-        if result.error:
-            raise RuntimeError(f"the regex process failed: {result.error}")
-        return None if result.timed_out else result.value is True
+            given = matches(*asked)
+        else:
+            call = shared_worker().acall(f"{__name__}:matches", asked, self.seconds)
+            if (result := await call).error:
+                raise RuntimeError(f"the regex process failed: {result.error}")
+            if result.timed_out:
+                late = f"gave no result on the answer within {self.seconds:g} s"
+                return Score(0.0, f"The pattern {pattern} {late}; this counts as no match.")
+            given = result.value is True
+        whole, verb = "as a whole " * self.full, "matches" if given else "does not match"
+        return Score(float(given), f"The answer {whole}{verb} the pattern {pattern}.")
 
 
 @dataclass(frozen=True, slots=True)

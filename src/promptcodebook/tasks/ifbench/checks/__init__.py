@@ -1,1 +1,0 @@
-"""The constraints, a table of pure functions per group."""
