@@ -233,6 +233,7 @@ def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:
         batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
         write_rows(work / "other.jsonl", 4)
         batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
+        assert not (work / "out.jsonl.part").exists()
         assert server.calls == 6
 
 
@@ -314,11 +315,12 @@ def test_equal_rows_are_paid_for_once(work: Path) -> None:
 
 
 def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path) -> None:
-    (work / "in.jsonl").write_text('{"question": "How far is \\ud83d?"}\n')
+    (work / "in.jsonl").write_text('{"question": "How far is \\ud83d?", "n": "é"}\n', "utf-8")
     server, _ = answering()
     with served(server):
         assert batch(work, server).code == 0
     assert read_lines(work / "out.jsonl")[0]["question"] == "How far is \ud83d?"
+    assert '"é"' in (work / "out.jsonl").read_text("utf-8"), "as in IN, not escaped"
 
 
 async def test_a_fault_of_our_own_ends_the_workers_and_leaves_the_rest_unasked() -> None:

@@ -227,3 +227,6 @@ def test_an_audit_twice_is_one_entry_and_one_of_a_file_that_is_no_version_is_non
     log = pco("codebook", "log", "tickets@", "--json", cwd=folder).json
     everything = pco("codebook", "log", "--json", cwd=folder).json
     assert len(log) == 1 and [entry["action"] for entry in everything] == ["freeze", "attest"]
+    for more in (("--task", "constraints"), ()):  # another report, and the first one again
+        pco("codebook", "audit", "a.json", *more, cwd=folder)
+    assert len(pco("codebook", "log", "--json", cwd=folder).json) == 4

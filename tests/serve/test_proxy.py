@@ -271,6 +271,8 @@ async def test_its_state_and_its_counts() -> None:
     assert status == 200 and prompt["route"] == [1, 3] and prompt["mode"] == "one-call"
     assert (wrong, headers["allow"], missing) == (405, "POST", 404)
     assert counts['pco_requests_total{path="/v1/prompt",status="200"}'] == 1
+    edges = [k.partition('le="')[2].partition('"')[0] for k in counts if "seconds_bucket" in k]
+    assert (edges[0], edges[-2]) == ("0.05", "300.0")
     assert "/v1/chat/completions" in described[1]["paths"]
 
 

@@ -8,13 +8,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from promptcodebook.errors import import_extra
 from promptcodebook.serve.composing import Composed
-
-if TYPE_CHECKING:
-    from promptcodebook.serve.versions import Live
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Where the histogram of latencies is cut."""
@@ -55,9 +52,11 @@ class Metrics:
 
 
 class PolicyMetrics(Metrics):
-    """Those of a policy that is served; the counts of `live` are asked when the page is read."""
+    """Those of a policy that is served; the functions are asked when the page is read."""
 
-    def __init__(self, in_flight: Callable[[], int], live: Live) -> None:
+    def __init__(
+        self, in_flight: Callable[[], int], moves: Callable[[], int], failures: Callable[[], int]
+    ) -> None:
         super().__init__("serving a policy", in_flight)
         self._prompts = self._counter(
             "pco_prompts", "Prompts composed, by calls an answer and cache.", "mode", "cached"
@@ -65,8 +64,8 @@ class PolicyMetrics(Metrics):
         self._fallbacks = self._counter(
             "pco_fallbacks", "Prompts without a model's part, and why.", "part", "reason"
         )
-        self._gauge("pco_version_moves", "Versions taken up since the start.", lambda: live.moves)
-        self._gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
+        self._gauge("pco_version_moves", "Versions taken up since the start.", moves)
+        self._gauge("pco_version_failures", "Versions that failed.", failures)
 
     def composed(self, mode: str, composed: Composed) -> None:
         self._prompts.labels(mode, composed.cached or "no").inc()

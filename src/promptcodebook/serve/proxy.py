@@ -137,7 +137,11 @@ class Proxy:
         self.stopping = False
         self._begun = int(time.time())
         self._admission = Admission(callers or Callers(()), limits or Limits())
-        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, policies.live)
+        self._metrics = PolicyMetrics(
+            lambda: self._admission.in_flight,
+            lambda: policies.live.moves,
+            lambda: policies.live.failures,
+        )
 
     def listening(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
         """The paths, listened for while the block runs."""

@@ -101,8 +101,8 @@ def test_a_body_field_that_no_policy_may_decide_fails_the_audit() -> None:
     moved = {**drawn, "base_url": "http://theirs.test"}
     report = audit(a_policy("Be brief.", sampling={"judge": {"extra": moved}}))
     assert report.fails
-    assert [(f.where, f.kind, f.quote) for f in report.of("high")] == [
-        ("sampling.judge.extra.base_url", "field", "'base_url'")
+    assert [(f.where, f.kind, f.start, f.end, f.quote) for f in report.of("high")] == [
+        ("sampling.judge.extra.base_url", "field", 0, 0, "'base_url'")
     ]
 
 
