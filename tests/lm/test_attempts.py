@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import struct
 import time
 from dataclasses import replace
@@ -25,7 +26,9 @@ from promptcodebook.incidents import Counts
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.stack import Models, Supplies, credible
+from promptcodebook.paths import unfinished_folder
 from promptcodebook.store.header import Header
+from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import RunStore
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
 from tests.load import crowding
@@ -223,6 +226,57 @@ def test_a_damaged_file_of_attempts_is_named_with_what_to_do(
     assert "in-flight" in caught.value.hint
     (store.path / "in-flight").unlink()
     RunStore.open(store.path, write=True).close()
+
+
+def test_a_disk_without_room_for_further_attempts_lets_none_leave(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path, HEADER)
+    for _ in range(1024):
+        store.attempt_log.begin("critic", Usage(1, 1, 1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (store.path / "in-flight").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(StoreError, match="in-flight"):
+            store.attempt_log.begin("critic", Usage(1, 1, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    store.close()
+
+
+# Work that is not a run: what it pays for is kept until it is done.
+
+
+async def evaluated(server: Server, *numbers: int) -> None:
+    with until_done("a question") as supplies:
+        stack = models(server, supplies)
+        try:
+            for number in numbers:
+                if number < 0:
+                    raise KeyError("on the way")
+                await stack.lm(ask(number))
+        finally:
+            await stack.close()
+
+
+async def test_what_unfinished_work_paid_for_is_found_again_until_it_is_done(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyError):
+        await evaluated(server, 0, -1)
+    with pytest.raises(KeyError):  # paid for nothing new
+        await evaluated(server, 0, -1)
+    assert server.calls == 1
+    await evaluated(server, 0, 1)
+    assert server.calls == 2
+    assert list(unfinished_folder().iterdir()) == []
+    with pytest.raises(KeyError):  # paid for nothing: it leaves nothing
+        await evaluated(server, -1)
+    assert list(unfinished_folder().iterdir()) == []
+    with until_done("a question") as outer, until_done("a question") as inner:
+        assert outer.spare is not None and inner.spare is not None
+        assert outer.spare() is not None
+        assert inner.spare() is None, "another is at it"
+    assert "a kill would lose what this pays for" in caplog.text
 
 
 # What the stop signal does to calls that passed the budget but have not begun.

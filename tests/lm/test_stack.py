@@ -20,7 +20,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.limit import Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, dispatch
+from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, Supplies, dispatch
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -296,3 +296,22 @@ def test_a_variable_of_a_body_field_that_is_not_set_is_told_before_a_call():
     roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
     with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
         Models.build(load_config({"lm": "http://localhost:1/v1#m", "roles": roles}))
+
+
+async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_simulated(
+    server: Server,
+):
+    async def sources(supplies: Supplies, **settings: object) -> list[str]:
+        found: list[str] = []
+        for _ in range(2):
+            stack = Models.build(load_config({"lm": server.spec, **settings}), supplies)
+            found.append((await stack.lm(ASK)).source)
+            assert stack.keeps is (settings.get("cache", True) and supplies == Supplies())
+            await stack.close()
+        return found
+
+    script = ScriptedLM().reply_with(lambda r: "ok")
+    assert await sources(Supplies()) == ["live", "cache"]
+    assert await sources(Supplies(), cache=False) == ["live", "live"]
+    assert await sources(Supplies(own=script)) == ["live", "live"]
+    assert await sources(Supplies(simulated=lambda spec: script), lm="simulated") == ["live"] * 2

@@ -9,6 +9,7 @@ attempt may be billed all the same, so it is booked at the most it can cost.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -288,8 +289,8 @@ class BudgetGate:
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
-        left = (self._limits.seconds or 0.0) - (self._kept.seconds or 0.0) - self._elapsed()
-        self._alarm = asyncio.get_running_loop().call_later(max(_LATER_S, left), self._ring)
+        wait = max(_LATER_S, self._seconds_left())
+        self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
 
     def _rearm(self) -> None:
         if self._alarm is not None:
@@ -302,11 +303,16 @@ class BudgetGate:
         else:
             self._arm()
 
+    def _seconds_left(self) -> float:
+        limit = self._limits.seconds
+        return math.inf if limit is None else limit - (self._kept.seconds or 0.0) - self._elapsed()
+
     def _time_over(self) -> str:
-        limit, kept = self._limits.seconds, self._kept.seconds or 0.0
-        if limit is None or (spent := self._elapsed()) < limit - kept:
+        if self._seconds_left() > 0.0:
             return ""
-        return f"{limit:g} seconds ({spent:.0f} s gone{_kept_back(f'{kept:.0f} s', kept)})"
+        kept, gone = self._kept.seconds or 0.0, self._elapsed()
+        rest = _kept_back(f"{kept:.0f} s", kept)
+        return f"{self._limits.seconds:g} seconds ({gone:.0f} s gone{rest})"
 
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
