@@ -61,7 +61,7 @@ def body_fault(fields: Mapping[str, object]) -> str:
 def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
     """Names of the body fields that decide more than how a reply is drawn: an address, a header, a
     tool, a credential, a template, or whatever is not known to be harmless."""
-    found: list[str] = []
+    found, drawing = list[str](), _lists()["drawing_fields"]
     for name, value in fields.items():
         known = _lists()["drawing_inside"].get(name)
         if known is not None and isinstance(value, Mapping):
@@ -69,9 +69,7 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
             found += [
                 f"{name}.{key}" for key, v in inner.items() if key not in known or not _is_plain(v)
             ]
-        elif name not in _lists()["drawing_fields"] or not (
-            _is_plain(value) or _is_list_of(name, value)
-        ):
+        elif name not in drawing or not (_is_plain(value) or _is_list_of(name, value)):
             found.append(name)
     return found
 
@@ -142,9 +140,8 @@ def _changed(
 ) -> object:
     """The value with a change of each text that may be a secret: all below such a name are."""
     plain = _CAMEL.sub("_", name).lower().replace("-", "_")
-    secret = secret or (
-        plain not in _lists()["public_fields"] and _SECRET.search(plain) is not None
-    )
+    sounds = _SECRET.search(plain) is not None and plain not in _lists()["public_fields"]
+    secret = secret or sounds
     if isinstance(value, Mapping):
         inner = cast("Mapping[str, object]", value)
         return {key: _changed(key, each, change, secret) for key, each in inner.items()}
