@@ -64,9 +64,9 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
     assert len(lines) <= 24
     for part in (
         "20260131-x  simulated",
-        "12 of 20",
+        f"step        {bar(12 / 20, 8 if width < 80 else 24)} 12 of 20",
+        f"now         {bar(4 / 8, 8 if width < 80 else 24)} validating step 12: 4 of 8",
         "at most 24 s left",
-        "validating step 12: 4 of 8",
         "0.550",
         "best 0.250 untrained",
         f"1.00 of {4 if size == 16 else 5}.00 bits",
