@@ -56,7 +56,7 @@ def test_what_was_lost_is_shown_apart_below_what_was_spent_of_the_budget(height:
 
 
 @pytest.mark.parametrize("size", [16, 32])
-@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -> None:
     shown = drawn(view_after(script(size)), width)
     lines = shown.splitlines()
