@@ -160,12 +160,13 @@ SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
     ],
 )  # fmt: skip
 def test_a_line_says(events: list[ProgressEvent], said: str) -> None:
-    stream = io.StringIO()
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, "utf-8")
     lines = Lines(stream)
     for event in events:
         lines(event)
-    assert said in stream.getvalue()
-    assert ESC not in stream.getvalue()
+    written = buffer.getvalue().decode()
+    assert said in written and ESC not in written
 
 
 def test_lines_of_a_real_model_do_not_say_simulated() -> None:
@@ -266,7 +267,7 @@ def test_on_a_terminal_one_line_is_redrawn_with_a_bar_and_taken_away(
     line(Phase("judging learned", 10, 40))
     line.close()
     text = _CODES.sub("", read())
-    assert "━" in text and "pco [simulated] judging learned: 10 of 40" in text
+    assert "━╺" in text and "pco [simulated] judging learned: 10 of 40" in text
     assert text.count("\n") <= 1
     assert read().rstrip("\r").endswith("\x1b[2K")  # the line is empty again
     assert read().count(_HIDDEN) == read().count(_SHOWN) == 1
@@ -355,13 +356,14 @@ LONG_RUN = [
     ],
 )  # fmt: skip
 def test_the_line_says(events: list[ProgressEvent], said: str, clock: Clock) -> None:
-    stream = io.StringIO()
+    buffer = io.BytesIO()
+    stream = io.TextIOWrapper(buffer, "utf-8")
     line = Line(stream, clock)
     for event in events[:-1]:
         line(event)
     clock.now = 3
     line(events[-1])
-    assert stream.getvalue() == said
+    assert buffer.getvalue().decode() == said  # at once, not when a buffer is full
 
 
 def test_the_line_is_as_wide_as_the_terminal(

@@ -52,7 +52,7 @@ from promptcodebook.types import (
 )
 
 OWN_LM = "own"
-"""Stands in the configuration for an LM object handed over by the user."""
+"""In the configuration, the name of an LM object handed over by the user."""
 NO_DATA = Dataset((), (), ())
 """For a policy that answers without any data of its own."""
 

@@ -13,7 +13,7 @@ from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import Interrupted
 from promptcodebook.experiments.demo import NAME, demo_config, missing_model, show
-from promptcodebook.simulated import cli as tour
+from promptcodebook.simulated import cli, tour
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 
@@ -107,7 +107,7 @@ def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
 ) -> None:
     """A tour of one world and two updates: tests/cli/test_demo.py goes on the whole of it."""
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
-    monkeypatch.setattr(tour, "_WORLDS", 1)
+    monkeypatch.setattr(cli, "_WORLDS", 1)
     monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 2})
     missing = missing_model()
     assert missing is not None

@@ -101,10 +101,12 @@ def test_a_plug_in_brings_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     entry = "[promptcodebook.commands]\ngreet = greeting_command:greet\n"
     info.joinpath("entry_points.txt").write_text(entry)
-    code = 'def greet(name: str = "you") -> None:\n    print(f"hello {name}")\n'
+    code = 'def greet(name: str = "you") -> None:\n    print(f"hello {name[0]}{name[1:]}")\n'
     tmp_path.joinpath("greeting_command.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert pco("greet", "--name", "Ada", cwd=tmp_path).out == "hello Ada\n"
+    broken = pco("greet", "--name", "", cwd=tmp_path)
+    assert broken.code == 1 and "pco: internal error: IndexError" in broken.err
     pco("greeet", cwd=tmp_path).error(2, "no command 'greeet'")
 
 

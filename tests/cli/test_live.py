@@ -56,7 +56,7 @@ def test_what_was_lost_is_shown_apart_below_what_was_spent_of_the_budget(height:
 
 
 @pytest.mark.parametrize("size", [16, 32])
-@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -> None:
     shown = drawn(view_after(script(size)), width)
     lines = shown.splitlines()
@@ -64,9 +64,9 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
     assert len(lines) <= 24
     for part in (
         "20260131-x  simulated",
-        "12 of 20",
+        f"step        {bar(12 / 20, 8 if width < 80 else 24)} 12 of 20",
+        f"now         {bar(4 / 8, 8 if width < 80 else 24)} validating step 12: 4 of 8",
         "at most 24 s left",
-        "validating step 12: 4 of 8",
         "0.550",
         "best 0.250 untrained",
         f"1.00 of {4 if size == 16 else 5}.00 bits",
@@ -79,6 +79,11 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
     for k in range(size):
         assert re.search(rf"(^|\s){k} +[█░]", shown), k
     assert ESC not in shown and "\x07" not in shown
+
+
+def test_long_curves_leave_room_for_what_follows_them() -> None:
+    shown = drawn(view_after(script(16, 100)), 60)
+    assert "ε 0.50" in shown and "best 0.250 untrained" in shown
 
 
 def test_a_low_terminal_gets_one_line_of_spend() -> None:

@@ -20,6 +20,7 @@ from promptcodebook.errors import MissingExtra
 from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
+from promptcodebook.method.templates import load_templates
 from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, says
 
 
@@ -257,6 +258,17 @@ async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() ->
     found = (await rehearsed(ScriptedLM().reply_with(poor_critic)))[TITLE]
     assert found["role encoder"].level == found["role updater"].level == "ok"
     assert found["roles"].next_step.startswith("name a stronger model: --set roles.critic.model=")
+
+
+async def test_blame_that_repeats_its_question_is_weak() -> None:
+    asked = " ".join(load_templates("default").sources["attribution"].split()[:40])
+
+    def echo(request: Request) -> str:
+        blame = json.dumps({**BLAME, "rendering_errors": asked})
+        return blame if request.role == "attribution" else able(request)
+
+    found = (await rehearsed(ScriptedLM().reply_with(echo)))[TITLE]
+    assert "repeats the words it was asked with" in found["role attribution"].what
 
 
 async def test_roles_that_no_run_asks_are_not_weighed() -> None:

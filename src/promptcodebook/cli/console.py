@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from promptcodebook.run.verdict import VerdictTable
 
 BETWEEN = ".."
-"""Stands between the ends of an interval, as 0.120..0.340."""
+"""Comes between the ends of an interval, as 0.120..0.340."""
 _GAP = 2
 """Blanks between two columns."""
 _LEAST_TEXT = 24

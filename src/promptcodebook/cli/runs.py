@@ -164,7 +164,7 @@ def write_run_report(
 
     with closing(RunStore.open(path)) as store:
         if inputs is None and not (store.ours or trust):
-            note("the inputs are left out: the run does not bear your mark (--trust reads them)")
+            note("the inputs are left out: the run does not have your mark (--trust reads them)")
             inputs = {}
         write_report(store, target, stored_inputs(store.header) if inputs is None else dict(inputs))
         return store.header.id

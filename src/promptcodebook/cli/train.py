@@ -38,7 +38,7 @@ app = command_group()
 @options
 def train(
     wanted: Wanted,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run (or 'last').")] = None,
+    resume: Annotated[str | None, typer.Option(help="Resume this run (or 'last').")] = None,
     name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
     trust: Trust = False,
     edited: Annotated[

@@ -378,7 +378,7 @@ class Config(Group):
     """Which optimizer learns: "pco", another of docs/baselines.md such as "gepa", or one that is
     installed."""
     base_prompt: str = ""
-    """Stands word for word before every composed prompt and is never rewritten."""
+    """Comes word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
     """The form an answer must have, which the generator is given; "" = the task's own, if any."""
     compose: Literal["generator", "verbatim"] = "generator"

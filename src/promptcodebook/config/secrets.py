@@ -5,82 +5,43 @@ its variable, "$PCO_MY_KEY". Also: which body fields a file from somebody else m
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
-from typing import cast
+from functools import cache
+from importlib import resources
+from typing import Any, cast
 
 from promptcodebook.errors import ConfigError
 
-_HARMLESS = frozenset(
-    {
-        *("accept", "accept-language", "anthropic-beta", "anthropic-version", "api-version"),
-        *("http-referer", "openai-beta", "openai-organization", "openai-project", "referer"),
-        *("user-agent", "x-title"),
-    }
-)
-"""Headers that may be in the settings, and so in every run's folder, word for word."""
-_KEY_NAMES = frozenset(
-    {
-        *("ANTHROPIC_API_KEY", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY", "CEREBRAS_API_KEY"),
-        *("COHERE_API_KEY", "DEEPSEEK_API_KEY", "FIREWORKS_API_KEY", "GEMINI_API_KEY"),
-        *("GOOGLE_API_KEY", "GROQ_API_KEY", "HF_TOKEN", "MISTRAL_API_KEY", "NVIDIA_API_KEY"),
-        *("OPENAI_API_KEY", "OPENROUTER_API_KEY", "PERPLEXITY_API_KEY", "TOGETHER_API_KEY"),
-        "XAI_API_KEY",
-    }
-)
-"""Variables beside PCO_* that a header may name: settings must not reach for any other."""
 _OWN_NAME = re.compile(r"PCO_[A-Za-z0-9_]+")
-
-
 _SECRET = re.compile(
     r"(?:^|[_\-. ])(?:api|access|auth|private|secret|secure|signing)?_?(?:key|token)s?$"
     r"|secret|passw|passphrase|credential|bearer|authorization|jwt"
 )
 """Names of body fields whose text may be a secret, in lower case and with _ between words."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_PUBLIC = frozenset(
-    {
-        *("bos_token", "cache_key", "eos_token", "pad_token", "prompt_cache_key", "sep_token"),
-        *("stop_token", "stop_tokens", "unk_token"),
-    }
-)
-"""Body fields that only sound like it."""
-
-_DRAWING = frozenset(
-    {
-        *("top_k", "min_p", "top_a", "typical_p", "tfs_z", "min_tokens", "ignore_eos"),
-        *("frequency_penalty", "presence_penalty", "repetition_penalty", "length_penalty"),
-        *("repeat_penalty", "repeat_last_n", "stop", "stop_token_ids", "logit_bias"),
-        *("mirostat", "mirostat_tau", "mirostat_eta", "xtc_probability", "xtc_threshold"),
-        *("dynatemp_range", "dynatemp_exponent", "dry_multiplier", "dry_base"),
-        *("dry_allowed_length", "reasoning_effort", "verbosity", "enable_thinking"),
-        *("thinking_budget", "include_reasoning"),
-    }
-)
-"""Body fields that only decide how a reply is drawn. What multiplies its price (best_of,
-service_tier), makes a server keep it (store) or compiles a grammar is none of them."""
-_DRAWING_INSIDE: Mapping[str, frozenset[str]] = {
-    "reasoning": frozenset({"effort", "enabled", "exclude", "max_tokens"}),
-    "thinking": frozenset({"type", "budget_tokens"}),
-    # The server hands them to its template, which takes tools, documents and templates that way.
-    "chat_template_kwargs": frozenset(
-        {"enable_thinking", "thinking", "thinking_budget", "reasoning_effort", "clear_thinking"}
-    ),
-}
 _TEXTS = ("stop", "stop_token_ids")
 _WORD = re.compile(r"[a-z]{1,16}")
+
+
+@cache
+def _lists() -> Mapping[str, Any]:
+    """Names of headers, variables and body fields, by what they may be."""
+    file = resources.files("promptcodebook.config").joinpath("secrets.toml")
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 def header_fault(name: str, value: str) -> str:
     """Why a header may not be in the settings; '' = it may. Never repeats what it holds."""
     if value.startswith("$"):
         variable = value[1:]
-        if variable in _KEY_NAMES or _OWN_NAME.fullmatch(variable):
+        if variable in _lists()["key_names"] or _OWN_NAME.fullmatch(variable):
             return ""
         return (
             f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
             f'such as OPENAI_API_KEY: "{name}" = "$PCO_MY_KEY"'
         )
-    if name.lower() in _HARMLESS:
+    if name.lower() in _lists()["harmless_headers"]:
         return ""
     return (
         f"{name!r} may hold a secret, and settings are kept with the run: name the variable that "
@@ -100,15 +61,15 @@ def body_fault(fields: Mapping[str, object]) -> str:
 def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
     """Names of the body fields that decide more than how a reply is drawn: an address, a header, a
     tool, a credential, a template, or whatever is not known to be harmless."""
-    found: list[str] = []
+    found, drawing = list[str](), _lists()["drawing_fields"]
     for name, value in fields.items():
-        known = _DRAWING_INSIDE.get(name)
+        known = _lists()["drawing_inside"].get(name)
         if known is not None and isinstance(value, Mapping):
             inner = cast("Mapping[str, object]", value)
             found += [
                 f"{name}.{key}" for key, v in inner.items() if key not in known or not _is_plain(v)
             ]
-        elif name not in _DRAWING or not (_is_plain(value) or _is_list_of(name, value)):
+        elif name not in drawing or not (_is_plain(value) or _is_list_of(name, value)):
             found.append(name)
     return found
 
@@ -179,7 +140,8 @@ def _changed(
 ) -> object:
     """The value with a change of each text that may be a secret: all below such a name are."""
     plain = _CAMEL.sub("_", name).lower().replace("-", "_")
-    secret = secret or (plain not in _PUBLIC and _SECRET.search(plain) is not None)
+    sounds = _SECRET.search(plain) is not None and plain not in _lists()["public_fields"]
+    secret = secret or sounds
     if isinstance(value, Mapping):
         inner = cast("Mapping[str, object]", value)
         return {key: _changed(key, each, change, secret) for key, each in inner.items()}

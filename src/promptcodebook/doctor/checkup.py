@@ -189,7 +189,7 @@ def _key_variable(
     except ConfigError:
         return ()  # the probe says what is wrong with it
     if absent:
-        what = f"{' or '.join(absent)} is not set, and this provider answers nobody without a key"
+        what = f"{' or '.join(absent)} is not set, and this provider needs a key"
         return (Finding("key variable", "fail", what, f"export {absent[0]}=..."),)
     if not names.key_names:
         return ()

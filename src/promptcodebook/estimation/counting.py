@@ -187,8 +187,8 @@ class _Filler:
             case "object" if "properties" in node:
                 # An instinct that may be blamed is named by its index.
                 inner = name if name == "instinct_errors" else None
-                told = {f: self.value(inner or f, n) for f, n in node["properties"].items()}
-                return {f: each for f, each in told.items() if each or inner is None}
+                fields = {f: self.value(inner or f, n) for f, n in node["properties"].items()}
+                return {f: each for f, each in fields.items() if each or inner is None}
             case "object":
                 return {}
             case "array":
