@@ -26,6 +26,7 @@ from promptcodebook.errors import (
     did_you_mean,
     import_part,
     message_of,
+    registered,
 )
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
@@ -70,9 +71,7 @@ class _Lazy(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
-            from importlib.metadata import entry_points
-
-            if "." not in cmd_name and entry_points(group=COMMAND_GROUP, name=cmd_name):
+            if "." not in cmd_name and registered(COMMAND_GROUP).select(name=cmd_name):
                 return outer_command(cmd_name, "")  # of a plug-in
             ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
         return load_command(cmd_name)

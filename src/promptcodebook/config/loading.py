@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from promptcodebook.config.schema import (
     preset,
 )
 from promptcodebook.config.secrets import without_secrets
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean, registered
 
 TYPED = "the command line or PCO_*"
 """Where settings come from that were typed for this use."""
@@ -37,7 +37,7 @@ _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSettings]]:
     """The settings models of the installed optimizers, or of one, by the optimizer's name. One that
     cannot be imported has none: `make_optimizer` says why."""
-    found = entry_points(group=_OPTIMIZERS)
+    found = registered(_OPTIMIZERS)
     entries = sorted(found if name is None else found.select(name=name), key=lambda e: e.name)
     models = {entry.name: _settings_of(entry) for entry in entries}
     return {name: model for name, model in models.items() if model is not None}

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.errors import ConfigError, did_you_mean
+from promptcodebook.errors import ConfigError, did_you_mean, registered
 from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
@@ -204,7 +203,7 @@ def find_rule(name: str) -> Rule:
     """The rule of that name, ours or an installed package's. ConfigError: unknown name."""
     if name in RULES:
         return RULES[name]
-    plugins = entry_points(group=GROUP)
+    plugins = registered(GROUP)
     if name in plugins.names:
         return plugins[name].load()
     known = (*RULES, *sorted(plugins.names))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.errors import ConfigError, Stop, did_you_mean
+from promptcodebook.errors import ConfigError, Stop, did_you_mean, registered
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.executor import Evaluator
@@ -151,16 +150,16 @@ def _counter(tell: Listener, name: str, total: int) -> Callable[[Rollout], None]
 
 def optimizer_names() -> tuple[str, ...]:
     """The names `make_optimizer` knows, sorted."""
-    return tuple(sorted(entry_points(group=GROUP).names))
+    return tuple(sorted(registered(GROUP).names))
 
 
 def make_optimizer(name: str) -> Optimizer:
     """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
-    entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    entries = registered(GROUP).select(name=name)
     if not entries:
         known = optimizer_names()
         raise ConfigError(
             f"unknown optimizer {name!r}{did_you_mean(name, known)}",
             hint=f"optimizer = one of {', '.join(known)}",
         )
-    return cast("Callable[[], Optimizer]", entries[0].load())()
+    return cast("Callable[[], Optimizer]", entries[name].load())()

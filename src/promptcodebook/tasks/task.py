@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.data import Dataset
-from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of
+from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of, registered
 from promptcodebook.lm.structured import Ask
 from promptcodebook.types import Check, Example, Program, Reward
 
@@ -67,7 +67,7 @@ GROUP = "promptcodebook.tasks"
 
 def task_names() -> tuple[str, ...]:
     """The names `load_task` knows, sorted."""
-    return tuple(sorted(entry_points(group=GROUP).names))
+    return tuple(sorted(registered(GROUP).names))
 
 
 def load_task(name: str, data_dir: Path | None = None) -> Task:
@@ -91,7 +91,7 @@ def load_task(name: str, data_dir: Path | None = None) -> Task:
 def _entry(name: str) -> EntryPoint:
     """The entry point of this name. An installation may list one twice; two different ones are
     refused, since the name would be ambiguous."""
-    offered = {entry.value: entry for entry in entry_points(group=GROUP) if entry.name == name}
+    offered = {entry.value: entry for entry in registered(GROUP).select(name=name)}
     if not offered:
         known = task_names()
         raise TaskError(
