@@ -184,6 +184,8 @@ def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:
         + skewness**2 * standard**3 / (27 * n)
     )
     assert straight == pytest.approx(1.98422, abs=1e-4)
+    mirrored = mean_interval([-v for v in values], bounds=(-1.0, 1.0))
+    assert (-mirrored.high, -mirrored.low) == pytest.approx((interval.low, interval.high))
 
 
 def test_an_interval_over_runs_covers_that_another_run_may_differ() -> None:

@@ -211,7 +211,12 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
     with served(server):
         batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
         assert server.calls == 0
-    assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
+        assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
+        other.unlink()
+        other.parent.rmdir()
+        other.parent.write_text("mine")
+        batch(work, server, *more).error(1, "out.jsonl.part", "Not a directory")
+    assert other.parent.read_text() == "mine"
 
 
 def test_what_a_process_left_that_died_before_it_began_is_nobodys(work: Path) -> None:

@@ -365,3 +365,13 @@ async def test_the_signal_sleeps_as_long_as_it_is_told_and_keeps_its_first_reaso
     for wait in (stop.sleep(60), stop.sleep(60)):
         with pytest.raises(Interrupted, match="first"):
             await wait
+
+
+def test_where_unfinished_work_cannot_be_kept_a_warning_names_the_folder(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    unfinished_folder().parent.mkdir(parents=True, exist_ok=True)
+    unfinished_folder().write_text("a file")
+    with until_done("a question") as supplies:
+        assert supplies.spare is not None and supplies.spare() is None
+    assert f"{unfinished_folder().name}" in caplog.text and "File exists" in caplog.text

@@ -23,7 +23,7 @@ from promptcodebook.method.state import (
     utilisation_bound,
 )
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Failure, Rollout, Route, Trace
+from promptcodebook.types import Failure, Ranking, Rollout, Route, Trace
 from tests.method.build import examples, parameters
 
 
@@ -82,6 +82,9 @@ def test_entries_of_version_01_go_on_as_they_were_and_are_known_by_their_selecti
     assert old.known == (1.0, 0.0)
     new = RoutingStatistics((0.1, 0.2), (0.4, 0.5), (2, 3), (0.3, 0.6)).pick([1, None])
     assert new.known == (0.6, 0.0)
+    ranking = Ranking((1.0,), 0.1, ((1,), (2,), (3,)), (0.1, 0.2, 0.3))
+    picked = replace(new, ranking=ranking).pick([1, None]).ranking
+    assert picked == replace(ranking, weights=((1,), (3,), (0,)), bias=(0.1, 0.3, 0.0))
 
 
 def test_an_untried_entry_stands_at_the_mean_of_the_tried():

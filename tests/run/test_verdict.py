@@ -351,6 +351,9 @@ def test_an_interval_that_ends_at_zero_holds_no_difference() -> None:
     # At as many calls it is the same, and a row of clearly more calls decides nothing.
     assert decide(rows_at(better, over=up, calls=3.0))[1:] == (False, "rival")
     assert decide(rows_at(better, over=down, calls=3.5))[1] is True
+    # Nor does a rival whose own gain ends at zero become the row to deploy.
+    present, rival, learned = rows_at(better, over=up)
+    assert decide([present, replace(rival, gain=up), learned])[1:] == (False, "")
 
 
 def test_without_a_gain_a_row_of_no_more_calls_with_a_clear_gain_is_named() -> None:
