@@ -193,3 +193,14 @@ def test_before_a_verdict_there_are_no_rows(tmp_path: Path) -> None:
     run = train(tmp_path, scripted(), budget={"calls": 30})
     assert run.ended == "budget"
     assert dict(run.rows) == {} and run.deploy == ""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [("You are terse.", "the present prompt"), ("", "zero-shot (no prompt)")],
+)
+def test_the_first_row_is_named_after_what_the_user_has_today(
+    tmp_path: Path, prompt: str, title: str
+) -> None:
+    run = train(tmp_path, scripted(), init={"instincts": SEEDS, "prompt": prompt})
+    assert run.rows["present"].title == title
