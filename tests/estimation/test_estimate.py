@@ -6,21 +6,21 @@ That what a run then takes lies within the estimate is held in tests/cli/test_es
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Plan, Sources, plan_run
-from promptcodebook.calls import Message, Request, Role, Schema, Usage
+from promptcodebook.calls import Chat, Message, Request, Role, Schema, Usage
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.estimation.counting import TRAINING, CountingLM, Manner, Work
 from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import Range, estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.types import Codebook, Instinct, Parameters
+from promptcodebook.types import Codebook, Example, Instinct, Output, Parameters, Prompt
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
@@ -50,6 +50,21 @@ def test_routes_are_counted_exactly() -> None:
     assert work[TRAINING, "encoder"].calls == found.routed, "the trial of θ takes no call"
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
     assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.split("test")), abs=8)
+
+
+def test_a_program_whose_data_cannot_be_read_ends_the_estimate() -> None:
+    @dataclass(frozen=True)
+    class Unreadable:
+        name: str = "retrieval"
+        stages: tuple[str, ...] = ()
+        roles: frozenset[Role] = frozenset({"executor"})
+
+        async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+            raise StoreError("the index cannot be read")
+
+    plan = plan_of()
+    with pytest.raises(StoreError, match="the index cannot be read"):
+        dry(replace(plan, task=replace(plan.task, program=Unreadable())))
 
 
 def test_what_is_solved_is_not_critiqued() -> None:

@@ -1,4 +1,4 @@
-"""All settings of a run, as one frozen tree; presets `default`, `paper`, `quick`.
+"""All settings of a run, as one frozen tree; presets `default`, `paper`, `quick`, `small`.
 
 `paper` is Table 6 to the letter. `default` departs from it in these places, each with its reason:
 
