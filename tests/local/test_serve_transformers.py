@@ -143,7 +143,7 @@ async def test_a_caller_that_hangs_up_frees_its_place(
     ours: Ours, client: openai.AsyncOpenAI
 ) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}
-    stream = await ask(client, "Long.", stream=True, max_tokens=4000, response_format=form)
+    stream = await ask(client, "Long.", stream=True, max_tokens=15_000, response_format=form)
     async for _ in stream:
         break
     assert await asyncio.to_thread(ours.metric, "pco_in_flight") == 1

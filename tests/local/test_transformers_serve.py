@@ -227,7 +227,7 @@ def test_the_report_shows_what_the_run_counted_and_where_chains_broke(finished: 
     assert {name: times for name, times in shown.items() if times} == counted
     assert {"malformed", "reasked", "parse_failed", "route_repairs", "truncated"} <= set(counted)
     cell = r"<td[^>]*>([^<]+)</td>"
-    broken = re.findall(rf"<tr><td>(\w+)</td><td>(\w+)</td>{cell}{cell}</tr>", page)
+    broken = re.findall(rf"<tr>\s*<td>(\w+)</td><td>(\w+)</td>{cell}{cell}\s*</tr>", page)
     assert {(phase, stage) for phase, stage, _, _ in broken} == {("training", "critique")}
     assert sum(int(times) for *_, times in broken) == STEPS
     assert not any(row.failed for row in finished.judged)
