@@ -228,7 +228,7 @@ def test_a_terminal_that_closes_stops_the_run_in_order(folder: Path) -> None:
             assert time.monotonic() < until, "it did not start"
             while select.select([terminal], [], [], 0.05)[0]:
                 os.read(terminal, 65536)
-        os.close(terminal)  # whoever writes to it from now on gets an error
+        os.close(terminal)  # a write to it now fails
         until = time.monotonic() + 20
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             assert time.monotonic() < until, "it did not end"

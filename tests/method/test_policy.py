@@ -73,7 +73,7 @@ async def test_a_ranking_reads_the_texts_that_stand_in_the_codebook_now():
 
 
 async def test_what_is_answered_with_a_fixed_prompt():
-    """It asks nobody but the executor; chat messages are the conversation."""
+    """It asks the executor alone; chat messages are the conversation."""
     world = World(config())
     rollout = await roll_out(FixedPrompt("Be brief."), world.trial, X, DRAWS)
     assert [r.role for r in world.lm.history] == ["executor"]

@@ -42,7 +42,7 @@ ALL = {"encoder": "z", "generator": "r", "codebook": {1: "i1", 0: "i0"}, "critic
 
 
 def test_the_order_is_theta_phi_codebook_psi():
-    """Eq. 9 in the order of Algorithm 1; what nobody blames, and what is frozen, is left alone."""
+    """Eq. 9 in the order of Algorithm 1; what is not blamed, or is frozen, stays."""
     pending = collect_gradients(parameters(), [trace(), trace(**ALL)], config())
     assert [p.variable for p in pending] == ["encoder", "generator", 0, 1, "critic"]
     frozen = parameters(book(frozen=[0]))

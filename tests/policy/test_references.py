@@ -1,4 +1,4 @@
-"""REF -> a policy: which state a run stands for, what its file says, what the run still needs, and
+"""REF -> a policy: which state of a run counts, what its file says, what the run still needs, and
 what of a run of somebody else is refused."""
 
 from __future__ import annotations

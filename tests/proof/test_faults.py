@@ -104,5 +104,5 @@ def test_a_pipeline_comes_through_the_tour_of_faults(task: str, tmp_path: Path) 
     counted = {name: tallies.get(ours, 0) for name, ours in WIRE.items()}
     assert counted == {name: stats["faults"][name] for name in WIRE}
     assert sum(counted.values()) > 0, "no fault of the wire struck"
-    # Cut by the fault or at a length cap, each cut reply is told once.
+    # Cut by the fault or at a length cap, each cut reply is counted once.
     assert tallies.get("truncated", 0) == stats["cut"]

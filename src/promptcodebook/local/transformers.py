@@ -25,7 +25,7 @@ from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.randomness import keyed_random
 
 _NUCLEUS = 1024
-"""So many of the likeliest tokens are searched for a nucleus before all are sorted."""
+"""The number of likeliest tokens that are searched for a nucleus before all are sorted."""
 _UNFINISHED = "\ufffd"
 _LONGEST_CHARACTER = 4
 """Tokens of one byte each."""

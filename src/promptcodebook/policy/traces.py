@@ -2,7 +2,7 @@
 templates, invisible or look-alike characters, addresses, secrets, and personal data.
 
 Each finder yields spans of the text as it is. Numbers with a check digit count only where it fits.
-What is told by its form alone is in traces.toml.
+traces.toml has what its form alone gives away.
 """
 
 from __future__ import annotations

@@ -253,9 +253,9 @@ Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
 
 
 class Shares:
-    """Room for all who ask. Nobody may hold more than three times what stays free: one caller gets
-    three quarters at most, two get three sevenths each, and some is left for the next. `fair` =
-    False: there is one caller only, who may hold all."""
+    """Room for all who ask. No caller may hold more than three times what stays free: one caller
+    gets three quarters at most, two get three sevenths each, and some is left for the next.
+    `fair` = False: there is one caller only, who may hold all."""
 
     def __init__(self, most: int, *, fair: bool = True) -> None:
         self.free = most
