@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import asyncio
 import json
 import os
 import signal
@@ -9,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from bench.batch import AT_ONCE, paid_again, prepare, session
 from promptcodebook.batch import on_ray
@@ -26,7 +30,7 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import read_policy_file
 from tests.batch.rows import answering, read_lines, write_rows
 from tests.cli.invoked import pco, served
-from tests.lm.server import Server
+from tests.lm.server import Server, says
 
 
 def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, Any]:
@@ -81,6 +85,35 @@ def test_what_stops_a_task_comes_back_as_its_error(work: Path) -> None:
     assert answer["paid"]["encoder"]["calls"] == 20
     other = json.dumps({"version": "0.0.1", "machine": "x", "folder": str(work), "number": 0})
     assert "0.0.1 was asked for" in json.loads(answer_shard(other))["message"]
+
+
+@pytest.mark.parametrize("at", ["answering", "closing"])
+def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
+    work: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    write_rows(work / "in.jsonl", 3)
+    server, _ = answering()
+
+    class Interrupting(closing[Any]):
+        def __exit__(self, *error: object) -> None:
+            _thread.interrupt_main()
+            super().__exit__(*error)
+
+    async def cancels(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        _thread.interrupt_main()
+        await asyncio.sleep(0.3)
+        return await says("0")(request, body)
+
+    with served(server):
+        batch, jobs = opened(work, server, 20)
+        if at == "closing":
+            monkeypatch.setattr(on_ray, "closing", Interrupting)
+        else:
+            server.script(cancels)
+        answer = json.loads(answer_shard(next(jobs)))
+        batch.close()
+    assert sum(usage["calls"] for usage in answer["paid"].values()) == server.calls > 0
+    assert at == "closing" or answer["error"] == "Interrupted"
 
 
 def test_a_batch_goes_on_the_way_it_was_begun(work: Path) -> None:

@@ -82,8 +82,8 @@ def served(server: Server) -> Iterator[Server]:
     try:
         asyncio.run_coroutine_threadsafe(server.start(), loop).result(5)
         yield server
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(5)
     finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(5)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

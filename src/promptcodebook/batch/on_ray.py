@@ -14,6 +14,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -36,7 +37,7 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
 from promptcodebook.store.journal import Journal
-from promptcodebook.sync import run_sync
+from promptcodebook.sync import Relay, run_sync
 
 _SHARD = 256
 """Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
@@ -242,7 +243,20 @@ def _settled_home(said: Mapping[str, Any]) -> Path:
 def answer_shard(job: str) -> str:
     """Answers the rows of a job on the machine that it came to: results and what they cost, or the
     error, as JSON."""
-    said = json.loads(job)
+    # A cancel interrupts the main thread, wherever that is: so the work is done in another one, and
+    # what was paid always comes home.
+    relay = Relay()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(_answered_shard, json.loads(job), relay)
+        while True:
+            try:
+                if wait((answer,), _LOOK_UP_S).done:
+                    return answer.result()
+            except KeyboardInterrupt:
+                relay.interrupt()
+
+
+def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
     answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
         require_version(said["version"])
@@ -251,13 +265,14 @@ def answer_shard(job: str) -> str:
         with closing(open_journal(folder, said["again"])) as journal:
             try:
                 results = _Results(said["answered"])
-                _answer(said, journal, results)
+                _answer(said, journal, results, relay)
                 answer["results"] = [result.line().decode() for result in results.taken]
             finally:
                 ledger = journal.ledger
                 answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
                 answer["lost"] = {role: asdict(usage) for role, usage in ledger.lost.items()}
-    except PcoError as error:
+    except (PcoError, KeyboardInterrupt) as cause:
+        error = cause if isinstance(cause, PcoError) else Interrupted("interrupted by the user")
         answer |= {"error": type(error).__name__, "message": str(error), "hint": error.hint}
     return json.dumps(answer)
 
@@ -277,7 +292,7 @@ class _Results:
         self.taken += results
 
 
-def _answer(said: Mapping[str, Any], journal: Journal, results: _Results) -> None:
+def _answer(said: Mapping[str, Any], journal: Journal, results: _Results, relay: Relay) -> None:
     config = full_config().model_validate(said["config"])
     file = PolicyFile.model_validate_json(said["policy"])
     policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
@@ -289,4 +304,4 @@ def _answer(said: Mapping[str, Any], journal: Journal, results: _Results) -> Non
         finally:
             await policy.aclose()
 
-    run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")))
+    run_sync(answered(), lambda: policy.stop(Interrupted("interrupted by the user")), relay)
