@@ -19,9 +19,8 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.completions import ChatCall, Refusal
 from promptcodebook.serve.server import Address, Backend, Dropped, Site, Stream, serve, serving
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.server import simulated_site
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.world import SimulatedSettings, World
 from promptcodebook.types import Example
 from tests.load import crowding
 from tests.simulated.test_recognise import EXPECTED, template_values

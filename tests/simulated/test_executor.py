@@ -9,9 +9,8 @@ from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.simulated.executor import Obeyed, chance_of, obey
 from promptcodebook.simulated.mind import understand
 from promptcodebook.simulated.model import SimulatedLM, answer
-from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.request import from_request
-from promptcodebook.simulated.world import World, oracle_prompt
+from promptcodebook.simulated.world import SimulatedSettings, World, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world

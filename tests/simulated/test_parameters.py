@@ -12,8 +12,8 @@ import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import ConfigError, LMError, RateLimited, ServerFault
-from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import FAULTS, FaultPlan, Latency, SimulatedSettings
+from promptcodebook.simulated.model import FaultPlan, SimulatedLM
+from promptcodebook.simulated.world import FAULTS, Latency, SimulatedSettings
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
 

@@ -10,7 +10,7 @@ from promptcodebook.assemble import Sources, assemble
 from promptcodebook.config import load_config
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.simulated.answers import wrong_answer
+from promptcodebook.simulated.executor import wrong_answer
 
 
 def always(chance: int) -> str:

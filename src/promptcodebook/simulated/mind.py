@@ -2,26 +2,29 @@
 
 Roles, tags and hashes are never used. The patterns look for a demand (a verb and its object) in the
 request's frame, from which inputs, replies and lists were removed. The tests hold several templates
-for each kind. A role gets the world, the parameters, and this request's draws.
+for each kind. Which stage of a program a request is follows from the parts that its last paragraph
+wants, or the verbs of its order, and its labelled texts. A role gets the world, the parameters, and
+this request's draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.answers import Staged, read_stage
-from promptcodebook.simulated.orders import Order, says, sentences
-from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.orders import Order, meaning, patterns, says, sentences
 from promptcodebook.simulated.request import ChatRequest, Reading, Shape, read, shape_of
-from promptcodebook.simulated.world import Problem, World
+from promptcodebook.simulated.world import Problem, SimulatedSettings, World
 
 Kind = Literal[
     "route", "compose", "critique", "critique_and_blame", "blame", "adversary", "improve", "split",
     "instincts", "judge", "compare", "leaks", "stage", "execute",
 ]  # fmt: skip
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,18 @@ def understand(request: ChatRequest, world: World) -> Understood:
     rest = user.replace(known, " ") if known else user
     reading = read(system, rest)
     if known and not rest.strip():
-        clues = _Clues(reading.system_frame, shape_of(request, reading.system_frame), reading)
-        kind = "route" if _is_route(clues) else "execute"
-        return Understood(request, kind, reading, clues.shape, known)
+        shape = shape_of(request, reading.system_frame)
+        bare: Kind = "execute"
+        if _is_route(_Clues(reading.system_frame, shape, reading)):
+            bare = "route"
+        return Understood(request, bare, reading, shape, known)
     shape = shape_of(request, reading.frame)
-    special = _special(request, reading, shape, known) if world.staged else None
-    if special is not None:
+    if world.staged and (special := _special(request, reading, shape, known)) is not None:
         return special
-    kind = _kind(reading, shape)
+    frames = (reading.system_frame, reading.frame)
+    clues = [_Clues(frame, shape, reading) for frame in frames]
+    kinds: list[Kind] = [k for c in clues for k, fits in _TESTS.items() if fits(c)]
+    kind: Kind = kinds[0] if kinds else "execute"
     if not known:
         known = reading.sections.get("input", "" if kind not in ("route", "execute") else user)
     return Understood(request, kind, reading, shape, known.strip())
@@ -72,7 +79,7 @@ def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -
     if says("plain_help", request.user) and not system:
         return Understood(request, "execute", reading, shape, request.user.strip())
     learning = {"reward", "prompt", "active", "codebook", "verdict"} & set(reading.sections)
-    staged = None if learning else read_stage(request, known)
+    staged = None if learning else _read_stage(request, known)
     if staged is None or shape.has("indices") or shape.has("score"):
         return None
     return Understood(request, "stage", reading, shape, known.strip(), staged)
@@ -95,15 +102,6 @@ class _Clues:
     @property
     def blames(self) -> bool:
         return self.has("instinct") and (self.has("rendering") or self.has("routing"))
-
-
-def _kind(reading: Reading, shape: Shape) -> Kind:
-    for frame in (reading.system_frame, reading.frame):
-        clues = _Clues(frame, shape, reading)
-        for kind, fits in _TESTS.items():
-            if fits(clues):
-                return kind
-    return "execute"
 
 
 def _is_route(clues: _Clues) -> bool:
@@ -139,6 +137,108 @@ _TESTS: Mapping[Kind, Callable[[_Clues], object]] = {
 }
 
 
+_TAGGED = re.compile(r"<([A-Za-z][\w -]{1,40})>\n?(.*?)\n?</\1>", re.DOTALL)
+_HASHED = re.compile(r"^\[\[ ## ([\w -]{2,40}) ## \]\]\s*$", re.MULTILINE)
+_HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
+_OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
+_THOUGHTS = "Looking at what is given and at what is asked, this follows."
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A stage as read: its kind (a name among the tables of stages and outputs in `wording.toml`,
+    or revise or respond), the fields by name, and the outputs asked for, in order. `weighed` is the
+    part of the system message whose words count: all but the stage's own order and form, which are
+    the same under every prompt."""
+
+    kind: str
+    fields: Mapping[str, str]
+    outputs: tuple[str, ...]
+    json: bool
+    weighed: str
+
+    @property
+    def evidence(self) -> str:
+        """What the request shows beside the question: passages, context, summaries."""
+        return "\n\n".join(v for k, v in self.fields.items() if _HELD.search(k))
+
+    @property
+    def hop(self) -> int:
+        """Which retrieval it is about: one more than the summaries shown."""
+        return 1 + sum(1 for k in self.fields if re.search(r"summar|context|note", k))
+
+    @property
+    def outside(self) -> str | None:
+        """What a model outside answered, where that is shown."""
+        return next((v for k, v in self.fields.items() if _OUTSIDE.search(k)), None)
+
+    def reply(self, said: str) -> str:
+        """The reply in the form asked for."""
+        if not self.outputs:
+            return said
+        values = {name: _THOUGHTS for name in self.outputs[:-1]} | {self.outputs[-1]: said}
+        if self.json:
+            return json.dumps(values, ensure_ascii=False)
+        return "\n\n".join(f"{name}: {value}" for name, value in values.items())
+
+
+def _read_stage(request: ChatRequest, known: str) -> Staged | None:
+    """The stage that a request is, or None. `known` is the task input found in it."""
+    fields = _labelled(request.user)
+    if not known or not fields:
+        return None
+    # The order comes last: anything before it may be any prompt.
+    last = max(request.user.rfind(text) + len(text) if text else 0 for text in fields.values())
+    tail = re.sub(r"</[\w -]+>", " ", request.user[last:])
+    asked = f"{request.system}\n\n{tail}"
+    lines = [says("part", line.strip()) for line in asked.split("\n")]
+    outputs = tuple(dict.fromkeys(part[1].strip() for part in lines if part))
+    as_json = bool(outputs) and says("json", asked[-600:]) is not None
+    properties = None if request.schema is None else request.schema.get("properties")
+    if isinstance(properties, Mapping):
+        outputs, as_json = tuple(cast("Mapping[str, object]", properties)), True
+    parts = _paragraphs(request.system)
+    if outputs and parts and says("part", parts[-1].split("\n")[-1].strip()):
+        parts = parts[:-1]
+    weighed = "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    staged = Staged("", fields, outputs, as_json, weighed)
+    kind = _stage_kind(staged, asked)
+    return replace(staged, kind=kind) if kind else None
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [p for p in re.split(r"\n\s*\n", text) if p.strip()]
+
+
+def _labelled(user: str) -> Mapping[str, str]:
+    """The texts of a request by their labels, in the first of three forms that it has."""
+
+    def name(label: str) -> str:
+        return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+    if found := {name(m[1]): m[2].strip() for m in _TAGGED.finditer(user)}:
+        return found
+    marks = list(_HASHED.finditer(user)) or list(patterns("said")["labelled"].finditer(user))
+    ends = [mark.start() for mark in marks[1:]] + [len(user)]
+    return {name(m[1]): user[m.end() : end].strip() for m, end in zip(marks, ends, strict=False)}
+
+
+def _stage_kind(staged: Staged, asked: str) -> str:
+    # The paragraph that orders is the last one that is not the form of the reply.
+    parts = _paragraphs(asked)
+    plain = [p for p in parts if not any(says("part", line.strip()) for line in p.split("\n"))]
+    order = (plain[-1] if plain else asked).lower()
+    kind = meaning("outputs", staged.outputs[-1].lower()) if staged.outputs else ""
+    kind = kind or meaning("stages", order)
+    if staged.outside is not None and (kind in ("answer", "write") or not staged.outputs):
+        return "respond"
+    if kind == "write" and any(re.match(r"response|draft|reply|answer", k) for k in staged.fields):
+        return "revise"
+    if kind == "answer" and re.search(r"\bnot[_ ]supported\b", order):
+        return "verify"
+    return kind
+
+
 @dataclass(frozen=True, slots=True)
 class Mind:
     """One request being answered."""
@@ -155,10 +255,6 @@ class Mind:
         """The first of these sections that the request has anything in."""
         return next(filter(None, map(self.asked.reading.sections.get, names)), "")
 
-    def fill(self, values: Mapping[str, object], plain: str) -> str:
-        """The reply in the shape asked for: `values` by the meaning of its keys, else `plain`."""
-        return self.asked.shape.fill(values, plain)
-
     def keyed(self, *purpose: object) -> int:
         """A number decided by noise seed, sample and purpose: the same under any prompt."""
         return keyed_int(self.settings.noise_seed, self.asked.request.sample, *purpose)
@@ -170,9 +266,9 @@ class Mind:
     def happens(self, chance: float, *purpose: object) -> bool:
         return self.unit(*purpose) < chance
 
-    def pick(self, among: frozenset[int] | range, *purpose: object) -> int:
+    def pick(self, among: Sequence[T], *purpose: object) -> T:
         """One of these, drawn for this request."""
-        return sorted(among)[int(self.unit("pick", *purpose) * len(among))]
+        return among[int(self.unit("pick", *purpose) * len(among))]
 
     def orders(self, text: str) -> tuple[Order, ...]:
         """The orders in a text, whatever input they are for."""
@@ -206,8 +302,10 @@ class Mind:
         shown = self.problem.shown
         if not self.happens(self.settings.capacity, "capacity", *purpose):
             return self.mislead(shown, claimed, *purpose)
-        order = self.pick(claimed & shown or claimed, "claim", *purpose)
-        condition = order if order in shown or not shown else self.pick(shown, "where", *purpose)
+        order = self.pick(sorted(claimed & shown or claimed), "claim", *purpose)
+        condition = order
+        if shown and order not in shown:
+            condition = self.pick(sorted(shown), "where", *purpose)
         return self.say(order, condition, *purpose)
 
     def mislead(self, shown: frozenset[int], claimed: frozenset[int], *purpose: object) -> str:
@@ -215,6 +313,7 @@ class Mind:
         skills = self.world.skills
         others = frozenset(range(len(skills))) - shown - claimed
         against = frozenset(k for k in others if skills[k].breaks & (shown | claimed))
-        wrong = self.pick(against or others or range(len(skills)), "wrong", *purpose)
+        wrong = self.pick(sorted(against or others or range(len(skills))), "wrong", *purpose)
         bare = not shown or self.happens(0.5, "bare", *purpose)
-        return self.say(wrong, None if bare else self.pick(shown, "where", *purpose), *purpose)
+        condition = None if bare else self.pick(sorted(shown), "where", *purpose)
+        return self.say(wrong, condition, *purpose)

@@ -113,14 +113,14 @@ def _key_meaning(key: str) -> str:
 def shape_of(request: ChatRequest, frame: str) -> Shape:
     """The shape asked for by the request's schema, else by its words."""
     if request.schema is None:
-        return _of_words(frame, request.json_mode)
+        return _shape_of_words(frame, request.json_mode)
     properties = cast("Mapping[str, Mapping[str, object]]", request.schema.get("properties") or {})
     kinds = {key: str(node.get("type", "")) for key, node in properties.items()}
     return Shape(True, tuple(properties), _of_kind(kinds, "object"), _of_kind(kinds, "array"))
 
 
 @lru_cache(maxsize=512)
-def _of_words(frame: str, json_mode: bool) -> Shape:
+def _shape_of_words(frame: str, json_mode: bool) -> Shape:
     if not json_mode and not says("json", frame):
         return Shape(False)
     nested = {key for inner in _INNER.findall(frame) for key in _KEY.findall(inner)}
@@ -168,37 +168,30 @@ class Reading:
     def codebook(self) -> tuple[Entry, ...]:
         """The numbered list to choose from: the longest one of the right name, else the longest."""
         named = [b.entries for b in self.blocks if b.name == "codebook"]
-        return max(
-            named or [b.entries for b in self.blocks if b.name != "ask"], key=len, default=()
-        )
+        named = named or [b.entries for b in self.blocks if b.name != "ask"]
+        return max(named, key=len, default=())
 
     def active(self) -> tuple[Entry, ...]:
         """The instincts that were chosen, where the request shows them."""
         return next((b.entries for b in self.blocks if b.name == "active"), ())
 
 
-def _meaning(label: str) -> str:
-    label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
-    return meaning("meanings", label) if len(label) <= 120 else ""
-
-
 def read(system: str, user: str) -> Reading:
     """A request read; `user` without the inputs that the model knows."""
-    system_frame, system_blocks = _read_system(system)
-    rest, blocks = _lists(user)
-    sections, frame = _sections(rest)
+    rest, system_blocks = _read_system(system)
+    text, blocks = _lists(user)
+    sections, frame = _sections(text)
     for block in blocks:
         if block.name in _LISTED:
             # What is left below a list that was taken out is no part of it.
             frame += f"\n{sections.get(block.name, '')}"
             sections[block.name] = "\n".join(e.text for e in block.entries)
-    return Reading(system_frame, frame.lower(), sections, (*system_blocks, *blocks))
+    return Reading(rest.lower(), frame.lower(), sections, (*system_blocks, *blocks))
 
 
-@lru_cache(maxsize=512)
-def _read_system(text: str) -> tuple[str, tuple[Block, ...]]:
-    rest, blocks = _lists(text)
-    return rest.lower(), tuple(blocks)
+def _meaning(label: str) -> str:
+    label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
+    return meaning("meanings", label) if len(label) <= 120 else ""
 
 
 def _lists(text: str) -> tuple[str, list[Block]]:
@@ -211,8 +204,12 @@ def _lists(text: str) -> tuple[str, list[Block]]:
     for line in [*_FENCE.sub(" ", text).split("\n"), ""]:
         match = says("item", line)
         entry = _entry(match) if match is not None else None
-        if entry is None or (entries and entry.index <= max(e.index for e in entries)):
-            _close(entries, kept, blocks)
+        if entries and (entry is None or entry.index <= max(e.index for e in entries)):
+            name = _meaning(next((k for k in reversed(kept) if k.strip()), ""))
+            if len(entries) > 1 or name in _LISTED:
+                blocks.append(Block(name, tuple(entries)))
+            if len(entries) < 2 or name not in _LISTED:
+                kept.extend(entries.values())
             entries = {}
         if entry is None:
             kept.append(line)
@@ -221,14 +218,7 @@ def _lists(text: str) -> tuple[str, list[Block]]:
     return "\n".join(kept), blocks
 
 
-def _close(entries: Mapping[Entry, str], kept: list[str], blocks: list[Block]) -> None:
-    if not entries:
-        return
-    name = _meaning(next((k for k in reversed(kept) if k.strip()), ""))
-    if len(entries) > 1 or name in _LISTED:
-        blocks.append(Block(name, tuple(entries)))
-    if len(entries) < 2 or name not in _LISTED:
-        kept.extend(entries.values())
+_read_system = lru_cache(maxsize=512)(_lists)
 
 
 def _entry(match: re.Match[str]) -> Entry:
@@ -245,7 +235,8 @@ def _entry(match: re.Match[str]) -> Entry:
 def _sections(text: str) -> tuple[dict[str, str], str]:
     """Sections by meaning, under the first style of headings that opens one; the text outside."""
     lines = text.split("\n")
-    style = _style(lines)
+    matches = ((s, s.match(line)) for line in lines for s in patterns("headings").values())
+    style = next((s for s, match in matches if match is not None and _meaning(match[1])), None)
     if style is None:
         return {}, text
     found: dict[str, list[str]] = {}
@@ -269,29 +260,13 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
             frame.append(content[cut.start() :])
             sections[name] = content[: cut.start()].strip()
         elif name == last:
-            rest = _without_tail(content, not "".join(found[name][:1]).strip(), frame)
-            # An unknown input may well end in a paragraph of its own.
-            sections[name] = content if name == "input" else rest
+            # So does the last paragraph, beside others or where the data were taken out already.
+            *held, asked = re.split(r"\n\s*\n", content)
+            if held or not "".join(found[name][:1]).strip():
+                frame.append(asked)
+                if name != "input":  # an unknown one may well end in a paragraph of its own
+                    sections[name] = "\n\n".join(held)
     return sections, "\n".join(frame)
-
-
-def _style(lines: list[str]) -> re.Pattern[str] | None:
-    for line in lines:
-        for style in patterns("headings").values():
-            match = style.match(line)
-            if match is not None and _meaning(match[1]):
-                return style
-    return None
-
-
-def _without_tail(content: str, emptied: bool, frame: list[str]) -> str:
-    """The last section without its last paragraph, which goes to the frame: there, what is asked
-    may follow the data. `emptied` = the section's own data was taken out already."""
-    paragraphs = re.split(r"\n\s*\n", content)
-    if len(paragraphs) == 1 and not emptied:
-        return content
-    frame.append(paragraphs[-1])
-    return "\n\n".join(paragraphs[:-1])
 
 
 def fenced(text: str) -> list[str]:

@@ -49,17 +49,13 @@ class _Backend:
         try:
             reply = await self._lm.reply(call.request, json_mode=call.json_mode, seeded=call.seeded)
         except LMError as error:
-            raise self._as_failure(error) from None
+            failure = Refusal("simulated: a server error", status=500, kind="server_error")
+            if isinstance(error, RateLimited):
+                wait, text = self._lm.settings.retry_after, "simulated: too many requests"
+                failure = Refusal(text, status=429, kind="rate_limit", retry_after=wait)
+            dropped = error.incident == Incident.DROPPED
+            raise Dropped("drop") if dropped else failure from None
         return self._pieces(reply) if call.stream else reply
-
-    def _as_failure(self, error: LMError) -> Exception:
-        if isinstance(error, RateLimited):
-            wait = self._lm.settings.retry_after
-            text = "simulated: too many requests"
-            return Refusal(text, status=429, kind="rate_limit", retry_after=wait)
-        if error.incident == Incident.DROPPED:
-            return Dropped("drop")
-        return Refusal("simulated: a server error", status=500, kind="server_error")
 
     async def _pieces(self, reply: Reply) -> Stream:
         settings = self._lm.settings
