@@ -22,12 +22,14 @@ from promptcodebook.experiments.page import (
     Heat,
     Page,
     Point,
+    Published,
     Table,
     draw,
+    explained,
     latex,
     markdown,
+    published,
 )
-from promptcodebook.experiments.published import Published, metrics, published, table_titles
 from promptcodebook.experiments.reproduce import measure, write_page
 from promptcodebook.lm.scripted import ScriptedLM
 
@@ -138,9 +140,11 @@ def test_the_file_of_the_papers_numbers_is_whole() -> None:
         assert isinstance(entry["value"], int | float), entry
         assert all(isinstance(entry[name], str | None) for name in ("executor", "benchmark")), entry
         assert entry["value"] == pytest.approx(read(entry["printed"]), abs=1e-9), entry
-    assert {entry["table"] for entry in entries()} == set(table_titles())
+    assert {entry["table"] for entry in entries()} == set(explained("tables"))
     units = {(entry["metric"], entry["unit"]) for entry in entries()}
-    assert {metric for metric, _ in units} == set(metrics()) and len(units) == len(metrics())
+    assert {metric for metric, _ in units} == set(explained("metrics")) and len(units) == len(
+        explained("metrics")
+    )
     cells = [tuple(e[k] for k in ("table", "row", "column", "executor")) for e in entries()]
     assert len(set(cells)) == len(cells)
 
