@@ -54,8 +54,7 @@ def _length(text: str) -> str:
 
 def _lengths(texts: Any) -> Any:
     if isinstance(texts, Mapping):
-        named = cast("Mapping[Any, str]", texts)
-        return {name: _length(text) for name, text in named.items()}
+        return {name: _length(text) for name, text in cast("Mapping[Any, str]", texts).items()}
     return tuple(map(_length, texts))
 
 

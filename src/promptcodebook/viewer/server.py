@@ -22,10 +22,8 @@ from aiohttp import web
 
 from promptcodebook.errors import PcoError, import_part
 from promptcodebook.report.pages import read_asset, read_style
-from promptcodebook.viewer.codebook import biography_screen, codebook_screen
-from promptcodebook.viewer.compare import compare_screen
-from promptcodebook.viewer.effect import measured_mark
-from promptcodebook.viewer.example import example_screen, examples_screen
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
+from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
 from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
 from promptcodebook.viewer.page import LIVE, Screen, missing, page_of
 from promptcodebook.viewer.registry import Versions
