@@ -312,9 +312,13 @@ class PolicyFile(_Stored):
     def concat(self) -> str:
         """Every instinct in one prompt, in order, with the output format that composed prompts are
         written for: what the codebook is worth without routing."""
-        form = self.output_format if self.compose == "generator" else ""
         texts = "\n".join(entry.text for entry in self.codebook)
-        return join_prompts(self.base_prompt, join_prompts(texts, form))
+        return join_prompts(self.base_prompt, join_prompts(texts, self.form))
+
+    @property
+    def form(self) -> str:
+        """The output format, where prompts are composed for it."""
+        return self.output_format if self.compose == "generator" else ""
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from promptcodebook.report.context import Context, Section, state_name, step_name
 from promptcodebook.report.pages import render
-from promptcodebook.store.events import Candidate, Event, Started, Stepped
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
@@ -139,12 +139,6 @@ class HistorySection(Section):
         )
 
 
-def candidates_of(context: Context) -> tuple[Candidate, ...]:
-    """What another optimizer tried, once there is a verdict; () of ours."""
-    concluded = context.state.conclusion
-    return concluded.candidates if concluded is not None else ()
-
-
 class CandidatesSection(Section):
     """What another optimizer tried, as its verdict has it."""
 
@@ -152,4 +146,11 @@ class CandidatesSection(Section):
     anchor = "candidates"
 
     def values(self) -> Mapping[str, Any]:
-        return {"candidates": candidates_of(self.context)}
+        concluded = self.context.state.conclusion
+        return {"candidates": concluded.candidates if concluded is not None else ()}
+
+
+def candidate_sections(context: Context) -> list[Section]:
+    """Of a run of another optimizer, once there is a verdict."""
+    concluded = context.state.conclusion
+    return [CandidatesSection(context)] if concluded is not None and concluded.candidates else []

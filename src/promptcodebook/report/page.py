@@ -18,6 +18,7 @@ from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull
 from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
+from promptcodebook.report import history, traces, training, verdict
 from promptcodebook.report.context import (
     Context,
     Section,
@@ -26,19 +27,8 @@ from promptcodebook.report.context import (
     step_name,
     without_credentials,
 )
-from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
 from promptcodebook.report.pages import digest, read_asset, read_style, render
 from promptcodebook.report.private import withhold
-from promptcodebook.report.traces import ExamplesSection
-from promptcodebook.report.training import (
-    CodebookSection,
-    CurvesSection,
-    RouterSection,
-    RoutingSection,
-    TheorySection,
-    learns_routes,
-)
-from promptcodebook.report.verdict import JudgedSection, PromptsSection, UseSection, VerdictSection
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.store.header import differences
@@ -76,19 +66,19 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     private = store.header.private
     context = Context.of(store, {} if private else inputs or {})
     sections = (
-        VerdictSection(context),
-        UseSection(context),
-        JudgedSection(context),
-        PromptsSection(context),
-        CurvesSection(context),
-        CodebookSection(context),
-        RoutingSection(context),
-        *((RouterSection(context),) if learns_routes(context) else ()),
-        CandidatesSection(context) if candidates_of(context) else HistorySection(context),
-        ExamplesSection(context),
+        verdict.VerdictSection(context),
+        verdict.UseSection(context),
+        verdict.JudgedSection(context),
+        verdict.PromptsSection(context),
+        training.CurvesSection(context),
+        training.CodebookSection(context),
+        training.RoutingSection(context),
+        *training.router_sections(context),
+        *(history.candidate_sections(context) or [history.HistorySection(context)]),
+        traces.ExamplesSection(context),
         IncidentsSection(context),
         SpendSection(context),
-        TheorySection(context),
+        training.TheorySection(context),
         SettingsSection(context),
     )
     events = (withhold(e) if private else e for e in store.events(full=True))

@@ -7,10 +7,9 @@ seeded handful of training rollouts, one of each kind, for the report.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,25 +184,17 @@ def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
         codebook = step.parameters.codebook
 
 
-def _rank_failed(trace: Trace) -> float | None:
-    if trace.rollout.failure is not None:
-        return 0.0
-    return 1.0 if trace.failure is not None else None
-
-
-def _rank_route(trace: Trace, *, explored: bool) -> float | None:
-    route = trace.rollout.route
-    return 0.0 if route is not None and route.explored == explored else None
-
-
-_KINDS: Mapping[str, Callable[[Trace], float | None]] = {
-    "failed": _rank_failed,
-    "worst": lambda t: t.rollout.reward,
-    "explored route": partial(_rank_route, explored=True),
-    "encoder's route": partial(_rank_route, explored=False),
-    "best": lambda t: None if t.rollout.reward is None else -t.rollout.reward,
-}
-"""What is shown of each kind ranks first in it."""
+def _ranks(trace: Trace) -> dict[str, float | None]:
+    """Its rank in each kind that is shown, where the lowest is shown (None = it is none)."""
+    reward, route = trace.rollout.reward, trace.rollout.route
+    late = 1.0 if trace.failure is not None else None
+    return {
+        "failed": 0.0 if trace.rollout.failure is not None else late,
+        "worst": reward,
+        "explored route": 0.0 if route is not None and route.explored else None,
+        "encoder's route": 0.0 if route is not None and not route.explored else None,
+        "best": None if reward is None else -reward,
+    }
 
 
 class ExamplesSection(Section):
@@ -216,7 +207,7 @@ class ExamplesSection(Section):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._codebook = Codebook(())
-        self._best: dict[str, list[tuple[float, int, Training]]] = {kind: [] for kind in _KINDS}
+        self._best: dict[str, list[tuple[float, int, Training]]] = {}
 
     def add(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -227,8 +218,8 @@ class ExamplesSection(Section):
         for trace in step.traces:
             draw = keyed_int(self.context.seed, "report", step.index, trace.rollout.example_id)
             offered = Training.of(step, trace, self._codebook)
-            for kind, best in self._best.items():
-                rank = _KINDS[kind](trace)
+            for kind, rank in _ranks(trace).items():
+                best = self._best.setdefault(kind, [])
                 if rank is not None:
                     insort(best, (rank, draw, offered), key=lambda each: each[:2])
                     del best[MOST:]

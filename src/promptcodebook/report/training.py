@@ -171,11 +171,6 @@ class CurvesSection(Section):
         yield chart("Tokens spent on forward passes", *spent)
 
 
-def learns_routes(context: Context) -> bool:
-    """Whether the run's routes are learned from outcomes."""
-    return context.setting("router.kind") == "outcomes"
-
-
 class RouterSection(Section):
     """How routes were learned from outcomes: what was tried, how sure it grew, what it is worth.
     Keeps sums by stretch of the training and by instinct, not by step."""
@@ -249,6 +244,11 @@ class RouterSection(Section):
         reward, chance = number(of["reward"] / n), number(of["chance"] / n)
         instincts = number(of["instincts"] / n, 2)
         return steps, f"{n:,.0f}", reward, percent(of["other"] / n), chance, instincts
+
+
+def router_sections(context: Context) -> list[Section]:
+    """Of a run whose routes are learned from outcomes."""
+    return [RouterSection(context)] if context.setting("router.kind") == "outcomes" else []
 
 
 class CodebookSection(Section):
@@ -420,7 +420,8 @@ class TheorySection(Section):
 
     def values(self) -> Mapping[str, Any]:
         context, residuals = self.context, self._residuals
-        measured = context.setting("explore.policy") == "success" and not learns_routes(context)
+        by_success = context.setting("explore.policy") == "success"
+        measured = by_success and not router_sections(context)
         return {
             "bounds": self._bounds() if measured else None,
             "explored": self._explored,

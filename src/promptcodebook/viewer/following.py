@@ -17,18 +17,10 @@ from markupsafe import Markup
 
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_inputs
-from promptcodebook.report.context import Context, Section, facts, render_sections
-from promptcodebook.report.history import CandidatesSection, candidates_of
-from promptcodebook.report.page import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report import history, page, training, verdict
+from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
-from promptcodebook.report.training import (
-    CurvesSection,
-    RouterSection,
-    TheorySection,
-    learns_routes,
-)
-from promptcodebook.report.verdict import JudgedSection, PromptsSection, UseSection, VerdictSection
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
@@ -223,18 +215,19 @@ def run_screen(followed: FollowedRun) -> Screen:
     """The run as it is now."""
     look = followed.look()
     context = look.context
-    sections: list[Section] = [VerdictSection(context), CurvesSection(context)]
-    sections += [RouterSection(context)] if learns_routes(context) else []
-    sections += [CandidatesSection(context)] if candidates_of(context) else []
-    sections += [
-        JudgedSection(context),
-        PromptsSection(context),
-        SpendSection(context),
-        IncidentsSection(context),
-        UseSection(context),
-        TheorySection(context),
-        SettingsSection(context),
-    ]
+    sections = (
+        verdict.VerdictSection(context),
+        training.CurvesSection(context),
+        *training.router_sections(context),
+        *history.candidate_sections(context),
+        verdict.JudgedSection(context),
+        verdict.PromptsSection(context),
+        page.SpendSection(context),
+        page.IncidentsSection(context),
+        verdict.UseSection(context),
+        training.TheorySection(context),
+        page.SettingsSection(context),
+    )
     body = render(
         "viewer/templates/run.html.jinja",
         context=context,
