@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.checkpoint import book_shard, open_journal
@@ -168,10 +168,8 @@ class _Tasks:
                 f"a task on the cluster was lost: {why}",
                 hint=f"{self._batch.order.again} continues from here",
             ) from None
-        paid, lost = (
-            {cast("Role", role): Usage(**sums) for role, sums in answer[book].items()}
-            for book in ("paid", "lost")
-        )
+        paid: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["paid"].items()}
+        lost: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["lost"].items()}
         place = f"{shard.number} {answer['machine']}"
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer
