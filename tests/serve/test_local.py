@@ -17,7 +17,7 @@ from promptcodebook.calls import Message, Request, Sampling, Schema
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.local.engine import Engine, Job
+from promptcodebook.local.lm import Engine, Job
 from promptcodebook.local.server import Terms, serving_locally
 from promptcodebook.serve.admission import require_keys
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine

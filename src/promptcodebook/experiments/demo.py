@@ -76,13 +76,14 @@ def demo_config() -> Config:
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.local.engine import missing_extra
+    from promptcodebook.local.lm import require_model
 
     try:
+        require_model(MODEL)
         require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
     except MissingExtra as error:
-        return missing_extra(MODEL) or error
-    return missing_extra(MODEL)
+        return error
+    return None
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:

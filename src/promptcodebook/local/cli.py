@@ -26,7 +26,7 @@ from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.serve.cli import listen
 
 if TYPE_CHECKING:
-    from promptcodebook.local.engine import Engine
+    from promptcodebook.local.lm import Engine
     from promptcodebook.local.server import Terms
     from promptcodebook.serve.admission import Address
 
@@ -123,8 +123,7 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
-    from promptcodebook.local.engine import HF, find_weights
-    from promptcodebook.local.lm import load_engine
+    from promptcodebook.local.lm import HF, find_weights, load_engine
     from promptcodebook.local.server import serving_locally
     from promptcodebook.serve.admission import require_keys
 
