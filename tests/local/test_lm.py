@@ -31,7 +31,7 @@ from promptcodebook.local.lm import (
     job_of,
     require_model,
 )
-from tests.local.written import write_gguf
+from tests.local.tiny import write_gguf
 
 
 class EchoEngine:
