@@ -11,7 +11,7 @@ from promptcodebook.errors import DataError, LMError, PcoError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hotpotqa.task import MODULES, STAGES, HotpotProgram, load_hotpotqa
-from promptcodebook.tasks.retrieval.retriever import retrieved_titles
+from promptcodebook.tasks.retrieval import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt

@@ -15,9 +15,8 @@ from promptcodebook.tasks.hover.score import (
     retrieval_reward,
 )
 from promptcodebook.tasks.hover.task import OFFICIAL, STAGES, HoverProgram, load_hover, paper_splits
-from promptcodebook.tasks.public import url_of
 from promptcodebook.tasks.public_sources import source_of
-from promptcodebook.tasks.retrieval.retriever import SearchFunction, retrieved_titles
+from promptcodebook.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
 
@@ -284,7 +283,7 @@ def test_the_homes_are_the_official_claims_and_hotpotqa_s_paragraphs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PCO_GITHUB_RAW", raising=False)
-    assert url_of(SOURCE.files[0]) == (
+    assert SOURCE.files[0].url == (
         "https://raw.githubusercontent.com/hover-nlp/hover/main/data/hover/"
         "hover_train_release_v1.1.json"
     )

@@ -23,14 +23,6 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.judge import (
-    JudgeReward,
-    Papillon,
-    StandIn,
-    Wall,
-    kind_of,
-    request_of,
-)
 from promptcodebook.tasks.pupa.score import (
     PupaScore,
     combine,
@@ -38,7 +30,15 @@ from promptcodebook.tasks.pupa.score import (
     leakage,
     leaked_units,
 )
-from promptcodebook.tasks.pupa.task import read_dataset
+from promptcodebook.tasks.pupa.task import (
+    JudgeReward,
+    Papillon,
+    StandIn,
+    Wall,
+    kind_of,
+    read_dataset,
+    request_of,
+)
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
 from tests.tasks.shared import vectors

@@ -35,9 +35,8 @@ from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.events import Ended, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.score import leaked_units
-from promptcodebook.tasks.pupa.task import NoUnitCheck, load_pupa
+from promptcodebook.tasks.pupa.task import JudgeReward, NoUnitCheck, StandIn, load_pupa, units_of
 from promptcodebook.tasks.task import asks_nobody, load_task
 from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from promptcodebook.tasks.retrieval.retriever import describe_hops, name_titles, retrieved_titles
+from promptcodebook.tasks.retrieval import describe_hops, name_titles, retrieved_titles
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 

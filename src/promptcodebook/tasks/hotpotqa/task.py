@@ -22,8 +22,14 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.hotpotqa.score import reward
-from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
+from promptcodebook.tasks.retrieval import (
+    Hops,
+    Retriever,
+    Search,
+    SearchFunction,
+    open_retriever,
+    read_modules,
+)
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from promptcodebook.errors import RewardError
-from promptcodebook.tasks.retrieval.index import title_of
-from promptcodebook.tasks.retrieval.retriever import describe_hops, name_titles, retrieved_titles
+from promptcodebook.tasks.retrieval import describe_hops, name_titles, retrieved_titles, title_of
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from pydantic import ConfigDict, model_validator
 
@@ -32,15 +32,21 @@ from promptcodebook.tasks.home import (
     jsonl_splits,
     read_rows,
     read_seeds,
-    split_pool,
     unique_ids,
 )
 from promptcodebook.tasks.hover.score import gold_titles, parse_label, reward
-from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
+from promptcodebook.tasks.retrieval import (
+    Hops,
+    Retriever,
+    Search,
+    SearchFunction,
+    open_retriever,
+    read_modules,
+)
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
+T = TypeVar("T")
 HOPS: tuple[int, int, int] = (7, 7, 10)
 """Passages wanted from each hop; at most 24 in all."""
 
@@ -208,12 +214,26 @@ def read_claim(row: Mapping[str, object], where: str) -> Example:
 
 
 def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:
-    """Those with exactly three gold pages, shuffled with seed 0; first 40 % test, next 40 % val,
-    the rest train; each cut to 300, 300 and 150 by a sample with seed 1."""
+    """Those with exactly three gold pages, shuffled with seed 0, by `split_pool`."""
     pool = [c for c in claims if len(cast("Sequence[str]", c.fields["gold_titles"])) == 3]
-    # The protocol is stated in terms of Python's own generator, so it is followed with that.
+    # The protocol is stated in terms of Python's own generator.
     random.Random(0).shuffle(pool)
     return split_pool(pool)
+
+
+def split_pool(pool: Sequence[T]) -> dict[Split, list[T]]:
+    """The protocol of HotpotQA and HoVer: the first 40 % test, the next 40 % val, the rest train;
+    each cut to 300, 300 and 150 by a sample with seed 1."""
+    first, second = len(pool) * 40 // 100, len(pool) * 80 // 100
+    parts: dict[Split, tuple[Sequence[T], int]] = {
+        "train": (pool[second:], 150),
+        "val": (pool[first:second], 300),
+        "test": (pool[:first], 300),
+    }
+    return {
+        split: list(part) if len(part) <= most else random.Random(1).sample(list(part), most)
+        for split, (part, most) in parts.items()
+    }
 
 
 def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
