@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import TaskError
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, Constraint, check
-from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose, read_wordings
-from promptcodebook.tasks.constraints.task import constraints_of, reward
+from promptcodebook.tasks.constraints.task import (
+    SIZES,
+    compatible,
+    compose,
+    constraints_of,
+    read_wordings,
+    reward,
+)
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 

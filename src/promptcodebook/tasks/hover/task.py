@@ -37,7 +37,6 @@ from promptcodebook.tasks.home import (
 from promptcodebook.tasks.hover.score import gold_titles, parse_label, reward
 from promptcodebook.tasks.retrieval import (
     Hops,
-    Retriever,
     Search,
     SearchFunction,
     open_retriever,
@@ -136,6 +135,8 @@ class ClaimRow(BenchmarkRow):
 
 
 class _SpareRow(ClaimRow):
+    """Of claims_without_text.jsonl: it joins where the corpus holds its pages."""
+
     split: str
 
 
@@ -154,11 +155,20 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
         )
     keep = corpus.stat().st_size >= _WORTH_KEEPING
     retriever = open_retriever(corpus, cache_dir=cache_dir, keep=keep)
-    for split, claim in _read_spare(folder):
-        if not _lacks(retriever, claim):
+
+    def lacks_pages(claim: Example) -> bool:
+        return any(retriever.page(title) is None for title in gold_titles(claim))
+
+    spare = folder / "claims_without_text.jsonl"
+    for where, row in read_rows(spare, _SpareRow) if spare.is_file() else ():
+        split, claim = split_name(row.split, where), row.example()
+        if not lacks_pages(claim):
             parts[split].append(claim)
     unique_ids(parts)
     dataset = Dataset(*(tuple(parts[s]) for s in SPLITS), name="hover", input="claim")
+    lost = sum(lacks_pages(claim) for part in parts.values() for claim in part)
+    said = f" {lost} of the {len(dataset)} claims rest on pages that the corpus does not hold "
+    unwinnable = said + "under the titles given." if lost else ""
     return Task(
         name="hover",
         dataset=dataset,
@@ -168,7 +178,7 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
         zero_shot="Check the claim: find the pages it rests on, hop by hop, and decide whether "
         "they support it.",
         description="Claims that span several Wikipedia pages, to be retrieved in three hops "
-        f"and labelled; {len(retriever)} pages. Data: {origin}.{_unwinnable(retriever, parts)}",
+        f"and labelled; {len(retriever)} pages. Data: {origin}.{unwinnable}",
         output_format="Each stage is told what to give: a summary, a search query, and at last "
         "the label SUPPORTED or NOT_SUPPORTED.",
     )
@@ -197,17 +207,6 @@ def _claims(
     return folder, origin, parts
 
 
-def _lacks(retriever: Retriever, claim: Example) -> bool:
-    return any(retriever.page(title) is None for title in gold_titles(claim))
-
-
-def _unwinnable(retriever: Retriever, parts: Mapping[Split, Sequence[Example]]) -> str:
-    claims = [claim for part in parts.values() for claim in part]
-    count = sum(_lacks(retriever, claim) for claim in claims)
-    said = f" {count} of the {len(claims)} claims rest on pages that the corpus does not hold "
-    return said + "under the titles given." if count else ""
-
-
 def read_claim(row: Mapping[str, object], where: str) -> Example:
     """One row as an Example; DataError naming `where`."""
     return check_row(row, where, ClaimRow).example()
@@ -234,12 +233,3 @@ def split_pool(pool: Sequence[T]) -> dict[Split, list[T]]:
         split: list(part) if len(part) <= most else random.Random(1).sample(list(part), most)
         for split, (part, most) in parts.items()
     }
-
-
-def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
-    """Claims of claims_without_text.jsonl with their split; none where there is no such file."""
-    path = folder / "claims_without_text.jsonl"
-    if not path.is_file():
-        return []
-    rows = read_rows(path, _SpareRow)
-    return [(split_name(row.split, where), row.example()) for where, row in rows]
