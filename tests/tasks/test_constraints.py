@@ -137,7 +137,7 @@ def test_the_seeds_leave_something_to_learn(dataset: Dataset) -> None:
 
 CASES: list[tuple[dict[str, object], list[str], list[str]]] = [
     tuple(json.loads(line).values())
-    for line in Path(__file__).with_name("cases.jsonl").read_text("utf-8").splitlines()
+    for line in Path(__file__).with_name("constraints_cases.jsonl").read_text("utf-8").splitlines()
 ]
 
 
