@@ -211,7 +211,7 @@ class Endpoints:
             return self._around(settings.local(spec))
         found = find_credentials(spec.key_names, headers, self._environment)
         if spec.kind == "litellm":
-            from promptcodebook.lm.litellm_client import LiteLLM
+            from promptcodebook.lm.endpoint import LiteLLM
 
             sent = found.all_headers()
             return self._around(LiteLLM(spec.model, timeout=settings.timeout, headers=sent))
