@@ -11,8 +11,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
 from promptcodebook.store.header import Header
-from promptcodebook.store.run import RunStore
-from promptcodebook.store.tables import LAYOUT
+from promptcodebook.store.run import LAYOUT, RunStore
 
 KILLS = 5
 
