@@ -20,7 +20,7 @@ import asyncio, os, sys
 from pathlib import Path
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, request_key
 from promptcodebook.config import Budget, Price
-from promptcodebook.lm.stack import Attempted
+from promptcodebook.lm.budget import Attempted
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.budget import Ledger
