@@ -24,6 +24,7 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.admission import (
     HUNG_UP,
+    Address,
     Admission,
     Answers,
     Callers,
@@ -33,7 +34,6 @@ from promptcodebook.serve.admission import (
     json_response,
 )
 from promptcodebook.serve.completions import Refusal, Text, error_body
-from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
