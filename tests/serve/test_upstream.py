@@ -16,7 +16,7 @@ from aiohttp import web
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.transport import Transport
 from promptcodebook.serve.completions import Refusal
-from promptcodebook.serve.upstream import OwnFields, Upstream
+from promptcodebook.serve.upstream import Upstream
 from tests.lm.server import Server, Step, fails, raw, says
 from tests.serve.proxied import SAID, Up, up
 from tests.serve.test_proxy import streams
@@ -36,7 +36,8 @@ async def passed_on(
         parse_spec(f"{server.url}#m", {}),
         given,
         Transport(server.url, given, 10.0, {}),
-        OwnFields({}, secrets),
+        {},
+        secrets,
     )
     try:
         answer = await upstream.ask(upstream.body({"messages": SAID}))

@@ -26,11 +26,12 @@ from promptcodebook.lm.spec import Spec
 from promptcodebook.serve.admission import (
     Address,
     Admission,
-    Answers,
     Callers,
     Limits,
+    Paths,
     Visit,
     json_response,
+    showing,
 )
 from promptcodebook.serve.completions import ChatCall, Completion, Refusal, call_of
 from promptcodebook.simulated.model import SimulatedLM, simulated_model
@@ -71,19 +72,13 @@ class Site:
             self._lm.stats.reset()
             return self._lm.stats.as_dict()
 
-        def shows(page: Callable[[], Mapping[str, object]]) -> Answers:
-            async def show(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-                return json_response(page(), visit)
-
-            return show
-
-        paths: Mapping[str, tuple[str, Answers]] = {
+        paths: Paths = {
             "/v1/chat/completions": ("POST", self._chat),
-            "/v1/models": ("GET", shows(lambda: models)),
-            "/healthz": ("GET", shows(lambda: health)),
-            "/health": ("GET", shows(lambda: health)),
-            "/stats": ("GET", shows(self._lm.stats.as_dict)),
-            "/stats/reset": ("POST", shows(reset)),
+            "/v1/models": ("GET", showing(lambda: models)),
+            "/healthz": ("GET", showing(lambda: health)),
+            "/health": ("GET", showing(lambda: health)),
+            "/stats": ("GET", showing(self._lm.stats.as_dict)),
+            "/stats/reset": ("POST", showing(reset)),
         }
         async with self._admission.listening(paths, None, host, port) as address:
             yield address
