@@ -111,7 +111,6 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
 
 
 def _checked(key: str, where: str) -> str:
-    """The key. Raises ConfigError for one that is easy to guess, or that no header can have."""
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
         raise ConfigError(
             f"{where} is no key: it must have {_LEAST_KEY} characters or more, without a space",
@@ -230,7 +229,6 @@ class RateLimit:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, caller: str) -> None:
-        """Raises Refusal when the caller is too quick; it says how long to wait."""
         if self._rate <= 0:
             return
         now = self._clock()
