@@ -40,12 +40,6 @@ def refused(body: object) -> Refusal:
     return caught.value
 
 
-def test_the_least_body_leaves_everything_to_the_server() -> None:
-    assert read({"messages": HELLO}) == ChatCall(
-        Request("executor", (Message("user", "Hello."),), sample=0)
-    )
-
-
 @pytest.mark.parametrize("schema", [None, Schema("Answer", {"type": "object"})])
 def test_what_our_client_sends_is_what_the_server_reads(schema: Schema | None) -> None:
     sent = Request(
@@ -66,24 +60,6 @@ def test_what_the_server_writes_is_what_our_client_reads() -> None:
     for finish in ("stop", "length", "other"):
         reply = Reply("Good day.", finish, Usage(1, 7, 3, 2, None, 0.5))
         assert read_tree(Completion("x-1", "m").body(reply), request, 0.5) == reply
-
-
-def test_all_that_a_caller_may_ask_for_is_kept() -> None:
-    call = read(
-        {
-            "messages": HELLO,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "n": 3,
-            "stop": ["END", "\n\n"],
-            "response_format": {"type": "json_object"},
-            "user": "u-1",
-        }
-    )
-    assert (call.stream, call.stream_usage, call.choices) == (True, True, 3)
-    assert (call.stop, call.json_mode) == (("END", "\n\n"), True)
-    assert call.request.sampling.extra == {"user": "u-1"}
-    assert read({"messages": HELLO, "stop": "END"}).stop == ("END",)
 
 
 def test_messages_come_in_every_form_that_clients_write() -> None:
@@ -175,19 +151,6 @@ def test_any_body_is_read_or_refused(body: dict[str, Any]) -> None:
             assert refusal.status == 400 and str(refusal)
         else:
             assert call.request.messages
-
-
-def test_a_stream_says_who_speaks_then_the_text_and_why_it_ends() -> None:
-    reply = Reply("Hi.", "length", Usage(1, 7, 3, 2))
-    written = Completion("x-1", "m")
-    first, text, last = written.first_chunk(), written.text_chunk("Hi."), written.last_chunk(reply)
-    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert text["choices"][0]["delta"] == {"content": "Hi."}
-    assert [c["choices"][0]["finish_reason"] for c in (first, text, last)] == [None, None, "length"]
-    spent = written.usage_chunk(reply)
-    assert spent["choices"] == []
-    assert spent["usage"] == written.body(reply)["usage"]
-    assert {c["id"] for c in (first, text, last, spent)} == {"x-1"}
 
 
 @pytest.mark.parametrize(

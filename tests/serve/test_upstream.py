@@ -178,6 +178,8 @@ async def test_openai_async() -> None:
         )
         texts = [chunk.choices[0].delta.content async for chunk in stream]
         assert texts == ["Hel", "lo", None]
+        with pytest.raises(openai.NotFoundError, match="no such model"):
+            await client.chat.completions.create(model="gpt-4o", messages=SAID)
 
 
 async def test_openai_tools() -> None:
@@ -204,29 +206,6 @@ async def test_openai_tools() -> None:
         ]
 
 
-async def test_openai_sync_and_its_errors() -> None:
-    async with up() as served:
-        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
-
-        def asks(model: str) -> Any:
-            return client.chat.completions.create(model=model, messages=SAID)
-
-        with client:
-            reply = await asyncio.to_thread(asks, "pco/tickets")
-            assert reply.choices[0].message.content == "ok" and prompted(served)
-            with pytest.raises(openai.NotFoundError, match="no such model"):
-                await asyncio.to_thread(asks, "gpt-4o")
-            served.upstream.script(speaks("Hel", "lo"))
-
-            def streams_it() -> list[str | None]:
-                stream = client.chat.completions.create(
-                    model="pco/tickets", messages=SAID, stream=True
-                )
-                return [chunk.choices[0].delta.content for chunk in stream]
-
-            assert await asyncio.to_thread(streams_it) == ["Hel", "lo", None]
-
-
 async def by_litellm(url: str) -> Any:
     import litellm
 
@@ -250,20 +229,3 @@ async def test_litellm_and_dspy(asks: Any, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     async with up() as served:
         assert await asks(f"{served.url}/v1") == "ok" and prompted(served)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-async def test_langchain() -> None:
-    from langchain_openai import ChatOpenAI
-    from pydantic import SecretStr
-
-    async with up() as served:
-        model = ChatOpenAI(
-            model="pco/tickets", base_url=f"{served.url}/v1", api_key=SecretStr("none")
-        )
-        reply = await model.ainvoke("My refund is late.")
-        assert reply.content == "ok" and prompted(served)
-        served.upstream.script(speaks("Hel", "lo"))
-        pieces = [piece.content async for piece in model.astream("My refund is late.")]
-        assert "".join(map(str, pieces)) == "Hello"
