@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -12,10 +11,8 @@ import aiohttp
 import openai
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
-from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import parse_spec
 from promptcodebook.local.engine import Engine, Job
 from promptcodebook.local.server import Terms, serving_locally
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine
@@ -89,22 +86,6 @@ async def test_a_call_becomes_a_job_and_its_generation_a_completion() -> None:
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (5, 4)
     assert reply.usage.prompt_tokens_details.cached_tokens == 1
     assert reply.model == "Scripted-1" and reply.created > 1_000_000_000
-
-
-async def test_our_own_client_reads_what_it_says() -> None:
-    engine = ScriptedEngine()
-    async with up(engine) as url, Endpoint(parse_spec(f"{url}/v1#Scripted-1", {})) as endpoint:
-        request = Request(
-            "executor",
-            (Message("user", "Hello."),),
-            schema=Schema("Answer", SCHEMA),
-            sample=3,
-            sampling=Sampling(0.5, 1.0, 50),
-        )
-        reply = await endpoint(request)
-    assert (reply.text, reply.finish, reply.dropped) == ("Hello. (3)", "stop", ())
-    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (1, 2)
-    assert engine.jobs[0].schema == SCHEMA
 
 
 async def test_choices_are_different_draws_that_a_seed_decides() -> None:
@@ -389,16 +370,6 @@ async def test_a_key_is_asked_for_where_one_is_set() -> None:
         assert (await ask(url, "/healthz"))[0] == 200
         async with client(url, "abc") as openai_client:
             assert (await openai_client.models.list()).data
-
-
-async def test_no_request_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with up() as url:
-        for stream in (False, True):
-            body = {"messages": [{"role": "user", "content": "my secret"}], "stream": stream}
-            assert (await ask(url, json=body))[0] == 200
-        await error(url, messages=[{"role": "my secret"}])
-    assert "my secret" not in caplog.text
 
 
 async def test_the_end_waits_for_calls_in_flight_and_closes_the_engine() -> None:

@@ -138,13 +138,6 @@ async def test_a_reply_whose_caller_is_gone_before_it_begins_is_given_up(
     assert broken and "Unclosed response" not in told
 
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"id": 7}'}}
-TOOL: Any = {
-    "type": "function",
-    "function": {"name": "look", "parameters": {"type": "object", "properties": {}}},
-}
-
-
 def speaks(*texts: str) -> Step:
     """A stream of chunks as clients want them."""
 
@@ -180,30 +173,6 @@ async def test_openai_async() -> None:
         assert texts == ["Hel", "lo", None]
         with pytest.raises(openai.NotFoundError, match="no such model"):
             await client.chat.completions.create(model="gpt-4o", messages=SAID)
-
-
-async def test_openai_tools() -> None:
-    async with up() as served, served.client() as client:
-        served.upstream.script(says(None, finish="tool_calls", message={"tool_calls": [CALL]}))
-        reply = await client.chat.completions.create(
-            model="pco/tickets", messages=SAID, tools=[TOOL]
-        )
-        [call] = reply.choices[0].message.tool_calls or []
-        assert call.type == "function" and call.function.arguments == '{"id": 7}'
-        turns: Any = [
-            *SAID,
-            reply.choices[0].message,
-            {"role": "tool", "tool_call_id": "c1", "content": "7"},
-        ]
-        again = await client.chat.completions.create(
-            model="pco/tickets", messages=turns, tools=[TOOL]
-        )
-        assert again.choices[0].message.content == "ok"
-        sent = served.upstream.bodies[-1]
-        assert sent["tools"] == [TOOL]
-        assert [message["role"] for message in sent["messages"]] == [
-            *("system", "user", "assistant", "tool")
-        ]
 
 
 async def by_litellm(url: str) -> Any:
