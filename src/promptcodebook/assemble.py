@@ -251,7 +251,7 @@ class _DiscreetProgram:
     """A program on private data: an error of its own does not say what it may quote.
 
     Ours say nothing of the data: what a server said is withheld where it is read
-    (`lm/transport.py`).
+    (`lm/wire.py`).
     """
 
     inner: Program

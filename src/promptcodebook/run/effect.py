@@ -259,7 +259,7 @@ def measuring(subject: Subject, question: Question) -> Generator[Measurement]:
             yield Measurement(reference, assembled, question)
             return
         again = f"pco codebook effect {reference.name} {question.instinct}"
-        with closing(EffectStore.open(subject.run, again)) as kept:
+        with closing(EffectStore(subject.run, again)) as kept:
             known = assembled.plan.sources.lm is None
             connected = assembled.plan.connect(kept.supplies(known=known))
             yield Measurement(reference, connected, question, kept)
