@@ -22,7 +22,8 @@ from bench.figures import Figure, shown
 from promptcodebook.calls import Message
 from promptcodebook.errors import import_extra
 from promptcodebook.lm.spec import SMOLLM2
-from promptcodebook.local.lm import Engine, Job, Weights, load_engine, require_model
+from promptcodebook.local.engine import Engine, Job, Weights, require_model
+from promptcodebook.local.lm import load_engine
 from promptcodebook.local.openvino import AT_ONCE
 from promptcodebook.tasks.houserules.task import right_rules
 from promptcodebook.tasks.task import load_task

@@ -24,7 +24,8 @@ import aiohttp
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message
 from promptcodebook.errors import require_modules
-from promptcodebook.local.lm import Engine, Job, load_engine, require_model
+from promptcodebook.local.engine import Engine, Job, require_model
+from promptcodebook.local.lm import load_engine
 from promptcodebook.local.server import Terms, serving_locally
 from tests.local import tiny
 from tests.local.served import offline, served, served_by_us

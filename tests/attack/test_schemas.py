@@ -11,7 +11,7 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import ServerFault
 from promptcodebook.local import openvino
-from promptcodebook.local.lm import Job
+from promptcodebook.local.engine import Job
 from promptcodebook.local.openvino import HiddenStates, OpenVinoEngine
 from tests.local.test_openvino import _HEADER, RUNTIME, Pipeline
 from tests.serve.test_local import SAID, ask, up

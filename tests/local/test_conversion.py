@@ -12,7 +12,7 @@ import pytest
 
 from promptcodebook.errors import ConfigError
 from promptcodebook.local.conversion import convert_gguf
-from promptcodebook.local.lm import Weights, find_weights
+from promptcodebook.local.engine import Weights, find_weights
 from tests.local.tiny import BEGIN, END, PAD, TEMPLATE, write_gguf
 
 _LAYER = {

@@ -20,17 +20,16 @@ from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.conversion import read_gguf
-from promptcodebook.local.lm import (
+from promptcodebook.local.engine import (
     Generation,
     Job,
     Load,
-    LocalModels,
     Weights,
     find_weights,
     identify,
-    job_of,
     require_model,
 )
+from promptcodebook.local.lm import LocalModels, job_of
 from tests.local.tiny import write_gguf
 
 

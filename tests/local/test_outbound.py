@@ -26,9 +26,9 @@ SCRIPTS = {
     "smollm2": """
 import asyncio
 from promptcodebook.calls import Message
-from promptcodebook.local.lm import Job
+from promptcodebook.local.engine import Job
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.lm import find_weights
+from promptcodebook.local.engine import find_weights
 
 async def main():
     engine = load_engine(find_weights("smollm2"))
@@ -41,9 +41,9 @@ asyncio.run(main())
     "local": f"""{_TINY}
 import asyncio
 from promptcodebook.calls import Message
-from promptcodebook.local.lm import Job
+from promptcodebook.local.engine import Job
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.lm import find_weights
+from promptcodebook.local.engine import find_weights
 
 async def main():
     engine = load_engine(find_weights(f"hf:{{model}}"))

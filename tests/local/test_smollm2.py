@@ -18,7 +18,7 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import RequestRefused
 from promptcodebook.local import openvino
-from promptcodebook.local.lm import (
+from promptcodebook.local.engine import (
     Embedder,
     Embedding,
     Engine,
@@ -26,8 +26,8 @@ from promptcodebook.local.lm import (
     Job,
     Load,
     find_weights,
-    load_engine,
 )
+from promptcodebook.local.lm import load_engine
 from promptcodebook.method.policy import route_schema
 
 pytestmark = pytest.mark.local

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from promptcodebook.local.lm import Embedding, Generation, Job, Load, TokenLogprob
+from promptcodebook.local.engine import Embedding, Generation, Job, Load, TokenLogprob
 
 Script = Callable[[Job], str]
 

@@ -14,9 +14,8 @@ from promptcodebook.config import load_config
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.simulated.executor import Obeyed, chance_of, obey, wrong_answer
-from promptcodebook.simulated.mind import understand
+from promptcodebook.simulated.mind import from_request, understand
 from promptcodebook.simulated.model import SimulatedLM, answer
-from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import SimulatedSettings, World, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example

@@ -21,9 +21,8 @@ from promptcodebook.method.templates import instinct_lines, load_templates
 from promptcodebook.method.update import Pending
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.simulated.mind import Kind, understand
+from promptcodebook.simulated.mind import ChatRequest, Kind, from_request, understand
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.request import ChatRequest, from_request
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.tasks.task import load_task

@@ -10,9 +10,8 @@ import pytest
 
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.method.templates import load_templates
-from promptcodebook.simulated.mind import understand
+from promptcodebook.simulated.mind import from_request, understand
 from promptcodebook.simulated.model import answer
-from promptcodebook.simulated.request import from_request
 from promptcodebook.simulated.world import SimulatedSettings, World
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example

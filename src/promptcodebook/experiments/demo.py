@@ -76,7 +76,7 @@ def demo_config() -> Config:
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.local.lm import require_model
+    from promptcodebook.local.engine import require_model
 
     try:
         require_model(MODEL)

@@ -29,7 +29,8 @@ from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, CallSettings, Endpoints
-from promptcodebook.local.lm import LocalModels, find_weights
+from promptcodebook.local.engine import find_weights
+from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.method.state import State

@@ -26,7 +26,7 @@ from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.serve.cli import listen
 
 if TYPE_CHECKING:
-    from promptcodebook.local.lm import Engine
+    from promptcodebook.local.engine import Engine
     from promptcodebook.local.server import Terms
     from promptcodebook.serve.admission import Address
 
@@ -85,7 +85,6 @@ def serve(
     """
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.serve.admission import require_keys
-    from promptcodebook.serve.server import serve as serve_site
 
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
@@ -111,7 +110,7 @@ def serve(
         note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
     hint = "pco lm serve simulated --port 0"
-    listen(partial(serve_site, site, host, port, ready), host, port, hint)
+    listen(partial(site.serve, host, port, ready), host, port, hint)
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
@@ -123,7 +122,8 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
-    from promptcodebook.local.lm import HF, find_weights, load_engine
+    from promptcodebook.local.engine import HF, find_weights
+    from promptcodebook.local.lm import load_engine
     from promptcodebook.local.server import serving_locally
     from promptcodebook.serve.admission import require_keys
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.local.lm import Weights, identify
+from promptcodebook.local.engine import Weights, identify
 from promptcodebook.paths import cache_folder, settle
 
 _SCALARS: Mapping[int, str] = {**dict(enumerate("BbHhIif?")), 10: "Q", 11: "q", 12: "d"}

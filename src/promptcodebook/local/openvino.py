@@ -31,7 +31,15 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.conversion import GgufHeader, read_gguf
-from promptcodebook.local.lm import Embedding, Generation, Job, Load, TokenLogprob, Weights, last_of
+from promptcodebook.local.engine import (
+    Embedding,
+    Generation,
+    Job,
+    Load,
+    TokenLogprob,
+    Weights,
+    last_of,
+)
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
 AT_ONCE = 64

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.errors import RequestRefused
-from promptcodebook.local.lm import Embedder, Engine, Generation, Job, Load
+from promptcodebook.local.engine import Embedder, Engine, Generation, Job, Load
 from promptcodebook.randomness import keyed_int
 from promptcodebook.serve.admission import (
     Address,

@@ -20,7 +20,15 @@ from random import Random
 from typing import Any, Literal
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
-from promptcodebook.local.lm import Embedding, Generation, Job, Load, TokenLogprob, Weights, last_of
+from promptcodebook.local.engine import (
+    Embedding,
+    Generation,
+    Job,
+    Load,
+    TokenLogprob,
+    Weights,
+    last_of,
+)
 from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.randomness import keyed_random
 

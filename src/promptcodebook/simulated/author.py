@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from promptcodebook.simulated.critic import wrong_claims
-from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.mind import Entry, Mind, fenced
 from promptcodebook.simulated.orders import Order, asked_number, content_stems, sentences
-from promptcodebook.simulated.request import Entry, fenced
 
 _FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple back)")
 _QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")

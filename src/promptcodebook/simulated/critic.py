@@ -20,9 +20,8 @@ from dataclasses import replace
 from typing import cast
 
 from promptcodebook.simulated.executor import mentions
-from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.mind import Entry, Mind
 from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences
-from promptcodebook.simulated.request import Entry
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")

@@ -19,9 +19,15 @@ from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
 from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated import author, critic, executor
-from promptcodebook.simulated.mind import Kind, Mind, Understood, understand
+from promptcodebook.simulated.mind import (
+    ChatRequest,
+    Kind,
+    Mind,
+    Understood,
+    from_request,
+    understand,
+)
 from promptcodebook.simulated.orders import count_tokens, cut_tokens, tokens
-from promptcodebook.simulated.request import ChatRequest, from_request
 from promptcodebook.simulated.world import FAULTS, Fault, SimulatedSettings, World
 
 NAME = "simulated"
