@@ -151,13 +151,6 @@ async def test_a_sample_without_a_seed_is_fresh() -> None:
     assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
 
 
-def test_nothing_but_the_system_prompt_and_the_input_counts() -> None:
-    first = understand(from_request(request("Go.", examples[0])), world)
-    other = replace(request("Go.", examples[0]), role="judge", model="another")
-    again = understand(from_request(other), world)
-    assert answer(first, world, SETTINGS) == answer(again, world, SETTINGS)
-
-
 async def test_a_reply_is_cut_at_the_cap() -> None:
     lm = SimulatedLM(world)
     whole = await lm(request("Go.", examples[0]))
