@@ -38,7 +38,7 @@ _LONG, _SHORT = 4000, 1500
 _MOST_STAGES = 8
 _COLOURS = 6
 """Of spans; the number beside each tells instincts apart where there are more."""
-MOST = 5
+_MOST = 5
 """Training rollouts shown."""
 
 Parts = list[tuple[str, Any]]
@@ -222,7 +222,7 @@ class ExamplesSection(Section):
                 best = self._best.setdefault(kind, [])
                 if rank is not None:
                     insort(best, (rank, draw, offered), key=lambda each: each[:2])
-                    del best[MOST:]
+                    del best[_MOST:]
         self._codebook = step.parameters.codebook
 
     def values(self) -> Mapping[str, Any]:
