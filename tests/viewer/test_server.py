@@ -59,20 +59,6 @@ def test_every_answer_forbids_what_no_page_needs(get: Get, path: str) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_nothing_is_written_here(get: Get) -> None:
-    for method in ("POST", "PUT", "DELETE"):
-        assert get("/", method).status == 405
-
-
-def test_nothing_of_the_environment_is_shown(
-    get: Get, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "sk-hush-hush")
-    for path in ("/", f"/run/{keys['real']}"):
-        text = get(path).text
-        assert "hush" not in text  # nor the header and the password of the scripted run
-
-
 def test_a_page_marks_where_one_is() -> None:
     screen = Screen("T", Markup("body"), tabs=(("A", "/a"), ("B", "/b")))
     assert b'<a href="/b" aria-current="page">B</a>' in page_of(screen, "/b")
@@ -368,33 +354,17 @@ def markup_of(runs: Runs) -> str:
 
 def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
     store = write_run(tmp_path, _RUN)
-    runs = Runs(tmp_path)
-    assert "2 scores from 0.400 to 0.500" in markup_of(runs)
-    store.append(validated(11, 0.9, 20))
-    store.close()  # the same step, and no end: as after a kill
-    assert "3 scores from 0.400 to 0.900" in markup_of(runs) and "0.900 n = 20" in flat(
-        markup_of(runs)
-    )
-
-
-def test_calls_after_the_last_event_are_in_the_list(tmp_path: Path) -> None:
-    store = write_run(tmp_path, _RUN)
     runs = Runs(tmp_path, kept_s=0.0)
-    before, text = runs.mark(), flat(markup_of(runs))
+    mark, before = runs.mark(), markup_of(runs)
+    assert "2 scores from 0.400 to 0.500" in before and " 510 " in flat(before)
     usage = Usage(100, 1, 1, 1, 0.0, 100)
     store.attempt_log.end(store.attempt_log.begin("executor", usage), "executor", usage, False)
-    store.flush()
-    store.close()
-    assert runs.mark() != before
-    assert " 510 " in text and " 610 " in flat(markup_of(runs))
-
-
-def test_the_n_beside_the_best_validation_is_its_own(tmp_path: Path) -> None:
-    store = write_run(tmp_path, _RUN)
-    store.append(validated(11, 0.1, 7))
-    store.close()
-    text = flat(markup_of(Runs(tmp_path)))
-    assert "n = 20" in text and "n = 7" not in text
+    store.append(validated(11, 0.9, 20))
+    store.append(validated(11, 0.1, 7))  # not the best: its n is not shown
+    store.close()  # the same step, and no end: as after a kill
+    text = markup_of(runs)
+    assert runs.mark() != mark and "4 scores from 0.400 to 0.100" in text
+    assert " 610 " in flat(text) and "0.900 n = 20" in flat(text) and "n = 7" not in text
 
 
 def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(
