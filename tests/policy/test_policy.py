@@ -26,8 +26,7 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy, load_policy
-from promptcodebook.policy.response import Explanation, prompt_spans
+from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, Expected, Ranking, Route
