@@ -48,10 +48,6 @@ def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises(run: An
             run(raising(error))
 
 
-async def test_it_works_where_a_loop_is_running() -> None:
-    assert run_sync(twice(5)) == 10
-
-
 def _ctrl_c_after(seconds: float, key: signal.Signals = signal.SIGINT) -> threading.Thread:
     def press() -> None:
         time.sleep(seconds)
@@ -109,16 +105,6 @@ def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
     assert run_sync(work(), asked.set) != before
     key.join()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-@both
-def test_its_thread_is_named_and_holds_no_process_at_its_end(run: Any) -> None:
-    async def here() -> threading.Thread:
-        return threading.current_thread()
-
-    thread = run(here())
-    assert thread is not threading.current_thread()
-    assert (thread.name, thread.daemon) == ("promptcodebook", True)
 
 
 def test_a_second_ctrl_c_cancels() -> None:
@@ -323,14 +309,10 @@ def test_what_is_handled_or_ignored_on_purpose_stays_so() -> None:
     assert heard == [signal.SIGTERM] * 2
 
 
+async def _handler() -> object:
+    with stop_signals():
+        return signal.getsignal(signal.SIGTERM)
+
+
 def test_another_thread_leaves_the_signals_alone() -> None:
-    seen: list[object] = []
-
-    def work() -> None:
-        with stop_signals():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.SIG_DFL]
+    assert in_thread(_handler()) is signal.SIG_DFL

@@ -13,9 +13,8 @@ from aiohttp import web
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config, load_config
-from promptcodebook.doctor.checkup import checkup
+from promptcodebook.doctor.checkup import checkup, rehearse
 from promptcodebook.doctor.probe import Section, probe
-from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import MissingExtra
 from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM

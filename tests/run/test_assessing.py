@@ -91,6 +91,8 @@ def test_a_policy_and_its_file_are_evaluated_with_what_they_are_given(
 
 def test_another_reward_split_and_row_are_taken(run: pco.Run) -> None:
     assert set(pco.evaluate(run, reward=lambda e, o: 0.25, split="val").rewards.values()) == {0.25}
+    with pytest.raises(DataError, match="empty"):
+        pco.evaluate(run, pco.Dataset(train=(), val=(), test=()))
     ready = pco.evaluate(run, reward=pco.rewards.regex("no answer has this"), n=4)
     assert set(ready.rewards.values()) == {0.0}
     concat = pco.evaluate(run, row="concat", n=3)
@@ -141,35 +143,6 @@ def test_a_budget_holds_for_an_evaluation(run: pco.Run) -> None:
     with pytest.raises(BudgetReached, match="budget") as caught:
         pco.evaluate(run, budget="3calls")
     assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
-
-
-def test_a_budget_of_time_holds_for_both_sides_together(run: pco.Run) -> None:
-    class Slow(Counted):
-        async def __call__(self, request: pco.Request) -> pco.Reply:
-            await asyncio.sleep(0.08)
-            return await super().__call__(request)
-
-    assert pco.evaluate(run, lm=Slow(), budget="1min").score.n == 8
-    with pytest.raises(BudgetReached, match=r"0\.2 seconds"):
-        pco.compare(run, run, lm=Slow(), budget="0.2s")  # each takes three calls in a row
-
-
-def test_an_empty_dataset_is_not_replaced_by_the_runs_own(run: pco.Run) -> None:
-    with pytest.raises(DataError, match="empty"):
-        pco.evaluate(run, pco.Dataset(train=(), val=(), test=()))
-
-
-class FalsyReward(list[str]):
-    """A reward that keeps what it saw, and so is falsy before its first call."""
-
-    def __call__(self, example: pco.Example, output: str) -> float:
-        self.append(output)
-        return 0.25
-
-
-def test_a_falsy_reward_counts(run: pco.Run) -> None:
-    seen = FalsyReward()
-    assert set(pco.evaluate(run, reward=seen, n=2).rewards.values()) == {0.25} and len(seen) == 2
 
 
 def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.Run) -> None:

@@ -41,7 +41,7 @@ def total(run: pco.Run) -> int:
 def test_an_agent_that_swallows_errors_does_not_turn_a_stop_into_rewards(tmp_path: Path) -> None:
     whole = train(tmp_path, "whole", executor=careless)
     part = train(tmp_path, "part", executor=careless, budget="8calls")
-    for calls in range(8 + 15, total(whole), 15):
+    for calls in range(8 + 45, total(whole), 45):
         assert part.ended == "budget"
         part = train(tmp_path, "part", executor=careless, resume=part.id, budget=f"{calls}calls")
     rest = train(tmp_path, "part", executor=careless, resume=part.id, budget="9999calls")
@@ -109,7 +109,7 @@ def run_with(lm: Flaky, tmp_path: Path, resume: str = "") -> pco.Run:
     return pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path, resume=resume)
 
 
-@pytest.mark.parametrize("calls", [0, 5, 60, 110, 130])
+@pytest.mark.parametrize("calls", [0, 60, 130])
 def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed(
     tmp_path: Path, calls: int
 ) -> None:
@@ -237,8 +237,8 @@ def test_the_share_that_is_kept_for_the_verdict_can_be_set(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("calls", "every", "kept"),
-    [(300, 0, 60), (3000, 0, 143), (3000, 4, 224), (300, 4, 60), (15, 0, 3)],
-    ids=["a fifth", "measured", "measured, finalists too", "a fifth, finalists too", "unmeasured"],
+    [(300, 0, 60), (3000, 0, 143), (3000, 4, 224), (15, 0, 3)],
+    ids=["a fifth", "measured", "measured, finalists too", "unmeasured"],
 )
 def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     tmp_path: Path, calls: int, every: int, kept: int
@@ -265,11 +265,8 @@ def test_a_run_that_goes_on_after_its_verdict_is_judged_anew(tmp_path: Path) -> 
     assert len(judged(rest.path)) == 5
 
 
-@pytest.mark.parametrize("calls", [40, 70])
-def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(
-    tmp_path: Path, calls: int
-) -> None:
-    run = train(tmp_path, budget=f"{calls}calls")
+def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(tmp_path: Path) -> None:
+    run = train(tmp_path, budget="70calls")
     assert run.ended == "budget"
     assert run.verdict.startswith("No verdict: the budget is reached")
     assert run.worth is None and run.cost == 0.0
@@ -291,21 +288,11 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
     assert (run.path / "policy.json").is_file()
 
 
-def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:
-    assert "rewrote no text" not in train(tmp_path).verdict
-
-
 def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: Path) -> None:
     for fault in ({"init": {"kind": "from_prompt"}}, {"size": 1000}):
         with pytest.raises(pco.PcoError, match=r"from_prompt|different instincts"):
             train(tmp_path, config=fault)
     assert not list((tmp_path / "runs").glob("*"))
-
-
-def test_a_python_run_is_told_how_to_go_on_in_python(tmp_path: Path) -> None:
-    part = train(tmp_path, budget="40calls")
-    assert part.stop is not None
-    assert part.stop.hint == f"optimize(..., resume='{part.id}', budget=MORE)"
 
 
 def threads() -> set[threading.Thread]:
@@ -327,33 +314,6 @@ def test_a_run_leaves_no_thread_behind_however_it_ends(
     run = train(tmp_path, lm="http://127.0.0.1:9/v1#m", budget="0calls", config={"retries": 0})
     assert run.ended == "budget"
     assert threads() <= earlier
-
-
-def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_path: Path) -> None:
-    async def forgetful(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
-        reply = await lm(example.input, system=prompt)
-        if not reply:
-            return "none"
-        return None  # type: ignore[return-value]
-
-    with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
-        train(tmp_path, executor=forgetful)
-
-
-def _nothing_helps(example: pco.Example, output: str) -> float:
-    return 0.0
-
-
-def test_a_run_whose_last_validation_is_its_end_is_finished(tmp_path: Path) -> None:
-    """The patience of two is spent by the last of two validations: nothing was stopped."""
-    ended: dict[int, str] = {}
-    for steps in (2, 3):
-        update = {"epochs": steps, "batch_size": 6}
-        config = {"update": update, "validation": {"every": 1, "subset": 6, "patience": 2}}
-        folder = tmp_path / str(steps)
-        run = pco.optimize(data(), _nothing_helps, "simulated", config=config, runs_dir=folder)
-        ended[steps] = run.ended
-    assert ended == {2: "finished", 3: "early_stop"}
 
 
 async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
@@ -433,12 +393,9 @@ def test_what_a_stop_interrupts_is_counted_once(tmp_path: Path) -> None:
     assert rest.ended == "finished" and counted == stored
 
 
-@pytest.mark.parametrize("every", [0, 4])
-def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(
-    tmp_path: Path, every: int
-) -> None:
+def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(tmp_path: Path) -> None:
     """Not a fifth again: it trains as far as the run that was not stopped."""
-    looks = {"every": every, "subset": 3, "patience": 99, "finalists": 1}
+    looks = {"every": 4, "subset": 3, "patience": 99, "finalists": 1}
     long = {"update": {"epochs": 40, "batch_size": 6}, "validation": looks, "cache": False}
     whole = train(tmp_path, "whole", budget="700calls", config=long)
     assert whole.ended == "budget"

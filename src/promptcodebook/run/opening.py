@@ -83,19 +83,25 @@ def resume_with(
     """
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
-    longer = tuple(_longer(then, now, state, plan))
-    same = _with(now, {key: _at(then, key) for key, _ in longer})
+    longer = dict(_longer(then, now, state, plan))
+    same = _with(now, {key: _at(then, key) for key in longer})
     data = plan.config.data
     files = filter(None, (data.path, data.train, data.val, data.test, plan.config.data_dir))
     prints = header.fingerprints, plan.dataset.fingerprint()
     check_resumable(header.id, (then, same), prints, ", ".join(files))
-    files = code_files(plan)
-    changed = _edited(header, files, state, ref, edited)
-    _require_unfinished(header, state, ref, [key for key, _ in longer])
-    changes = (*moved, *(text for _, text in longer), *(f"{name} was edited" for name in changed))
+    marks = code_files(plan)
+    changed = [name for name, mark in marks.items() if header.files.get(name, mark) != mark]
+    # After a failure an edit is expected: its message asks for it.
+    if changed and not edited and state.ended != "failed":
+        raise RunChanged(
+            f"{', '.join(changed)} changed since the run {header.id} started",
+            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
+        )
+    _require_unfinished(header, state, ref, longer)
+    changes = (*moved, *longer.values(), *(f"{name} was edited" for name in changed))
     if not changes:
         return Resumption(header)
-    return Resumption(_amended(header, plan, files), changes, bool(longer))
+    return Resumption(_amended(header, plan, marks), changes, bool(longer))
 
 
 def settings_then_and_now(
@@ -152,24 +158,21 @@ def _longer(
             continue
         before, after = ("none" if value is None else f"{value:g}" for value in (old, new))
         said = f"{key}: {before} → {after}"
-        if key == "update.epochs":
-            said += _exploring(state, plan.config)
+        if key == "update.epochs" and state.epsilon is not None:
+            # ε falls over all of a training's epochs.
+            explore, epochs = plan.config.explore, plan.config.update.epochs
+            epsilon = epsilon_at(state.epoch + 1, explore, epochs)
+            if abs(epsilon - state.epsilon) >= 0.005:
+                said += (
+                    f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and goes on "
+                    f"at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
+                )
         yield key, said
 
 
-def _exploring(state: RunState, config: Config) -> str:
-    """What a longer training does to ε, which falls over all of its epochs."""
-    explore = config.explore
-    after = epsilon_at(state.epoch + 1, explore, config.update.epochs)
-    if state.epsilon is None or abs(after - state.epsilon) < 0.005:
-        return ""
-    return (
-        f" (ε falls over {config.update.epochs} epochs now: it was {state.epsilon:.2f} and goes "
-        f"on at {after:.2f}; explore.gamma in a new run holds it to a course of its own)"
-    )
-
-
-def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
+def _require_unfinished(
+    header: Header, state: RunState, ref: str, longer: Mapping[str, str]
+) -> None:
     if state.ended is None or state.ended not in _ENDS:
         return
     name = header.settings.get("optimizer", "pco")
@@ -188,20 +191,6 @@ def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[
         again = "--set init.kind=file --set init.path=RUN/policy.json"
         hint += f"; or start a new run from its policy: {again}"
     raise RunChanged(f"the run {header.id} {why}: there is nothing to resume", hint=hint)
-
-
-def _edited(
-    header: Header, files: Mapping[str, str], state: RunState, ref: str, edited: bool
-) -> list[str]:
-    """Files of code that are not what they were. After a failure that is expected: its message asks
-    for it."""
-    names = [name for name, mark in files.items() if header.files.get(name, mark) != mark]
-    if names and not edited and state.ended != "failed":
-        raise RunChanged(
-            f"{', '.join(names)} changed since the run {header.id} started",
-            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
-        )
-    return names
 
 
 def code_files(plan: Plan) -> dict[str, str]:
@@ -228,26 +217,19 @@ def file_digest(path: Path) -> str:
 
 def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
     """The header with what changed: models and their headers, training length, code."""
-    now = plan.config.model_dump(mode="json")
+    config, now = plan.config, plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(
-        header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(plan.config))}
-    )
+    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(config))})
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}
     specs = {
         role: header.specs.get(role) or before.model_of(role)
         for role in ROLES
-        if before.model_of(role) != plan.config.model_of(role) or role in header.specs
+        if before.model_of(role) != config.model_of(role) or role in header.specs
     }
-    return replace(
-        header,
-        config=tree,
-        config_digest=digest(tree),
-        specs=specs,
-        files={**header.files, **files},
-    )
+    files, mark = {**header.files, **files}, digest(tree)
+    return replace(header, config=tree, config_digest=mark, specs=specs, files=files)
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:
@@ -259,10 +241,9 @@ def _at(tree: Mapping[str, Any], key: str) -> Any:
 def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The tree with these dotted keys set."""
     for key, value in values.items():
-        layer: Any = value
         for part in reversed(key.split(".")):
-            layer = {part: layer}
-        tree = merge(tree, layer)
+            value = {part: value}
+        tree = merge(tree, value)
     return dict(tree)
 
 
@@ -316,12 +297,28 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
     """
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
-    specs = specs_of(plan.config)
     if sources.lm is None:
-        require_keys(specs)
-    store = _store(plan, where, listener)
+        require_keys(specs_of(plan.config))
+    if where.resume is not None:
+        store = _reopen(where, where.resume, plan, listener)
+    else:
+        header = _first_header(plan, where)
+        remove_unborn(where.runs_dir)
+        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
+
+    def keep(incident: Incident, count: int = 1) -> None:
+        """Counts at once what happens once, and the rest with the step it belongs to."""
+        (store.count if incident.once else store.count_replayable)(incident, count)
+
     try:
-        assembled = plan.connect(_supplies(store, plan.config))
+        supplies = Supplies(
+            log=store.reply_log,
+            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
+            tally=Counts(store.tallies(), keep),
+            elapsed=lambda: store.elapsed_s,
+            models_then=models_then(store.header, plan.config),
+        )
+        assembled = plan.connect(supplies)
         session = Session(Problem(assembled, store, listener), optimizer)
         schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
         began = Began(
@@ -342,30 +339,12 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
         raise
 
 
-def _supplies(store: RunStore, config: Config) -> Supplies:
-    """The run's journal, what it spent so far, its counts and its clock."""
-
-    def keep(incident: Incident, count: int = 1) -> None:
-        """Counts at once what happens once, and the rest with the step it belongs to."""
-        (store.count if incident.once else store.count_replayable)(incident, count)
-
-    return Supplies(
-        log=store.reply_log,
-        ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
-        tally=Counts(store.tallies(), keep),
-        elapsed=lambda: store.elapsed_s,
-        models_then=models_then(store.header, config),
-    )
-
-
-def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
-    if where.resume is not None:
-        return _reopen(where, where.resume, plan, listener)
+def _first_header(plan: Plan, where: Where) -> Header:
     tree, settings = plan.config.model_dump(mode="json"), where.settings_file
     read = {} if settings is None else {settings.name: file_digest(settings)}
-    header = Header(
+    return Header(
         id="",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=_now(),
         version=importlib.metadata.version("promptcodebook"),
         task=plan.config.task or plan.dataset.name,
         command=where.command,
@@ -382,8 +361,10 @@ def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
         files={**read, **code_files(plan)},
         sizes={split: len(examples) for split, examples in plan.dataset.items()},
     )
-    remove_unborn(where.runs_dir)
-    return RunStore.create(where.runs_dir, header, clock=time.monotonic)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
@@ -407,8 +388,7 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            store.amend(resumption.header, Amended(changes, now, resumption.extended))
+            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
             for text in changes:
                 listener(Note(text))
     except BaseException:

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcodebook.assemble import try_reward
 from promptcodebook.errors import BudgetReached, Interrupted, PcoError, Stop, TooManyFailures
 from promptcodebook.optimizers.base import Optimizer, Problem, optimize_metered, spending
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.references import POLICY, kept_state, policy_file
 from promptcodebook.progress import Note
-from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import Conclusion, judge
 from promptcodebook.store.events import Broke, Concluded, Ended, EndReason
 from promptcodebook.units import plural
@@ -79,19 +79,22 @@ class Session:
             self._problem.tell(spending(self._problem.assembled.models))
 
     async def _run(self) -> Outcome:
-        await self._try_reward()
+        plan, begun = self._problem.assembled.plan, self._store.outline().parameters is not None
+        if not begun and not plan.config.task and plan.config.user_code.trial:
+            # The user's own reward, before its first call; ConfigError: it cannot be used.
+            for warning in (await try_reward(plan)).warnings:
+                self._problem.tell(Note(warning))
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(self._store.path) / POLICY)
-        conclusion = await judge(self._problem, result)
-        made = conclusion
+        made = await judge(self._problem, result)
         of_others = result.off_policy, result.settings, tuple(result.candidates)
         rows = made.table.as_json()
         self._store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
         if result.stop is not None:
-            return self._stopped(result.stop, conclusion)
+            return self._stopped(result.stop, made)
         self._store.append(Ended(result.ended))
-        return Outcome(result.ended, conclusion)
+        return Outcome(result.ended, made)
 
     def _stopped(self, stop: Stop, conclusion: Conclusion) -> Outcome:
         """The end of a session that can be taken up again."""
@@ -112,15 +115,6 @@ class Session:
         done = [mark.name for mark in self._store.outline().tests]
         rows = f" (judged so far: {', '.join(done)})" if done else ""
         return Conclusion((), f"No verdict: {why}{rows}.", None)
-
-    async def _try_reward(self) -> None:
-        """Of the user's own task, before its first call. ConfigError: it cannot be used."""
-        plan = self._problem.assembled.plan
-        begun = self._store.outline().parameters is not None
-        if begun or plan.config.task or not plan.config.user_code.trial:
-            return
-        for warning in (await try_reward(plan)).warnings:
-            self._problem.tell(Note(warning))
 
     def _resume_hint(self, more: bool) -> str:
         """What to type to resume this run, where it was begun."""

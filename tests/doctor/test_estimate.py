@@ -13,14 +13,21 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Plan, Sources, plan_run
-from promptcodebook.calls import Chat, Message, Request, Role, Schema, Usage
+from promptcodebook.calls import Chat, Message, Request, Role, Schema
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError, StoreError
-from promptcodebook.estimation.counting import TRAINING, CountingLM, Manner, Work
-from promptcodebook.estimation.dry import dry_run, passes, shorten_plan
+from promptcodebook.estimation.dry import (
+    TRAINING,
+    CountingLM,
+    Manner,
+    Work,
+    dry_run,
+    passes,
+    shorten_plan,
+)
 from promptcodebook.estimation.estimate import Range, estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.types import Codebook, Example, Instinct, Output, Parameters, Prompt
+from promptcodebook.types import Example, Output, Prompt
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
@@ -79,12 +86,6 @@ def test_what_is_solved_is_not_critiqued() -> None:
     assert none_solved["attribution"].calls == 96
 
 
-def test_a_reply_of_no_use_is_asked_for_again() -> None:
-    plan = plan_of(encoder={"max_fallback": 1.0})
-    again = training(plan, replace(USUAL, reasked=1.0))
-    assert again["encoder"].calls == 2 * passes(plan).routed
-
-
 def test_examples_that_judge_rewrites_are_counted() -> None:
     """`improve` runs the batch of 12 once more, on others without and with the rewrites; of each
     part apart, at most three times and once without any."""
@@ -134,11 +135,6 @@ def test_the_estimate_of_a_plan_that_nothing_ends_early_is_narrow() -> None:
     given = {"task": "constraints", "lm": "simulated", "validation": {"patience": 99}}
     through = estimate_plan(plan_run(load_config(given))).total.tokens
     assert through.high < 4.3 * through.low
-
-
-def test_a_short_plan_is_gone_through_whole() -> None:
-    plan = plan_of(update={"epochs": 2})
-    assert passes(shorten_plan(plan)) == passes(plan)
 
 
 @pytest.mark.parametrize(
@@ -235,23 +231,6 @@ def test_rounds_of_maintenance_are_counted() -> None:
     assert after.calls.high >= before.calls.high + 3 * rounds
     assert after.tokens.expected > before.tokens.expected
     assert any("5 rounds of maintenance" in line for line in with_rounds.assumptions)
-
-
-def counted(role: Role, asked: str) -> Usage:
-    """What one call takes of a run whose encoder's directive alone has words."""
-    lm = CountingLM(plan_of().config, USUAL)
-    lm.begin(Parameters("Pick what fits.", "", Codebook((Instinct("Be brief."),)), ""))
-    return asyncio.run(lm(Request(role=role, messages=(Message("user", asked),)))).usage
-
-
-def test_a_rewrite_is_as_long_as_its_variable_may_be() -> None:
-    caps = plan_of().config.update
-    instinct, directive = (
-        counted("updater", text).completion_tokens for text in ("Be brief.", "Pick what fits.")
-    )
-    assert directive == pytest.approx(
-        instinct * caps.directive_words / caps.instinct_words, rel=0.35
-    )
 
 
 def test_a_steady_run_routes_an_input_alike_each_time_and_another_its_own_way() -> None:
