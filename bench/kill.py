@@ -14,8 +14,6 @@ import os
 import tempfile
 from pathlib import Path
 
-from bench.figures import Figure, shown
-from promptcodebook.randomness import keyed_random
 from tests.proof.killing import (
     LATENCY,
     Kill,
@@ -28,6 +26,9 @@ from tests.proof.killing import (
     progress_of,
     uninterrupted,
 )
+
+from bench.figures import Figure, shown
+from promptcodebook.randomness import keyed_random
 from tests.proof.runs import Finished
 from tests.proof.served import Served, served
 
