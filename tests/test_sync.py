@@ -9,12 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
-from promptcodebook import sync
 from promptcodebook.signals import stop_signals
 from promptcodebook.sync import LoopThread, run_sync
 
@@ -176,27 +175,6 @@ def test_tasks_that_nobody_waited_for_end_with_it(run: Any) -> None:
 
 
 @both
-def test_a_generator_that_nobody_read_to_its_end_is_closed(run: Any) -> None:
-    ended: list[str] = []
-
-    async def numbers() -> AsyncIterator[int]:
-        try:
-            yield 1
-            yield 2
-        finally:
-            await asyncio.sleep(0)
-            ended.append("closed")
-
-    kept = numbers()
-
-    async def first() -> int:
-        return await anext(kept)
-
-    assert run(first()) == 1
-    assert ended == ["closed"]
-
-
-@both
 def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there(run: Any) -> None:
     async def exits() -> None:
         await asyncio.sleep(0)
@@ -236,27 +214,6 @@ def test_a_task_that_no_cancelling_ends_does_not_hold_the_process_at_its_end() -
     """Collected with the modules already gone, such a task would go round in its loop for good."""
     done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_an_interrupt_before_the_wait_begins_cancels_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would go on unseen behind a caller who was told that it had ended."""
-    began, cancelled = threading.Event(), threading.Event()
-
-    async def endless() -> None:
-        began.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.set()
-
-    def interrupted(*_: object) -> None:
-        assert began.wait(20)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sync, "_wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_sync(endless())
-    assert cancelled.wait(20)
 
 
 # What asks a process to end, within `stop_signals` and around it.

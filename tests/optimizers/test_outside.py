@@ -29,9 +29,8 @@ from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.report import render_report
-from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.opening import IN_PYTHON, Opened, Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.run.session import IN_PYTHON
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
 from tests.optimizers.teachable import QUICK, learn, model, total

@@ -36,6 +36,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.intervals import paired_interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
 from promptcodebook.routing.distil import Imitated, cross_agreement, distil
 from promptcodebook.routing.ranking import Ranker
@@ -243,13 +244,6 @@ def test_a_budget_stops_it_and_the_same_words_go_on(own: pco.Run) -> None:
     assert paid(own) == stopped_and_not
 
 
-def test_of_an_object_nothing_is_kept_when_a_budget_stops_it(own: pco.Run) -> None:
-    lm = planted(own)
-    with pytest.raises(BudgetReached, match="10 calls") as caught:
-        pco.effect(own, GOOD, reward=worth, lm=lm, split="train", budget="10calls")
-    assert len(lm.history) == 10 and "kept" not in caught.value.hint
-
-
 async def test_within_a_loop_by_name_and_for_a_policy_that_is_no_run(
     own: pco.Run, tmp_path: Path
 ) -> None:
@@ -300,17 +294,18 @@ def test_another_policy_model_of_a_role_or_reward_is_another_question(own: pco.R
     """By whom each role was asked counts, and not in which order the roles are named."""
     found = pco.effect(own, GOOD, reward=worth, lm=planted(own), n=2)
     both = replace(found, models={"encoder": "a", "executor": "b"})
-    swapped = replace(both, models={"encoder": "b", "executor": "a"})
-    alone = replace(both, models={"encoder": "a"})
-    other_reward = replace(both, scored_by="another reward")
-    other_policy = replace(both, policy="of another")
     again = replace(both, models={"executor": "b", "encoder": "a"}, at="2027-01-01T00:00:00+00:00")
+    others = (
+        replace(both, models={"encoder": "b", "executor": "a"}),
+        replace(both, models={"encoder": "a"}),
+        replace(both, scored_by="another reward"),
+        replace(both, policy="of another"),
+    )
     with closing(EffectStore.open(own.path, "pco")) as store:
-        for effect in (both, swapped, alone, other_reward, other_policy, again):
+        for effect in (both, *others, again):
             store.add(effect)
-    kept = [(dict(each.models), each.policy, each.at) for each in read_effects(own.path)]
-    assert len(kept) == 6 and (dict(again.models), again.policy, again.at) in kept
-    assert kept.count((dict(both.models), both.policy, both.at)) == 1, "the other reward's"
+    kept = read_effects(own.path)
+    assert len(kept) == 6 and again in kept and both not in kept
 
 
 TEXTS = ("one", "two", "three", "four")
@@ -423,14 +418,9 @@ def many(count: int = 200) -> tuple[pco.Example, ...]:
 
 
 def distilled(run: pco.Run, assembled: Assembled, **needs: Any) -> Distillation:
-    store = RunStore.open(run.path)
-    logged = logged_routes(store, run.policy.file, assembled.dataset.train)
-    store.close()
-    return run_sync(
-        Distiller(
-            Subject(Reference("p", run.policy.file), assembled), logged, Needs(**needs)
-        ).distil()
-    )
+    with closing(RunStore.open(run.path)) as store:
+        logged = logged_routes(store, run.policy.file, assembled.dataset.train)
+    return run_sync(Distiller(subject((run, assembled)), logged, Needs(**needs)).distil())
 
 
 @pytest.fixture(scope="module")
@@ -464,17 +454,19 @@ def test_the_margin_and_the_number_of_examples_decide(words: tuple[pco.Run, Asse
     assert not few.non_inferior and distilled(*words, count=16, margin=0.3).non_inferior
 
 
-def test_fresh_routes_are_asked_of_inputs_without_one(words: tuple[pco.Run, Assembled]) -> None:
+def subject(words: tuple[pco.Run, Assembled], file: PolicyFile | None = None) -> Subject:
     run, assembled = words
-    distiller = Distiller(
-        Subject(Reference("p", run.policy.file), assembled), [], Needs(fresh=12, count=4)
-    )
+    return Subject(Reference("policy", file or run.policy.file), assembled)
+
+
+def test_fresh_routes_are_asked_of_inputs_without_one(words: tuple[pco.Run, Assembled]) -> None:
+    distiller = Distiller(subject(words), [], Needs(fresh=12, count=4))
     assert len(distiller.fresh) == 12 and len(distiller.validation) == 4
     assert distiller.calls == 12 + 4 * 3
     made = run_sync(distiller.distil())
     assert (made.inputs, made.fresh) == (12, 12)
     with pytest.raises(ConfigError, match="no route of the encoder"):
-        Distiller(Subject(Reference("p", run.policy.file), assembled), [], Needs())
+        Distiller(subject(words), [], Needs())
 
 
 def test_a_distilled_policy_needs_neither_call_nor_numpy(
@@ -498,11 +490,8 @@ def test_a_distilled_policy_needs_neither_call_nor_numpy(
 def test_nothing_is_distilled_twice_nor_trained_so(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:
-    _, assembled = words
     with pytest.raises(ConfigError, match="asks no encoder"):
-        Distiller(
-            Subject(Reference("p", distilled(*words, count=4).file), assembled), [], Needs(fresh=3)
-        )
+        Distiller(subject(words, distilled(*words, count=4).file), [], Needs(fresh=3))
     with pytest.raises(ConfigError, match="distilled") as refused:
         learn(tmp_path, config={"router": {"kind": "distilled"}})
     assert "pco distill" in refused.value.hint
@@ -534,14 +523,13 @@ def test_one_call_distils_a_run_of_python(words: tuple[pco.Run, Assembled], tmp_
 def test_a_policy_file_is_distilled_by_fresh_routes(
     words: tuple[pco.Run, Assembled], tmp_path: Path
 ) -> None:
-    run, assembled = words
-    run.policy.save(tmp_path / "p.json")
-    made = pco.distill(
-        tmp_path / "p.json", assembled.dataset, by_words, own_lm(), fresh=12, n=4, margin=0.5
-    )
+    (run, assembled), file = words, tmp_path / "p.json"
+    run.policy.save(file)
+    given = (assembled.dataset, by_words, own_lm())
+    made = pco.distill(file, *given, fresh=12, n=4, margin=0.5)
     assert (made.inputs, made.fresh) == (12, 12)
     with pytest.raises(ConfigError, match="no route of the encoder") as refused:
-        pco.distill(tmp_path / "p.json", assembled.dataset, by_words, own_lm())
+        pco.distill(file, *given)
     assert "fresh=200" in refused.value.hint
 
 

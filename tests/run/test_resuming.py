@@ -65,11 +65,10 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
     ]
     assert figures[0] == figures[1]
     assert rows(longer) == rows(whole)
-    store = RunStore.open(longer.path)
-    [amended] = [event for event in store.events() if isinstance(event, Amended)]
-    assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
-    assert store.ours and store.header.config["update"]["epochs"] == 4
-    store.close()
+    with closing(RunStore.open(longer.path)) as store:
+        [amended] = [event for event in store.events() if isinstance(event, Amended)]
+        assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
+        assert store.ours and store.header.config["update"]["epochs"] == 4
 
 
 def test_the_kept_state_and_the_policy_file_agree_after_a_longer_training(tmp_path: Path) -> None:
@@ -192,18 +191,15 @@ def test_what_ended_a_run_is_what_must_be_raised(
     settings = {"validation": {"target_score": 0.5}}
     old = plan_of("simulated", **settings)
     header, state = header_of(old), RunState(step=3, epoch=3, epsilon=0.15, ended=ended)
-    with pytest.raises(RunChanged) as caught:
-        resume_with(header, state, old, "r1", edited=False)
-    assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint
-    merged = merge(settings, value)
-    resumed = resume_with(header, state, plan_of("simulated", **merged), "r1", edited=False)
-    assert resumed.extended
+    longer = plan_of("simulated", **merge(settings, value))
+    assert resume_with(header, state, longer, "r1", edited=False).extended
     other: dict[str, Any] = {"update": {"epochs": 80}}
     if key == "update.epochs":
         other = {"validation": {**settings["validation"], "patience": 99}}
-    unmoved = plan_of("simulated", **{**settings, **other})
-    with pytest.raises(RunChanged, match="nothing to resume"):
-        resume_with(header, state, unmoved, "r1", edited=False)
+    for unmoved in (old, plan_of("simulated", **{**settings, **other})):
+        with pytest.raises(RunChanged, match="nothing to resume") as caught:
+            resume_with(header, state, unmoved, "r1", edited=False)
+        assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint
 
 
 def test_what_a_longer_training_does_to_exploring_is_said() -> None:

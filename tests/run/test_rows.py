@@ -19,9 +19,7 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import read_policy_file
-from promptcodebook.policy.policy import load_policy
 from promptcodebook.policy.references import first_policy, resolve
-from promptcodebook.progress import Phase
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore
@@ -451,30 +449,13 @@ def test_the_test_split_has_no_part_in_what_is_chosen(
     assert learn(tmp_path, splits, lm, **settings).rows["best_fixed"].prompt == prompt
 
 
-def test_it_is_chosen_by_validation_where_test_and_training_would_choose_another(
-    tmp_path: Path,
-) -> None:
-    """Both of its prompts are tried, on `validation.subset` inputs of the validation split."""
-    phases: list[object] = []
-    data = pco.Dataset(wants("train", "A" * 8), wants("val", "ABB"), wants("test", "A" * 24))
-    lm = ScriptedLM().reply_with(obey)
-    config = {**LETTERED, "validation": {**LETTERED["validation"], "subset": 2}}
-    run = pco.optimize(data, right, lm, config=config, runs_dir=tmp_path, listener=phases.append)
-    tried = [p.total for p in phases if isinstance(p, Phase) and p.name == "validating prompts"]
-    assert tried and set(tried) == {2}
-    assert run.rows["best_fixed"].prompt == "say B"
-    assert run.rows["best_fixed"].score.mean == 0.0
-
-
 def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:
     run = learn(tmp_path, ALIKE)
-    assert run.policy.row("best_fixed").prompt == "say B"
     assert resolve(tmp_path, run.id).file.fixed_prompt("best_fixed").text == "say B"
     run.policy.save(tmp_path / "saved.json")
-    saved = load_policy(tmp_path / "saved.json", lm="simulated")
-    assert saved.row("best_fixed").prompt == "say B"
-    written = load_policy(run.path / "policy.json", lm="simulated")
-    assert written.row("best_fixed").prompt == "say B"
+    files = (tmp_path / "saved.json", run.path / "policy.json")
+    saved, written = (pco.load_policy(file, lm="simulated") for file in files)
+    assert [p.row("best_fixed").prompt for p in (run.policy, saved, written)] == ["say B"] * 3
     assert written.file.digest == saved.file.digest
 
 

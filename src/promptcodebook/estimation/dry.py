@@ -39,7 +39,7 @@ from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
 from promptcodebook.routing.upkeep import rounds_every
-from promptcodebook.run.session import Session
+from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import Agent

@@ -1,4 +1,7 @@
-"""Starts a run or resumes one: puts plan, store, models and session together.
+"""One run: started or resumed, then from its first call to its verdict.
+
+It can be stopped anywhere and resumed: what was done is read back from the store, what was paid
+for from the journal, and the rest is a function of the two.
 
 A resumed run must have the settings and data that it began with. Three things may change: how much
 to spend and how fast (`store.header.FREE_KEYS`), the address of a model of the same name, and how
@@ -12,32 +15,309 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
+from promptcodebook.assemble import Assembled, Plan, Sources, plan_run, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
-from promptcodebook.errors import ConfigError, RunChanged
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    Interrupted,
+    PcoError,
+    RunChanged,
+    Stop,
+    TooManyFailures,
+)
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
-from promptcodebook.optimizers.base import Problem, make_optimizer
+from promptcodebook.optimizers.base import (
+    Optimizer,
+    Problem,
+    make_optimizer,
+    optimize_metered,
+    spending,
+)
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, texts_in, with_measured
+from promptcodebook.policy.references import (
+    POLICY,
+    kept_state,
+    policy_file,
+    texts_in,
+    with_measured,
+)
 from promptcodebook.progress import Began, Listener, Note, silent
-from promptcodebook.run.session import IN_PYTHON, Session
-from promptcodebook.store.events import Amended, EndReason, RunState
+from promptcodebook.run.verdict import judge
+from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
-from promptcodebook.units import lost_text
+from promptcodebook.units import lost_text, plural
+
+IN_PYTHON = "optimize()"
+"""Stands for what was typed when a run is begun from Python."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs live, which one to resume (its folder), what was typed, and the run's name.
+
+    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
+    """
+
+    runs_dir: Path
+    resume: Path | None = None
+    command: str = ""
+    name: str = ""
+    edited: bool = False
+    settings_file: Path | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run that is ready to begin: its session and what the session uses."""
+
+    assembled: Assembled
+    store: RunStore
+    session: Session
+
+    def policy(self) -> Policy:
+        """The policy that the run learned, with connections of its own: it outlives the run."""
+        state, best = kept_state(self.store)
+        plan, header = self.assembled.plan, self.store.header
+        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
+            run=header.id, version=header.version, score=best.score
+        )
+        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
+        return Policy(file, replace(plan, config=unlimited).connect())
+
+    async def close(self) -> None:
+        """Closes connections, then the store."""
+        try:
+            await self.assembled.models.close()
+        finally:
+            self.assembled.plan.calls.close()
+            self.store.close()
+
+
+def open_run(config: Config, sources: Sources, where: Where, listener: Listener = silent) -> Opened:
+    """Checks everything that can be checked before a call is paid for.
+
+    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
+    removed again.
+    """
+    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
+    optimizer = make_optimizer(config.optimizer)
+    if sources.lm is None:
+        require_keys(specs_of(plan.config))
+    if where.resume is not None:
+        store = _reopen(where, where.resume, plan, listener)
+    else:
+        header = _first_header(plan, where)
+        remove_unborn(where.runs_dir)
+        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
+
+    def keep(incident: Incident, count: int = 1) -> None:
+        """Counts at once what happens once, and the rest with the step it belongs to."""
+        (store.count if incident.once else store.count_replayable)(incident, count)
+
+    try:
+        supplies = Supplies(
+            log=store.reply_log,
+            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
+            tally=Counts(store.tallies(), keep),
+            elapsed=lambda: store.elapsed_s,
+            models_then=models_then(store.header, plan.config),
+        )
+        assembled = plan.connect(supplies)
+        session = Session(Problem(assembled, store, listener), optimizer)
+        schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
+        began = Began(
+            run_id=store.header.id,
+            path=str(store.path),
+            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
+            first=store.outline().step + 1,
+            size=plan.config.size,
+            models=assembled.models.by_role(),
+            simulated=assembled.models.simulated,
+        )
+        listener(began)
+        return Opened(assembled, store, session)
+    except BaseException:
+        store.close()
+        if where.resume is None:
+            remove_run(store.path)
+        raise
+
+
+def _first_header(plan: Plan, where: Where) -> Header:
+    tree, settings = plan.config.model_dump(mode="json"), where.settings_file
+    read = {} if settings is None else {settings.name: file_digest(settings)}
+    return Header(
+        id="",
+        created=_now(),
+        version=importlib.metadata.version("promptcodebook"),
+        task=plan.config.task or plan.dataset.name,
+        command=where.command,
+        base=str(plan.sources.base.resolve()),
+        config=tree,
+        config_digest=digest(tree),
+        fingerprints=plan.dataset.fingerprint(),
+        private=plan.task.private,
+        program=plan.task.program.name,
+        stages=plan.prompt_stages,
+        templates=plan.templates,
+        present=plan.present_prompt,
+        name=check_run_name(where.name),
+        files={**read, **code_files(plan)},
+        sizes={split: len(examples) for split, examples in plan.dataset.items()},
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
+    store = RunStore.open(path, write=True)
+    try:
+        header = store.header
+        if not header.resumable:
+            raise RunChanged(
+                f"the run {header.id} was begun by version {header.version}, which this version "
+                "cannot resume",
+                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+            )
+        if store.recovered.calls:
+            booked = lost_text(store.recovered)
+            listener(Note(f"the last session was killed with calls in flight; {booked}"))
+        if where.name not in ("", header.name):
+            raise ConfigError(
+                f"the run {header.id} was not begun under the name {where.name!r}",
+                hint="a run keeps its name: leave the name out when you resume",
+            )
+        ref = header.id if header.command == IN_PYTHON else run_reference(path)
+        resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
+        if changes := resumption.changes:
+            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
+            for text in changes:
+                listener(Note(text))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a session ended. `stop` is set when the run can be resumed."""
+
+    ended: EndReason
+    stop: Stop | None = None
+
+
+class Session:
+    """Runs an optimizer on a problem, then judges what it found."""
+
+    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self._problem = problem
+        self._optimizer = optimizer
+        self._store = problem.store
+        self.failed: Outcome | None = None
+        """The outcome of a session that ended with an error, which `run` raises."""
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
+        self._problem.assembled.models.budget.stop(Interrupted("interrupted by the user"))
+        self._problem.tell(
+            Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        )
+
+    async def run(self) -> Outcome:
+        """Optimizes and judges. A Stop is an outcome; any other error is stored and raised."""
+        store = self._store
+        try:
+            return await self._run()
+        except Stop as stop:
+            self._keep_policy()
+            return self._stopped(stop, self._unjudged(str(stop)))
+        except PcoError as error:
+            self.failed, missing = Outcome("failed"), ""
+            with suppress(PcoError):  # what went wrong may be the disk
+                self._keep_policy()
+                done = plural(store.outline().step + 1, "update")
+                why = f"the run failed after {done} ({type(error).__name__})"
+                missing = self._unjudged(why)
+            if isinstance(error, TooManyFailures):
+                store.append(Broke(store.outline().step + 1, error.traces))
+                error.hint = (
+                    f"{error.hint}; then continue with: {self._resume_hint(False)} "
+                    "(or start a new run, if a setting had to change)"
+                )
+            detail = f"{type(error).__name__}: {error}"
+            store.append(Ended("failed", detail, missing, error.hint or ""))
+            raise
+        finally:
+            self._problem.tell(spending(self._problem.assembled.models))
+
+    async def _run(self) -> Outcome:
+        plan, store = self._problem.assembled.plan, self._store
+        begun = store.outline().parameters is not None
+        if not begun and not plan.config.task and plan.config.user_code.trial:
+            # The user's own reward, before its first call; ConfigError: it cannot be used.
+            for warning in (await try_reward(plan)).warnings:
+                self._problem.tell(Note(warning))
+        result = await optimize_metered(self._optimizer, self._problem)
+        if result.policy is not None:
+            result.policy.save(Path(store.path) / POLICY)
+        made = await judge(self._problem, result)
+        of_others = result.off_policy, result.settings, tuple(result.candidates)
+        rows = made.table.as_json()
+        store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
+        if result.stop is not None:
+            return self._stopped(result.stop, made.sentence)
+        store.append(Ended(result.ended))
+        return Outcome(result.ended)
+
+    def _stopped(self, stop: Stop, missing: str) -> Outcome:
+        """The end of a session that can be resumed; `missing` is said where nothing was judged."""
+        stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
+        reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
+        missing = "" if self._store.outline().conclusion is not None else missing
+        self._store.append(Ended(reason, str(stop), missing, stop.hint))
+        return Outcome(reason, stop)
+
+    def _keep_policy(self) -> None:
+        """Writes the policy file of the best state so far: one exists however the run ends."""
+        if self._store.outline().parameters is not None:
+            state, _ = kept_state(self._store)
+            policy_file(self._problem.assembled, state).save(Path(self._store.path) / POLICY)
+
+    def _unjudged(self, why: str) -> str:
+        """What replaces the verdict where the run stopped before it."""
+        done = [mark.name for mark in self._store.outline().tests]
+        rows = f" (judged so far: {', '.join(done)})" if done else ""
+        return f"No verdict: {why}{rows}."
+
+    def _resume_hint(self, more: bool) -> str:
+        """What to type to resume this run, where it was begun."""
+        header = self._store.header
+        if header.command == IN_PYTHON:
+            return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
+        typed = f"pco train --resume {run_reference(self._store.path)}"
+        return f"{typed} --budget MORE" if more else typed
+
+
+# Resuming: what may be different.
 
 _ENDS: Mapping[EndReason, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
@@ -245,153 +525,3 @@ def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
             value = {part: value}
         tree = merge(tree, value)
     return dict(tree)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where runs live, which one to resume (its folder), what was typed, and the run's name.
-
-    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
-    """
-
-    runs_dir: Path
-    resume: Path | None = None
-    command: str = ""
-    name: str = ""
-    edited: bool = False
-    settings_file: Path | None = None
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A run that is ready to begin: its session and what the session uses."""
-
-    assembled: Assembled
-    store: RunStore
-    session: Session
-
-    def policy(self) -> Policy:
-        """The policy that the run learned, with connections of its own: it outlives the run."""
-        state, best = kept_state(self.store)
-        plan, header = self.assembled.plan, self.store.header
-        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
-            run=header.id, version=header.version, score=best.score
-        )
-        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
-        return Policy(file, replace(plan, config=unlimited).connect())
-
-    async def close(self) -> None:
-        """Closes connections, then the store."""
-        try:
-            await self.assembled.models.close()
-        finally:
-            self.assembled.plan.calls.close()
-            self.store.close()
-
-
-def open_run(config: Config, sources: Sources, where: Where, listener: Listener = silent) -> Opened:
-    """Checks everything that can be checked before a call is paid for.
-
-    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
-    removed again.
-    """
-    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
-    optimizer = make_optimizer(config.optimizer)
-    if sources.lm is None:
-        require_keys(specs_of(plan.config))
-    if where.resume is not None:
-        store = _reopen(where, where.resume, plan, listener)
-    else:
-        header = _first_header(plan, where)
-        remove_unborn(where.runs_dir)
-        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
-
-    def keep(incident: Incident, count: int = 1) -> None:
-        """Counts at once what happens once, and the rest with the step it belongs to."""
-        (store.count if incident.once else store.count_replayable)(incident, count)
-
-    try:
-        supplies = Supplies(
-            log=store.reply_log,
-            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
-            tally=Counts(store.tallies(), keep),
-            elapsed=lambda: store.elapsed_s,
-            models_then=models_then(store.header, plan.config),
-        )
-        assembled = plan.connect(supplies)
-        session = Session(Problem(assembled, store, listener), optimizer)
-        schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
-        began = Began(
-            run_id=store.header.id,
-            path=str(store.path),
-            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
-            first=store.outline().step + 1,
-            size=plan.config.size,
-            models=assembled.models.by_role(),
-            simulated=assembled.models.simulated,
-        )
-        listener(began)
-        return Opened(assembled, store, session)
-    except BaseException:
-        store.close()
-        if where.resume is None:
-            remove_run(store.path)
-        raise
-
-
-def _first_header(plan: Plan, where: Where) -> Header:
-    tree, settings = plan.config.model_dump(mode="json"), where.settings_file
-    read = {} if settings is None else {settings.name: file_digest(settings)}
-    return Header(
-        id="",
-        created=_now(),
-        version=importlib.metadata.version("promptcodebook"),
-        task=plan.config.task or plan.dataset.name,
-        command=where.command,
-        base=str(plan.sources.base.resolve()),
-        config=tree,
-        config_digest=digest(tree),
-        fingerprints=plan.dataset.fingerprint(),
-        private=plan.task.private,
-        program=plan.task.program.name,
-        stages=plan.prompt_stages,
-        templates=plan.templates,
-        present=plan.present_prompt,
-        name=check_run_name(where.name),
-        files={**read, **code_files(plan)},
-        sizes={split: len(examples) for split, examples in plan.dataset.items()},
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
-    store = RunStore.open(path, write=True)
-    try:
-        header = store.header
-        if not header.resumable:
-            raise RunChanged(
-                f"the run {header.id} was begun by version {header.version}, which this version "
-                "cannot resume",
-                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
-            )
-        if store.recovered.calls:
-            booked = lost_text(store.recovered)
-            listener(Note(f"the last session was killed with calls in flight; {booked}"))
-        if where.name not in ("", header.name):
-            raise ConfigError(
-                f"the run {header.id} was not begun under the name {where.name!r}",
-                hint="a run keeps its name: leave the name out when you resume",
-            )
-        ref = header.id if header.command == IN_PYTHON else run_reference(path)
-        resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
-        if changes := resumption.changes:
-            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
-            for text in changes:
-                listener(Note(text))
-    except BaseException:
-        store.close()
-        raise
-    return store

@@ -38,8 +38,14 @@ from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, silent, watch
-from promptcodebook.run.opening import Opened, Where, open_run, settings_then_and_now
-from promptcodebook.run.session import IN_PYTHON, Outcome
+from promptcodebook.run.opening import (
+    IN_PYTHON,
+    Opened,
+    Outcome,
+    Where,
+    open_run,
+    settings_then_and_now,
+)
 from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences

@@ -95,7 +95,8 @@ async def _judged(opened: Opened, listener: Listener) -> _Judged:
         outcome = await opened.session.run()
         if outcome.stop is not None:
             raise outcome.stop
-        assert outcome.conclusion is not None, "a run that was not stopped has concluded"
+        concluded = store.outline().conclusion
+        assert concluded is not None, "a run that was not stopped has concluded"
         config, plan = assembled.config, assembled.plan
         world = simulated_world(config.task, plan.dataset, parse_spec(config.lm))
         problem, prompts = Problem(assembled, store, listener), _OraclePrompt(world)
@@ -113,7 +114,7 @@ async def _judged(opened: Opened, listener: Listener) -> _Judged:
         for row in (*store.test_evaluations(), oracle)
     }
     inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
-    return _Judged(store.header.id, store.path, outcome.conclusion.sentence, rows, inputs)
+    return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
 
 
 def raw_world(world: int) -> dict[str, Any]:
