@@ -280,7 +280,7 @@ def run(job: Job) -> Done:
         if job.ours:
             optimizer = PCO(lambda assembled: OURS[job.ours](build_learner(assembled)))
             problem = Problem(opened.assembled, opened.store, silent)
-            opened = replace(opened, session=Session(problem, optimizer))
+            opened = Session(problem, optimizer)
         made = asyncio.run(finish(opened))
         store = RunStore.open(made.path)
         try:

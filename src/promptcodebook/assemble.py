@@ -227,8 +227,6 @@ class Assembled:
 
 
 def _instead(inner: LM, model: str) -> LM:
-    """An LM whose executor is another model, named by its spec."""
-
     async def ask(request: Request) -> Reply:
         mine = request.role == "executor"
         return await inner(replace(request, model=model) if mine else request)
@@ -318,7 +316,6 @@ def _named_task(config: Config, base: Path) -> Task | None:
 
 
 def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
-    """The task that the user's own data, reward and agent make."""
     data = _data(config, sources)
     if sources.reward is not None:
         reward = asks_nobody(sources.reward)

@@ -175,7 +175,6 @@ class RunView:
 
 
 def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
-    """What is known after one more event."""
     match event:
         case Began(first=first, simulated=simulated):
             return replace(view, run=event, began=now, step=first - 1, simulated=simulated)
@@ -303,7 +302,6 @@ def _left(seconds: float | None, sign: str = ", ") -> str:
 
 
 def _step_text(view: RunView) -> str:
-    """The figures of the step that was just done."""
     counts, spent = view.counts[-1], view.spent
     planned = f" of {view.run.steps}" if view.run is not None else ""
     calls, tokens, cost = spent_parts(spent, view.limits)
@@ -390,7 +388,6 @@ class Line(Watcher):
         return True
 
     def _drawn(self) -> Table:
-        """The line behind its bar."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text

@@ -31,7 +31,9 @@ from promptcodebook.types import Example, Output, Prompt
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
-QUICK: dict[str, Any] = {"preset": "quick", "task": "constraints", "lm": "simulated"}
+QUICK: dict[str, Any] = {
+    "preset": "quick", "task": "constraints", "lm": "simulated", "verdict_examples": 8
+}  # fmt: skip
 USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
 
 
@@ -44,10 +46,8 @@ def dry(plan: Plan, manner: Manner = USUAL) -> dict[tuple[str, Role], Work]:
 
 
 def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
-    """The work of training alone: what is judged afterwards is cut to two examples."""
-    few = replace(plan.dataset, test=plan.dataset.test[:2])
-    work = dry(replace(plan, task=replace(plan.task, dataset=few)), manner)
-    return {role: done for (phase, role), done in work.items() if phase == TRAINING}
+    """The work of training alone."""
+    return {role: done for (phase, role), done in dry(plan, manner).items() if phase == TRAINING}
 
 
 def test_routes_are_counted_exactly() -> None:
@@ -56,7 +56,7 @@ def test_routes_are_counted_exactly() -> None:
     found = passes(plan)
     assert work[TRAINING, "encoder"].calls == found.routed, "the trial of θ takes no call"
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
-    assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.split("test")), abs=8)
+    assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.judged), abs=2)
 
 
 def test_a_program_whose_data_cannot_be_read_ends_the_estimate() -> None:
@@ -148,6 +148,7 @@ def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select
     routed = {
         "router": {"kind": "outcomes"},
         "select": select,
+        "verdict_examples": None,
         "compose": "verbatim",
         "update": {"epochs": 2, "text_updates": False},
         "roles": {"executor": {"temperature": 0.0}},
@@ -205,12 +206,12 @@ def test_ranges_add_value_by_value_and_multiply_as_independent_errors() -> None:
 
 def test_rounds_of_maintenance_are_counted() -> None:
     """So many calls of the updater a round, also where the plan is shortened below a round."""
-    updates = {"epochs": 50, "steps_per_epoch": 1}
-    off, on = ({"update": {**updates, "maintain_every": every}} for every in (0, 10))
+    updates = {"epochs": 20, "steps_per_epoch": 1}
+    off, on = ({"update": {**updates, "maintain_every": every}} for every in (0, 4))
     without, with_rounds = (estimate_plan(plan_of(**tree)) for tree in (off, on))
     (before,) = [share for share in without.roles if share.role == "updater"]
     (after,) = [share for share in with_rounds.roles if share.role == "updater"]
-    rounds = 50 // 10
+    rounds = 20 // 4
     assert after.calls.low == before.calls.low
     assert after.calls.expected - before.calls.expected == pytest.approx(1.5 * rounds, abs=1)
     assert after.calls.high >= before.calls.high + 3 * rounds

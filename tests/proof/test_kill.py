@@ -171,6 +171,14 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
     return kills
 
 
+def uninterrupted(server: Served, folder: Path) -> tuple[Finished, float]:
+    """The run to compare with, and its seconds."""
+    server.reset()
+    training = Training(folder, server.lm)
+    assert training.wait() == 0, training.said
+    return left_by(folder), training.seconds
+
+
 def left_by(folder: Path) -> Finished:
     """The run in this folder: the last, if it was killed before its first event."""
     return Finished(max((folder / "runs").iterdir()))
@@ -201,12 +209,7 @@ def server() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def whole(server: Served, tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, float]:
-    """The uninterrupted run to compare with, and its seconds."""
-    folder = tmp_path_factory.mktemp("whole")
-    server.reset()
-    training = Training(folder, server.lm)
-    assert training.wait() == 0, training.said
-    return left_by(folder), training.seconds
+    return uninterrupted(server, tmp_path_factory.mktemp("whole"))
 
 
 def assert_as_if_nothing_had_happened(folder: Path, whole: Finished) -> None:

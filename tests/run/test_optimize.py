@@ -126,7 +126,7 @@ def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_p
     }
     calls = sum(u.calls for u in whole.usage.values())
     part = train(tmp_path, "part", config=config, budget="20calls")
-    for budget in range(80, calls, 60):
+    for budget in range(80, calls, 120):
         part = train(tmp_path, "part", config=config, resume=part.id, budget=f"{budget}calls")
     rest = train(tmp_path, "part", config=config, resume=part.id, budget="9999calls")
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()

@@ -279,7 +279,7 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
         load_config({**QUICK, "lm": "simulated"}),
         Sources(data=data(), reward=reward),
         Where(tmp_path),
-        lambda event: opened.session.interrupt() if isinstance(event, StepDone) else None,
+        lambda event: opened.interrupt() if isinstance(event, StepDone) else None,
     )
     run = asyncio.run(finish(opened))
     assert run.ended == "interrupted"

@@ -83,7 +83,6 @@ async def checkup(
 
 
 def roles_by_spec(config: Config) -> dict[str, list[Role]]:
-    """Which roles ask which model."""
     asking: dict[str, list[Role]] = {}
     for role in ROLES:
         asking.setdefault(config.model_of(role), []).append(role)
@@ -135,7 +134,6 @@ def _verdict(plan: Plan) -> tuple[Finding, ...]:
 
 
 async def _reward(plan: Plan) -> Finding:
-    """The reward tried on one example, as a run tries it."""
     try:
         trial = await try_reward(plan)
     except PcoError as error:
@@ -392,7 +390,6 @@ class Rehearsed:
 
     @property
     def failed(self) -> bool:
-        """The answer earned too little."""
         reward = self.trace.rollout.reward
         return reward is not None and reward < self.assembled.config.reward_range[1]
 

@@ -199,7 +199,6 @@ class CountingLM:
         return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
 
     async def _join_round(self, role: Role) -> None:
-        """Returns when the call's round is over."""
         loop = asyncio.get_running_loop()
         place = loop.create_future()
         self._waiting.append((role, place))
@@ -251,7 +250,6 @@ class _Filler:
     draw: random.Random
 
     def value(self, name: str, node: Mapping[str, Any]) -> Any:
-        """The value of the field `name`, of which `node` is the schema."""
         if "$ref" in node:
             node = self.body["$defs"][node["$ref"].rpartition("/")[2]]
         if "anyOf" in node:
@@ -298,7 +296,6 @@ class _Filler:
 
 
 def draws(*texts: str) -> random.Random:
-    """A generator decided by the texts alone."""
     key = "\x1f".join(texts).encode("utf-8", "surrogatepass")
     return random.Random(hashlib.blake2b(key, digest_size=8).digest())
 
@@ -469,7 +466,6 @@ def shorten_plan(plan: Plan) -> Plan:
 
 
 def _some(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """At most `EXAMPLES`, taken evenly."""
     most = min(EXAMPLES, len(examples))
     return tuple(examples[k * len(examples) // most] for k in range(most))
 

@@ -78,7 +78,6 @@ class Range:
         return self.low, self.expected, self.high
 
     def text(self, show: Callable[[float], str]) -> str:
-        """low / expected / high."""
         return " / ".join(map(show, self.values))
 
     def __add__(self, other: Range) -> Range:
@@ -244,7 +243,6 @@ class _Sums:
         self._prices = PriceTable(plan.config.prices)
 
     def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:
-        """What the roles take together."""
         by_model: dict[str, list[Role]] = {}
         for role in roles:
             by_model.setdefault(self._config.model_of(role), []).append(role)

@@ -136,7 +136,7 @@ def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) 
     with watch_run(plain=plain) as view:
         where = Where(runs_dir(), resume, "pco demo", NAME)
         opened = open_run(config, sources, where, view)
-        return run_sync(finish(opened), opened.session.interrupt)
+        return run_sync(finish(opened), opened.interrupt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,7 +403,6 @@ class Comparing:
         return Comparison.of(*sides)
 
     def interrupt(self) -> None:
-        """Ends it in order (Ctrl-C)."""
         for side in self.sides:
             if isinstance(side, Evaluating):
                 side.subject.interrupt()

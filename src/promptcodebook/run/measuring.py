@@ -57,8 +57,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _OnRoutes:
-    """The deployed policy on routes that are given."""
-
     deployed: Deployed
     routes: Mapping[str, Route]
 
@@ -88,7 +86,6 @@ class Measurement:
 
     @property
     def simulated(self) -> bool:
-        """Whether any model that is asked is simulated."""
         return self.subject.assembled.models.simulated
 
     @property
@@ -106,7 +103,6 @@ class Measurement:
         )
 
     def _calls_for(self, held: int) -> int:
-        """The most calls that the answers take when `held` inputs are routed to it."""
         return 2 * held * self.subject.answering_calls
 
     async def measure(
@@ -235,7 +231,6 @@ def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurem
 def _asked(
     policy: AnyPolicy, given: Given, instinct: int, of: Sample, progress: bool
 ) -> Generator[tuple[Measurement, Listener]]:
-    """A measurement that is ready to begin, and who hears of it."""
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
     require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
@@ -413,7 +408,6 @@ class Distiller:
 
     @property
     def plan(self) -> str:
-        """What it is about to do, in words."""
         return (
             f"{len(self._logged)} logged routes; asking {len(self.fresh)} fresh ones and answering "
             f"{len(self.validation)} validation examples under both: about {self.calls} calls"

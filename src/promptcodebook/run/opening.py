@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Assembled, Plan, Sources, plan_run, try_reward
+from promptcodebook.assemble import Plan, Sources, plan_run, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
 from promptcodebook.errors import (
@@ -82,34 +82,9 @@ class Where:
     settings_file: Path | None = None
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A run that is ready to begin: its session and what the session uses."""
-
-    assembled: Assembled
-    store: RunStore
-    session: Session
-
-    def policy(self) -> Policy:
-        """The policy that the run learned, with connections of its own: it outlives the run."""
-        state, best = kept_state(self.store)
-        plan, header = self.assembled.plan, self.store.header
-        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
-            run=header.id, version=header.version, score=best.score
-        )
-        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
-        return Policy(file, replace(plan, config=unlimited).connect())
-
-    async def close(self) -> None:
-        """Closes connections, then the store."""
-        try:
-            await self.assembled.models.close()
-        finally:
-            self.assembled.plan.calls.close()
-            self.store.close()
-
-
-def open_run(config: Config, sources: Sources, where: Where, listener: Listener = silent) -> Opened:
+def open_run(
+    config: Config, sources: Sources, where: Where, listener: Listener = silent
+) -> Session:
     """Checks everything that can be checked before a call is paid for.
 
     Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
@@ -139,7 +114,6 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
             models_then=models_then(store.header, plan.config),
         )
         assembled = plan.connect(supplies)
-        session = Session(Problem(assembled, store, listener), optimizer)
         schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
         began = Began(
             run_id=store.header.id,
@@ -151,7 +125,7 @@ def open_run(config: Config, sources: Sources, where: Where, listener: Listener 
             simulated=assembled.models.simulated,
         )
         listener(began)
-        return Opened(assembled, store, session)
+        return Session(Problem(assembled, store, listener), optimizer)
     except BaseException:
         store.close()
         if where.resume is None:
@@ -217,60 +191,54 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
     return store
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a session ended. `stop` is set when the run can be resumed."""
-
-    ended: EndReason
-    stop: Stop | None = None
-
-
 class Session:
-    """Runs an optimizer on a problem, then judges what it found."""
+    """Runs an optimizer on a problem, then judges what it found.
+
+    `ended` is how the session ended, None before; `stop` is set where the run can be resumed.
+    """
 
     def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self.assembled, self.store = problem.assembled, problem.store
+        self.ended: EndReason | None = None
+        self.stop: Stop | None = None
         self._problem = problem
         self._optimizer = optimizer
-        self._store = problem.store
-        self.failed: Outcome | None = None
-        """The outcome of a session that ended with an error, which `run` raises."""
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
-        self._problem.assembled.models.budget.stop(Interrupted("interrupted by the user"))
+        self.assembled.models.budget.stop(Interrupted("interrupted by the user"))
         self._problem.tell(
             Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
         )
 
-    async def run(self) -> Outcome:
-        """Optimizes and judges. A Stop is an outcome; any other error is stored and raised."""
-        store = self._store
+    async def run(self) -> None:
+        """Optimizes and judges. A Stop is kept; any other error is stored and raised."""
         try:
-            return await self._run()
+            await self._run()
         except Stop as stop:
             self._keep_policy()
-            return self._stopped(stop, self._unjudged(str(stop)))
+            self._stopped(stop, self._unjudged(str(stop)))
         except PcoError as error:
-            self.failed, missing = Outcome("failed"), ""
+            self.ended, missing = "failed", ""
             with suppress(PcoError):  # what went wrong may be the disk
                 self._keep_policy()
-                done = plural(store.outline().step + 1, "update")
+                done = plural(self.store.outline().step + 1, "update")
                 why = f"the run failed after {done} ({type(error).__name__})"
                 missing = self._unjudged(why)
             if isinstance(error, TooManyFailures):
-                store.append(Broke(store.outline().step + 1, error.traces))
+                self.store.append(Broke(self.store.outline().step + 1, error.traces))
                 error.hint = (
                     f"{error.hint}; then continue with: {self._resume_hint(False)} "
                     "(or start a new run, if a setting had to change)"
                 )
             detail = f"{type(error).__name__}: {error}"
-            store.append(Ended("failed", detail, missing, error.hint or ""))
+            self.store.append(Ended("failed", detail, missing, error.hint or ""))
             raise
         finally:
-            self._problem.tell(spending(self._problem.assembled.models))
+            self._problem.tell(spending(self.assembled.models))
 
-    async def _run(self) -> Outcome:
-        plan, store = self._problem.assembled.plan, self._store
+    async def _run(self) -> None:
+        plan, store = self.assembled.plan, self.store
         begun = store.outline().parameters is not None
         if not begun and not plan.config.task and plan.config.user_code.trial:
             # The user's own reward, before its first call; ConfigError: it cannot be used.
@@ -284,37 +252,52 @@ class Session:
         rows = made.table.as_json()
         store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
         if result.stop is not None:
-            return self._stopped(result.stop, made.sentence)
+            self._stopped(result.stop, made.sentence)
+            return
         store.append(Ended(result.ended))
-        return Outcome(result.ended)
+        self.ended = result.ended
 
-    def _stopped(self, stop: Stop, missing: str) -> Outcome:
-        """The end of a session that can be resumed; `missing` is said where nothing was judged."""
+    def _stopped(self, stop: Stop, missing: str) -> None:
         stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
         reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
-        missing = "" if self._store.outline().conclusion is not None else missing
-        self._store.append(Ended(reason, str(stop), missing, stop.hint))
-        return Outcome(reason, stop)
+        missing = "" if self.store.outline().conclusion is not None else missing
+        self.store.append(Ended(reason, str(stop), missing, stop.hint))
+        self.ended, self.stop = reason, stop
 
     def _keep_policy(self) -> None:
         """Writes the policy file of the best state so far: one exists however the run ends."""
-        if self._store.outline().parameters is not None:
-            state, _ = kept_state(self._store)
-            policy_file(self._problem.assembled, state).save(Path(self._store.path) / POLICY)
+        if self.store.outline().parameters is not None:
+            state, _ = kept_state(self.store)
+            policy_file(self.assembled, state).save(Path(self.store.path) / POLICY)
 
     def _unjudged(self, why: str) -> str:
-        """What replaces the verdict where the run stopped before it."""
-        done = [mark.name for mark in self._store.outline().tests]
+        done = [mark.name for mark in self.store.outline().tests]
         rows = f" (judged so far: {', '.join(done)})" if done else ""
         return f"No verdict: {why}{rows}."
 
     def _resume_hint(self, more: bool) -> str:
-        """What to type to resume this run, where it was begun."""
-        header = self._store.header
+        header = self.store.header
         if header.command == IN_PYTHON:
             return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
-        typed = f"pco train --resume {run_reference(self._store.path)}"
+        typed = f"pco train --resume {run_reference(self.store.path)}"
         return f"{typed} --budget MORE" if more else typed
+
+    def policy(self) -> Policy:
+        """The policy that the run learned, with connections of its own: it outlives the run."""
+        state, best = kept_state(self.store)
+        plan, header = self.assembled.plan, self.store.header
+        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
+            run=header.id, version=header.version, score=best.score
+        )
+        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
+        return Policy(file, replace(plan, config=unlimited).connect())
+
+    async def close(self) -> None:
+        try:
+            await self.assembled.models.close()
+        finally:
+            self.assembled.plan.calls.close()
+            self.store.close()
 
 
 # Resuming: what may be different.
@@ -496,7 +479,6 @@ def file_digest(path: Path) -> str:
 
 
 def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
-    """The header with what changed: models and their headers, training length, code."""
     config, now = plan.config, plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
     tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(config))})
@@ -519,7 +501,6 @@ def _at(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with these dotted keys set."""
     for key, value in values.items():
         for part in reversed(key.split(".")):
             value = {part: value}

@@ -40,8 +40,7 @@ from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, silent, watch
 from promptcodebook.run.opening import (
     IN_PYTHON,
-    Opened,
-    Outcome,
+    Session,
     Where,
     open_run,
     settings_then_and_now,
@@ -286,8 +285,8 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
-        opened = open_run(settings, sources, where, watcher)
-        return run_sync(finish(opened), opened.session.interrupt)
+        session = open_run(settings, sources, where, watcher)
+        return run_sync(finish(session), session.interrupt)
 
 
 def sources_of(
@@ -337,50 +336,49 @@ def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
     return Where(folder, resumed, IN_PYTHON, name)
 
 
-async def finish(opened: Opened) -> Run:
+async def finish(session: Session) -> Run:
     """Runs an opened run to its end and closes it.
 
     A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
     raised. An error has the run as far as it came. A run is removed again where its settings make
     no codebook, or its optimizer is not installed.
     """
-    store, empty = opened.store, False
+    store, empty = session.store, False
     try:
-        outcome = await opened.session.run()
-        run = _result(opened, outcome)
-        if outcome.stop is not None and run.learned is None and not run.rows:
-            outcome.stop.run = run
-            raise outcome.stop
-        if outcome.stop is not None and store.header.command == IN_PYTHON:
-            _log.warning("%s; resume with: %s", outcome.stop, outcome.stop.hint)
+        await session.run()
+        run = _result(session)
+        if run.stop is not None and run.learned is None and not run.rows:
+            run.stop.run = run
+            raise run.stop
+        if run.stop is not None and store.header.command == IN_PYTHON:
+            _log.warning("%s; resume with: %s", run.stop, run.stop.hint)
         return run
     except PcoError as error:
         if isinstance(error, ConfigError | MissingExtra):
             empty = store.outline().parameters is None and not store.usage()
-        if opened.session.failed is not None and not empty:
+        if session.ended == "failed" and not empty:
             with suppress(PcoError):  # what went wrong may be the disk
-                error.run = _result(opened, opened.session.failed)
+                error.run = _result(session)
         raise
     finally:
-        await opened.close()
+        await session.close()
         if empty:
             remove_run(store.path)
 
 
-def _result(opened: Opened, outcome: Outcome) -> Run:
-    """What the user gets of a session that ended."""
-    ledger, run = opened.assembled.models.ledger, _read(opened.store)
-    learned = opened.policy() if opened.store.outline().parameters is not None else None
+def _result(session: Session) -> Run:
+    ledger, run = session.assembled.models.ledger, _read(session.store)
+    learned = session.policy() if session.store.outline().parameters is not None else None
     return replace(
         run,
-        ended=outcome.ended,
+        ended=session.ended or run.ended,
         usage=dict(ledger.usage),
         lost=ledger.lost_total,
         learned=learned,
         file=None if learned is None else learned.file,
-        stop=outcome.stop,
-        budget=opened.assembled.config.budget,
-        sources=opened.assembled.plan.sources,
+        stop=session.stop,
+        budget=session.assembled.config.budget,
+        sources=session.assembled.plan.sources,
     )
 
 
@@ -444,8 +442,8 @@ def run_once(
         return done[-1].path, "skipped"
     begun = max(runs, key=lambda run: run.step, default=None)
     where = replace(where, resume=None if begun is None else begun.path)
-    opened = open_run(config, sources, where, listener)
-    run = run_sync(finish(opened), opened.session.interrupt, relay)
+    session = open_run(config, sources, where, listener)
+    run = run_sync(finish(session), session.interrupt, relay)
     if run.stop is not None and not (at_budget and isinstance(run.stop, BudgetReached)):
         raise run.stop
     return run.path, "ran" if begun is None else "resumed"

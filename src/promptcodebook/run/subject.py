@@ -126,7 +126,6 @@ class Given:
             yield replace(self, supplies=supplies)
 
     def keeps_own(self, reference: Reference) -> bool:
-        """Whether a run is used under its own settings."""
         return reference.header is not None and not self.named and "task" not in self.above
 
     def settings(self, reference: Reference) -> tuple[Config, Path]:
@@ -247,7 +246,6 @@ class Subject:
 
     @property
     def deployed(self) -> Deployed:
-        """The policy as it answers."""
         return deployed_of(self.file, self.assembled)
 
     @property

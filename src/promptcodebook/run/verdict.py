@@ -83,7 +83,6 @@ class Conclusion:
 
     @property
     def table(self) -> VerdictTable:
-        """The rows with all that is known of them."""
         return VerdictTable(self.rows)
 
     def _repr_html_(self) -> str:
@@ -160,7 +159,6 @@ class VerdictTable:
     head: str = "prompt"
 
     def only(self, *headings: str) -> VerdictTable:
-        """The table with these columns alone."""
         return replace(self, figures=tuple(f for f in self.figures if f.heading in headings))
 
     def cells(self, between: str = " to ", *, query: bool | None = None) -> list[dict[str, str]]:
@@ -310,7 +308,6 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
 
 
 def _unchanged(entries: Sequence[Entry]) -> str:
-    """Names training that left every test reward as it was."""
     *others, learned = entries
     rewards = learned.evaluation.rewards
     for other in others:

@@ -31,7 +31,7 @@ from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.paths import runs_dir
 from promptcodebook.progress import Listener, silent
 from promptcodebook.randomness import Draws
-from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.opening import Session, Where, open_run
 from promptcodebook.run.verdict import Row, VerdictTable
 from promptcodebook.simulated.model import simulated_world
 from promptcodebook.simulated.world import World, oracle_prompt
@@ -84,17 +84,17 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
     config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
     opened = open_run(config, sources, where, view)
     try:
-        return run_sync(_judged(opened, view), opened.session.interrupt)
+        return run_sync(_judged(opened, view), opened.interrupt)
     finally:
         opened.store.close()
 
 
-async def _judged(opened: Opened, listener: Listener) -> _Judged:
+async def _judged(opened: Session, listener: Listener) -> _Judged:
     assembled, store = opened.assembled, opened.store
     try:
-        outcome = await opened.session.run()
-        if outcome.stop is not None:
-            raise outcome.stop
+        await opened.run()
+        if opened.stop is not None:
+            raise opened.stop
         concluded = store.outline().conclusion
         assert concluded is not None, "a run that was not stopped has concluded"
         config, plan = assembled.config, assembled.plan
