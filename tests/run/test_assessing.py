@@ -11,7 +11,6 @@ import shutil
 import signal
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -376,17 +375,6 @@ def test_a_run_of_somebody_else_may_be_read_and_calls_nobody(run: pco.Run, tmp_p
     assert "trust=True" in refused.value.hint
     assert pco.load_run(copy, trust=True).policy.config.lm == theirs
     assert pco.load_run(copy, lm="simulated").policy.config.lm == "simulated"
-
-
-def test_a_run_says_that_its_model_was_simulated(run: pco.Run, tmp_path: Path) -> None:
-    """Where there is no verdict to say it, too."""
-    for shown in (run, pco.load_run(run.path)):
-        html = shown._repr_html_()
-        assert "simulated model, finished" in html
-        assert "<caption>simulated model, test split" in html
-    assert "simulated model, " in replace(run, conclusion=None, verdict="")._repr_html_()
-    real = replace(run, simulated=False, conclusion=None, verdict="")
-    assert "simulated" not in real._repr_html_()
 
 
 def test_no_run_is_no_run(tmp_path: Path) -> None:
