@@ -263,7 +263,7 @@ def test_other_data_with_the_same_ids_are_another_question(own: pco.Run) -> None
 
 
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
-    with closing(EffectStore.open(own.path, "pco")):
+    with closing(EffectStore(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
         with pytest.raises(RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
@@ -301,7 +301,7 @@ def test_another_policy_model_of_a_role_or_reward_is_another_question(own: pco.R
         replace(both, scored_by="another reward"),
         replace(both, policy="of another"),
     )
-    with closing(EffectStore.open(own.path, "pco")) as store:
+    with closing(EffectStore(own.path, "pco")) as store:
         for effect in (both, *others, again):
             store.add(effect)
     kept = read_effects(own.path)

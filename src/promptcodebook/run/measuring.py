@@ -214,17 +214,13 @@ def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurem
 
     Raises RunBusy while another process measures the same run, and what `Measurement` raises.
     """
-    plan = subject.assembled.plan
-    try:
-        if subject.run is None:
-            yield Measurement(subject, instinct, of)
-            return
-        again = f"pco codebook effect {subject.reference.name} {instinct}"
-        with closing(EffectStore.open(subject.run, again)) as kept:
-            connected = plan.connect(kept.supplies(known=plan.sources.lm is None))
-            yield Measurement(replace(subject, assembled=connected), instinct, of, kept)
-    finally:
-        plan.calls.close()
+    if subject.run is None:
+        yield Measurement(subject, instinct, of)
+        return
+    plan, again = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
+    with closing(EffectStore(subject.run, again)) as kept:
+        connected = plan.connect(kept.supplies(known=plan.sources.lm is None))
+        yield Measurement(replace(subject, assembled=connected), instinct, of, kept)
 
 
 @contextmanager

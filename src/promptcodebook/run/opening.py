@@ -296,7 +296,6 @@ class Session:
         try:
             await self.assembled.models.close()
         finally:
-            self.assembled.plan.calls.close()
             self.store.close()
 
 

@@ -290,7 +290,6 @@ class Subject:
             raise
         finally:
             await models.close()
-            self.assembled.plan.calls.close()
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish, and are kept where `models.keeps`."""
