@@ -23,18 +23,6 @@ sys.stdin.read()
 """
 
 
-def test_the_lock_names_its_holder_and_can_be_taken_again(tmp_path: Path) -> None:
-    assert holder(tmp_path) is None
-    lock = RunLock(tmp_path)
-    assert holder(tmp_path) == os.getpid()
-    with pytest.raises(RunBusy, match=f"process {os.getpid()}"):
-        RunLock(tmp_path)
-    lock.release()
-    lock.release()
-    assert holder(tmp_path) is None
-    RunLock(tmp_path).release()
-
-
 def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
     RunLock(tmp_path).release()
     with ThreadPoolExecutor(4) as pool:
