@@ -170,10 +170,8 @@ class Transport:
 
 
 class OpenReply:
-    """A reply that has begun: read its body whole or in pieces, and `close` it.
-
-    Raises the LMErrors of a reply that breaks off or is too large.
-    """
+    """A reply that has begun: read its body whole or in pieces, and `close` it. Raises the LMErrors
+    of a reply that breaks off or is too large."""
 
     def __init__(
         self,
@@ -188,8 +186,6 @@ class OpenReply:
         self._left = most_bytes
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes."""
-
         async def next_piece() -> bytes:
             piece = await self._response.content.readany()
             self._left -= len(piece)
@@ -368,7 +364,6 @@ class Endpoint:
         return count if answer.status == 200 and isinstance(count, int) else None
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> Endpoint:
@@ -397,11 +392,9 @@ _SENT = frozenset(
 
 
 class LiteLLM:
-    """An LM over `litellm.acompletion`; keys are litellm's own environment variables.
-
-    Its retries are switched off: there is one retry layer and it is ours. Raises RequestRefused
-    for a body field that it does not know, so that no keyword of the library's own is set by data.
-    """
+    """An LM over `litellm.acompletion`; keys are litellm's own environment variables. Its retries
+    are switched off: there is one retry layer and it is ours. Raises RequestRefused for a body
+    field that it does not know, so that no keyword of the library's own is set by data."""
 
     def __init__(
         self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None

@@ -70,10 +70,8 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept.
-
-    `distinct`: whether a schema may say that items are; not every engine that enforces schemas can.
-    """
+    """What one endpoint turned out to refuse; learned from its own 400s and kept. `distinct`:
+    whether a schema may say that items are; not every engine that enforces schemas can."""
 
     dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -249,7 +247,6 @@ def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
 
 
 def byte_size(text: str) -> int:
-    """Bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -260,9 +257,7 @@ def estimate_tokens(text: str) -> int:
 
 def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call, where the server's cannot be had; `text` is all that was written.
-
-    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not.
-    """
+    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
@@ -297,10 +292,8 @@ _FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """What errors are about: the endpoint, the model asked for, the key if one was sent.
-
-    `private` = what is sent there is real people's, and servers like to quote what they refuse.
-    """
+    """What errors are about: the endpoint, the model asked for, the key if one was sent. `private`
+    = what is sent there is real people's, and servers like to quote what they refuse."""
 
     base_url: str
     model: str
