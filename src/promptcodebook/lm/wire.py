@@ -33,7 +33,7 @@ from promptcodebook.errors import (
     did_you_mean,
 )
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.spec import ApiKey
+from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
@@ -267,12 +267,6 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
-# What servers call an account that is empty or closed, most of them in a 429.
-_NO_CREDIT = (
-    *("insufficient_quota", "insufficient_balance", "insufficient_credits"),
-    *("billing_hard_limit_reached", "billing_not_active", "credit_balance_too_low"),
-)
-_NO_CREDIT_SAID = ("insufficient balance", "credit balance is too low", "insufficient credits")
 _LOOK = "look at the server's own log"
 _FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
     Incident.REFUSED_CONNECTION: (
@@ -406,10 +400,10 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
 
 
 def _is_empty(status: int, body: ErrorBody) -> bool:
-    if status == 402 or any(code in (body.code, body.kind) for code in _NO_CREDIT):
+    known, low = providers()["no_credit"], body.message.lower()
+    if status == 402 or body.code in known["codes"] or body.kind in known["codes"]:
         return True
-    low = body.message.lower()
-    return status in (400, 403, 429) and any(said in low for said in _NO_CREDIT_SAID)
+    return status in (400, 403, 429) and any(said in low for said in known["said"])
 
 
 def _key_hint(where: ModelAddress) -> str:
