@@ -153,18 +153,6 @@ async def test_failures_and_cut_replies_are_never_kept(make: Make, model: Model)
     assert file_of(cache).stats().replies == 1
 
 
-async def test_stats_and_clear(make: Make, path: Path) -> None:
-    cache = make()
-    for index in range(200):
-        await cache(ask(str(index)))
-    stats = file_of(cache).stats()
-    assert (stats.path, stats.replies) == (path, 200)
-    assert file_of(cache).clear() == 200
-    smaller = file_of(cache).stats()
-    assert smaller.replies == 0 and smaller.size < stats.size
-    assert (await cache(ask("0"))).source == "live"
-
-
 @pytest.mark.parametrize(
     ("reply", "fields"),
     [

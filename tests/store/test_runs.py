@@ -422,25 +422,15 @@ def test_differences_are_dotted_and_hold_both_values() -> None:
     check_resumable("r1", ({"seed": 1, "budget": 1}, {"seed": 1, "budget": 2}), SAME)
 
 
-@pytest.mark.parametrize(
-    "free",
-    [
-        {"budget": {"usd": 5.0}},
-        {"concurrency": 8},
-        {"timeout": 9.0},
-        {"retries": 0},
-        {"cache": False},
-        {"data_dir": "/elsewhere"},
-        {"prices": {"m": {"prompt": 1.0, "completion": 2.0}}},
-        {"roles": {"critic": {"headers": {"X-Title": "blue"}}}},
-        {"max_reply_mb": 3.0},
-        {"user_code": {"threads": 2}},
-        *({"data": {key: f"{key}.jsonl"}} for key in ("path", "train", "val", "test")),
-    ],
-)
-def test_what_to_spend_and_how_fast_may_change(free: dict[str, object]) -> None:
-    old = load_config({}).model_dump()
-    assert differences(old, load_config(free).model_dump()) == ()
+def test_what_to_spend_and_how_fast_may_change() -> None:
+    free = {
+        **{"budget": {"usd": 5.0}, "concurrency": 8, "timeout": 9.0, "retries": 0, "cache": False},
+        **{"data_dir": "/elsewhere", "max_reply_mb": 3.0, "user_code": {"threads": 2}},
+        "prices": {"m": {"prompt": 1.0, "completion": 2.0}},
+        "roles": {"critic": {"headers": {"X-Title": "blue"}}},
+        "data": {key: f"{key}.jsonl" for key in ("path", "train", "val", "test")},
+    }
+    assert differences(load_config({}).model_dump(), load_config(free).model_dump()) == ()
 
 
 @pytest.mark.parametrize(
@@ -465,16 +455,9 @@ def test_a_changed_setting_is_named_with_both_values() -> None:
         check_resumable("r1", ({"seed": 0, "select": 4}, {"seed": 7, "select": 2}), SAME)
     assert "--resume" in caught.value.hint
     assert caught.value.exit_code == 2
-
-
-def test_many_changes_are_counted_and_long_values_cut() -> None:
-    old = {f"k{i}": "x" * 200 for i in range(9)}
-    with pytest.raises(RunChanged, match="and 4 more") as caught:
-        check_resumable("r1", (old, {}), SAME)
-    assert len(str(caught.value)) < 400
-
-
-def test_changed_data_names_the_split() -> None:
+    with pytest.raises(RunChanged, match="and 4 more") as many:
+        check_resumable("r1", ({f"k{i}": "x" * 200 for i in range(9)}, {}), SAME)
+    assert len(str(many.value)) < 400
     now = {"train": "aa", "val": "XX", "test": "cc"}
     with pytest.raises(RunChanged, match="changed since it started: test, val"):
         check_resumable("r1", ({}, {}), ({"train": "aa", "val": "bb"}, now))
