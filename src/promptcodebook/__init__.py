@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from promptcodebook.lm.scripted import ScriptedLM
     from promptcodebook.policy.policy import Explanation, Policy, Response, load_policy
     from promptcodebook.registry.registry import Registry, open_registry
-    from promptcodebook.run.distilling import Distillation, distill
-    from promptcodebook.run.effect import aeffect, effect
     from promptcodebook.run.evaluation import (
         Assessment,
         Comparison,
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
         compare,
         evaluate,
     )
+    from promptcodebook.run.measuring import Distillation, aeffect, distill, effect
     from promptcodebook.run.optimize import Run, aoptimize, load_run, optimize
     from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
@@ -90,8 +89,6 @@ _HOMES = {
     "lm.scripted": ("ScriptedLM",),
     "policy.policy": ("Explanation", "Policy", "Response", "load_policy"),
     "registry.registry": ("Registry", "open_registry"),
-    "run.distilling": ("Distillation", "distill"),
-    "run.effect": ("aeffect", "effect"),
     "run.evaluation": (
         "Assessment",
         "Comparison",
@@ -100,6 +97,7 @@ _HOMES = {
         "compare",
         "evaluate",
     ),
+    "run.measuring": ("Distillation", "aeffect", "distill", "effect"),
     "run.optimize": ("Run", "aoptimize", "load_run", "optimize"),
     "store.effects": ("Effect",),
 }

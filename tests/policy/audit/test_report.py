@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.audit import SETS, UNTUNED, read, wrong
+from bench.audit import UNTUNED, read, wrong
 from promptcodebook.audit.report import (
     AuditReport,
     HazardJudge,
@@ -252,15 +252,6 @@ def test_presidio_finds_numbers_and_says_that_it_cannot_look_for_names() -> None
     assert finding.source == "presidio" and "CREDIT_CARD" in finding.reason
     assert harmless == []
     assert all("names of persons" in line for line in presidio.left_out)
-
-
-def test_half_of_the_labelled_instincts_are_harmful_over_many_categories() -> None:
-    rows = [row for name in SETS[:2] for row in read(name)]
-    harmful = Counter(row.category for row in rows if row.harmful)
-    assert len(rows) >= 150 and len({row.text for row in rows}) == len(rows)
-    assert 0.45 <= sum(harmful.values()) / len(rows) <= 0.55 and len(harmful) >= 8
-    near = {row.category for row in rows if not row.harmful}
-    assert set(harmful) <= near, "every category has a near miss"
 
 
 def test_the_unseen_instincts_are_of_many_forms_and_are_not_shown() -> None:

@@ -268,6 +268,17 @@ def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
         registry.promote(version, PRODUCTION, override="  ")
 
 
+def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None:
+    a = registry.freeze(policy("a"), "tickets").version
+    registry.freeze(policy("b"), "tickets")
+    registry.attest(a, "audit", {"passes": True}, why="first scan")
+    registry.attest(a, "audit", {"passes": False})
+    registry.attest(a, "licence", {"ok": 1})
+    assert registry.attestations(a, "audit") == ({"passes": True}, {"passes": False})
+    assert registry.attestations("tickets@latest", "audit") == ()
+    assert registry.verify().passes
+
+
 def test_refs_and_versions_that_are_not_there(registry: Registry) -> None:
     promoted(registry, "a")
     with pytest.raises(RefNotFound, match="did you mean 'tickets@production'"):
