@@ -101,8 +101,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.run.opening import Where, open_run
-    from promptcodebook.run.optimize import finish
-    from promptcodebook.run.suite import fitting_runs
+    from promptcodebook.run.optimize import finish, fitting_runs
     from promptcodebook.sync import run_sync
 
     about = Path(__file__).with_name("demo.txt").read_text("utf-8")
@@ -112,7 +111,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     where = Where(runs_dir(), stopped[-1].path if stopped else None, "pco demo", NAME)
     with watch_run(plain=plain) as view:
         opened = open_run(config, sources, where, view)
-        run = run_sync(finish(opened), opened.session.interrupt)
+        run = run_sync(finish(opened), opened.interrupt)
     if run.stop is not None:
         note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
         return run.stop.exit_code
