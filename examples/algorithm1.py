@@ -19,17 +19,18 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import no_tally
-from promptcodebook.method.critic import Attribution, Critic, History, penalty, unit_reward
-from promptcodebook.method.executor import Trial
-from promptcodebook.method.gradients import additivity_residual, rate
-from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import (
-    Composition,
-    Encoder,
-    Generator,
-    epsilon_at,
-    success_weighted,
+from promptcodebook.method.critic import (
+    Attribution,
+    Critic,
+    History,
+    additivity_residual,
+    penalty,
+    rate,
+    unit_reward,
 )
+from promptcodebook.method.executor import Trial
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.policy import Encoder, Generator, epsilon_at, success_weighted
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Draws
@@ -127,7 +128,7 @@ async def main(model: str) -> None:
     state = await Initialiser(ask, templates, config).first(plan.task.seeds)
     parts = Parts(
         Encoder(ask, templates, config.select, no_tally),
-        Generator(ask, templates, Composition(output_format=plan.config.output_format)),
+        Generator(ask, templates, output_format=plan.config.output_format),
         assembled.trial(),
         Critic(ask, templates, no_tally),
         Attribution(ask, templates, no_tally),

@@ -18,14 +18,14 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Rerun, make_acceptance
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, Router
+from promptcodebook.method.policy import Composer, Encoder, Generator, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
     Check,
@@ -177,8 +177,8 @@ class World:
         self.ask = Ask(model, self.tally)
         self.templates = load_templates(config.templates)
         self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
-        composition = Composition(config.compose, config.base_prompt, self.output_format)
-        self.generator = Generator(self.ask, self.templates, composition, self.tally)
+        form = config.compose, config.base_prompt, self.output_format
+        self.generator = Generator(self.ask, self.templates, *form, self.tally)
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
         ranks = RankedRoutes(config.select).rank
@@ -188,7 +188,6 @@ class World:
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
         self.updater = Updater(self.ask, self.templates, config, self.check, self.tally)
-        self.maintainer = Maintainer(self.ask, self.templates, config, self.check, self.updater)
 
     @property
     def router(self) -> Router:
@@ -209,9 +208,7 @@ class World:
             credit=self.credit,
             updater=self.updater,
             acceptance=make_acceptance(rerun),
-            upkeep=Upkeep(
-                RouteGuard(router, config, config.update.batch_size, self.tally), self.maintainer
-            ),
+            upkeep=Upkeep(self.updater, router, config.update.batch_size),
         )
 
     async def run(

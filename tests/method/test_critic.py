@@ -9,12 +9,13 @@ import pytest
 
 from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.critic import History, penalty
-from promptcodebook.method.gradients import (
+from promptcodebook.method.critic import (
     AttributionReply,
+    History,
     blame_schema,
     gradients_of,
     nearest_instinct,
+    penalty,
 )
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Trace, Verdict

@@ -16,8 +16,8 @@ from promptcodebook.config import Explore, preset
 from promptcodebook.errors import LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.policy import (
-    Explorer,
     epsilon_at,
+    explored_route,
     gamma_for,
     repair_route,
     route_fault,
@@ -291,8 +291,9 @@ def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
     """At τ = 0.01 a lead of 0.5 decides every draw; a uniform draw knows of no lead."""
 
     def explored(policy: Literal["success", "uniform"]) -> set[tuple[int, ...]]:
-        explorer, draw = Explorer(Explore(policy=policy, tau=0.01), 2), random.Random(3)
-        return {explorer.route([0.0, 0.5, 0.0, 0.5], draw).indices for _ in range(100)}
+        how, draw = Explore(policy=policy, tau=0.01), random.Random(3)
+        rates = [0.0, 0.5, 0.0, 0.5]
+        return {explored_route(rates, 2, how, draw).indices for _ in range(100)}
 
     assert explored("success") == {(1, 3)}
     assert explored("uniform") == set(itertools.combinations(range(4), 2))

@@ -22,14 +22,12 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.critic import (
+    AttributionReply,
     CritiqueReply,
+    OneStringAttributionReply,
     OneStringCritiqueReply,
     RubricReply,
     VerdictReply,
-)
-from promptcodebook.method.gradients import (
-    AttributionReply,
-    OneStringAttributionReply,
     blame_schema,
 )
 from promptcodebook.method.init import Initialiser, instincts_schema
@@ -497,6 +495,4 @@ def test_every_typed_reply_is_among_them():
         return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
 
     asked = {schema.name for _, schema in SCHEMAS}
-    # A claim is a part of a reply; what is read is asked for under the names without "Read".
-    parts = {"HazardClaim", "HarmReply", "ReadVerdict", "ReadCritique", "ReadOneStringCritique"}
-    assert shapes(ReplyShape) == asked | parts
+    assert shapes(ReplyShape) == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"

@@ -31,11 +31,11 @@ from promptcodebook.estimation.counting import (
 )
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.policy import Explorer, epsilon_at
+from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
+from promptcodebook.method.upkeep import rounds_every
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
-from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.session import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -70,7 +70,6 @@ def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config = plan.config
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
-    explorer = Explorer(config.explore, config.select)
     updates = schedule.updates()
     rollouts = routed = 0
     for step, epoch, batch in updates:
@@ -78,7 +77,7 @@ def passes(plan: Plan) -> Passes:
         rollouts += len(batch)
         for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
-            routed += not explorer.explores(epsilon, draw)
+            routed += not draw.random() < epsilon
     every = rounds_every(config)
     maintained = len(updates) // every if every else 0
     return Passes(len(updates), rollouts, routed, maintained)

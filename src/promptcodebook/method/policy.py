@@ -164,37 +164,30 @@ class Encoder:
         return route, usage
 
 
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """How prompts are put together: by the generator or verbatim, and what comes before them."""
-
-    mode: Literal["generator", "verbatim"] = "generator"
-    base_prompt: str = ""
-    output_format: str = ""
-
-
 @dataclass
 class Generator:
-    """Composes by asking a model; counts the prompts that had to be put together without it."""
+    """G_φ: composes by asking a model, or joins the instincts as they are (`mode`), after the fixed
+    `base_prompt`; counts the prompts that had to be joined because the model gave none."""
 
     ask: Ask
     templates: TemplateSet
-    composition: Composition
+    mode: Literal["generator", "verbatim"] = "generator"
+    base_prompt: str = ""
+    output_format: str = ""
     tally: Tally = no_tally
 
     async def compose(
         self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
     ) -> tuple[str, Usage]:
         """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
-        base = self.composition.base_prompt
-        verbatim = join_prompts(base, join_instincts(codebook, route))
-        if self.composition.mode == "verbatim":
+        verbatim = join_prompts(self.base_prompt, join_instincts(codebook, route))
+        if self.mode == "verbatim":
             return verbatim, Usage()
         values = {
             "phi": phi,
             "instincts": instinct_lines(codebook, route.indices),
             "task": task,
-            "format": self.composition.output_format,
+            "format": self.output_format,
             "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
         }
         request = Request(
@@ -202,15 +195,14 @@ class Generator:
             self.templates["generator"].fill(values),
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
-        answer = await self.ask.text(request, _fault)
+        answer = await self.ask.text(
+            request,
+            lambda reply: None if reply else "it holds no text but thoughts, or none at all",
+        )
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
-            return join_prompts(verbatim, self.composition.output_format), answer.usage
-        return join_prompts(base, strip_wrapping(answer.text)), answer.usage
-
-
-def _fault(reply: str) -> str | None:
-    return None if reply else "it holds no text but thoughts, or none at all"
+            return join_prompts(verbatim, self.output_format), answer.usage
+        return join_prompts(self.base_prompt, strip_wrapping(answer.text)), answer.usage
 
 
 def join_instincts(codebook: Codebook, route: Route) -> str:
@@ -255,23 +247,12 @@ def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
     return epsilon
 
 
-@dataclass(frozen=True)
-class Explorer:
-    """Decides whether an example explores, and where to."""
-
-    settings: Explore
-    select: int
-    always: bool = False
-
-    def explores(self, epsilon: float, draw: random.Random) -> bool:
-        """rand() < ε; always, when there is no encoder to ask (method decision 19)."""
-        return self.always or draw.random() < epsilon
-
-    def route(self, ema: Sequence[float], draw: random.Random) -> Route:
-        """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
-        weights = ema if self.settings.policy == "success" else [0.0] * len(ema)
-        chosen = success_weighted(weights, self.select, self.settings.tau, draw)
-        return Route(chosen, explored=True)
+def explored_route(
+    ema: Sequence[float], select: int, settings: Explore, draw: random.Random
+) -> Route:
+    """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
+    weights = ema if settings.policy == "success" else [0.0] * len(ema)
+    return Route(success_weighted(weights, select, settings.tau, draw), explored=True)
 
 
 class Prompter(Protocol):
@@ -314,21 +295,18 @@ class Composer:
     ) -> tuple[Route, Expected | None, Usage]:
         """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
         ranking, also what each instinct promises."""
+        theta, book = parameters.encoder, parameters.codebook
         if statistics.ranking is not None:
-            return await self.ranks(parameters.codebook, statistics.ranking, example.input)
-        if not parameters.encoder:
-            best = repair_route((), statistics.standing, self.select)
-            return Route(best), None, Usage()
-        route, usage = await self.encoder.route(
-            parameters.encoder, parameters.codebook, statistics, example.input, draws
-        )
+            return await self.ranks(book, statistics.ranking, example.input)
+        if not theta:
+            return Route(repair_route((), statistics.standing, self.select)), None, Usage()
+        route, usage = await self.encoder.route(theta, book, statistics, example.input, draws)
         return route, None, usage
 
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage. The
-        whole has each under its name."""
+        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage."""
         phi, book = parameters.generator, parameters.codebook
         if not self.stages:  # no task for the one: others would take their turn before it
             text, usage = await self.generator.compose(phi, book, route, example.input, draws)
@@ -353,15 +331,21 @@ class OffPolicy:
     rollouts: int
 
 
+@dataclass
 class Router:
-    """Routes the examples of training, and may learn from what came of it."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned; a
+    subclass may learn otherwise."""
+
+    composer: Composer
+    settings: Explore
+    always: bool = False
+    """Explores every example, since there is no encoder to ask (method decision 19)."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
-        """`state` with what the router remembers of the stored `steps`, which lead from `first` to
-        it."""
+        """`state` with what the router remembers of the stored `steps`, from `first` to it."""
         return state
 
     def attend(
@@ -373,7 +357,12 @@ class Router:
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
     ) -> tuple[Route, Usage]:
-        raise NotImplementedError
+        draw, composer = draws.generator("explore"), self.composer
+        if self.always or draw.random() < epsilon:
+            ema = state.statistics.ema
+            return explored_route(ema, composer.select, self.settings, draw), Usage()
+        route, _, usage = await composer.route(state.parameters, state.statistics, example, draws)
+        return route, usage
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with what the traces, made under `before`, teach of routing."""
@@ -383,25 +372,6 @@ class Router:
         """What the learned routes are worth by training's own outcomes; None where the router does
         not know the chance of each route."""
         return None
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy(Router):
-    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
-
-    composer: Composer
-    explorer: Explorer
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
-        draw = draws.generator("explore")
-        if self.explorer.explores(epsilon, draw):
-            return self.explorer.route(state.statistics.ema, draw), Usage()
-        route, _, usage = await self.composer.route(
-            state.parameters, state.statistics, example, draws
-        )
-        return route, usage
 
 
 Made = tuple[Route, Usage]
@@ -439,9 +409,8 @@ class Deployed:
         return route, prompt, routing + composing
 
     async def route(self, example: Example, draws: Draws) -> tuple[Route, Expected | None, Usage]:
-        """The first half of the way; and what each instinct promises, where that was learned."""
+        """z; and what each instinct promises, where that was learned."""
         return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
-        """The second half."""
         return await self.composer.compose(self.parameters, route, example, draws)

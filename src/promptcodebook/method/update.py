@@ -14,8 +14,8 @@ from promptcodebook.config import Config, Update
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
+from promptcodebook.method.critic import nearest_instinct, split_shared
 from promptcodebook.method.failures import failure_of, gather_all
-from promptcodebook.method.gradients import nearest_instinct, split_shared
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import calls_harmful

@@ -40,6 +40,7 @@ from promptcodebook.method.update import (
     Updater,
     near_copy,
 )
+from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -57,7 +58,6 @@ from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
@@ -159,10 +159,7 @@ def build_learner(assembled: Assembled) -> Learner:
         credit=credit,
         updater=updater,
         acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
-        upkeep=Upkeep(
-            RouteGuard(router, config, min(config.update.batch_size, len(train)), models.tally),
-            Maintainer(ask, templates, config, check, updater),
-        ),
+        upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Config, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, EpsilonGreedy, Explorer, OffPolicy, Router
+from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Terms, off_policy
@@ -42,7 +42,7 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     installed."""
     if not config.learns_routes:
         always = config.encoder.mode == "none"
-        return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
+        return Router(composer, config.explore, always)
     executor = config.roles.get("executor")
     steady = executor is not None and executor.temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"

@@ -13,7 +13,7 @@ from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
-from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
+from promptcodebook.method.upkeep import Twins, count_things, find_dead, find_twins, tidied
 from promptcodebook.types import (
     Gradients,
     Parameters,
@@ -82,7 +82,7 @@ CHECKS = AllChecks([(LengthCheck(config().update), None), (near_copy, None)])
 
 async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):
     world = World(config(**tree), ScriptedLM().enqueue(*replies), check=CHECKS)
-    return world, await world.maintainer.maintain(at, recent, 9)
+    return world, await world.learner.upkeep.maintain(at, recent, 9)
 
 
 # --- what is found
