@@ -28,7 +28,7 @@ READING: Mapping[str, tuple[str, ...]] = {
     ),
     "method.update": (
         *("word_cap", "LengthCheck", "Pending", "collect_gradients", "_mending"),
-        *("apply_rewrites", "Updater", "_ask_again"),
+        *("apply_rewrites", "Updater"),
     ),
     "method.state": (
         *("RoutingStatistics.fresh", "RoutingStatistics.known", "RoutingStatistics.standing"),

@@ -15,7 +15,7 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.policy import Composer, Encoder, Generator, Router
@@ -207,7 +207,7 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(rerun),
+            rerun=rerun,
             upkeep=Upkeep(self.updater, router, config.update.batch_size),
         )
 

@@ -9,8 +9,8 @@ import pytest
 from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.accept import Rerun, find_rule
-from promptcodebook.method.state import State
+from promptcodebook.method.accept import Proposal, find_rule
+from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.types import Variable
 from tests.method.build import (
     ENCODED,
@@ -292,12 +292,14 @@ async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule
     assert step.ema == pytest.approx([0.1 * (1 - 0.5**n) for n in step.selected])
 
 
-def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
+async def test_the_others_are_drawn_by_the_step_from_all_that_the_batch_leaves():
     pool = examples(12)
-    settled = config()
-    w = World(settled)
-    rerun = Rerun(settled, w.composer, w.trial, w.router, pool, w.credit.judge)
-    drawn = [[e.id for e in rerun.draw(pool[:3], step)] for step in range(40)]
+    w = World(config(update={"accept_on": "others"}), pool=pool)
+    drawn: list[list[str]] = []
+    for step in range(40):
+        state = State(step, parameters(), RoutingStatistics.fresh(4))
+        runs, _ = await w.learner.rerun.before(Proposal((), (), pool[:3], state, 0.0))
+        drawn.append([example.id for example, _ in runs])
     assert {len(set(ids)) for ids in drawn} == {3}
     assert {i for ids in drawn for i in ids} == {e.id for e in pool[3:]}
     assert len({tuple(ids) for ids in drawn}) > 30

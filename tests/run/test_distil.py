@@ -22,8 +22,7 @@ from promptcodebook.calls import Request
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, EndpointDown, RunNotTrusted, TooManyFailures
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.routing.distil import Imitated, cross_agreement, distil
-from promptcodebook.routing.ranking import Ranker
+from promptcodebook.routing.ranking import Imitated, Ranker, cross_agreement, distil
 from promptcodebook.run.distilling import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header

@@ -1,7 +1,7 @@
 """Which of a step's rewrites are kept: `update.accept` names the rule (method decision 9).
 
-A new rule is a function here with its line in `RULES`. A rule of another package is an entry point
-of the group `promptcodebook.acceptance`.
+A new rule is a function here with its line in `RULES`, or another package's entry point of the
+group `promptcodebook.acceptance`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GROUP = "promptcodebook.acceptance"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A step's rewrites (those a check refused among them), and the batch that led to them.
-    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε."""
+    """A step's rewrites, those that a check refused among them, and the batch that led to them:
+    its traces in the same order, the `state` it ran under and its ε."""
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
@@ -37,8 +37,8 @@ class Proposal:
     def tried(self) -> list[Rewrite]:
         """Those that passed the checks. ψ is exempt, since the reward does not depend on it, and a
         harmful text's rewrite, since it must go even where it pays."""
-        judged = (r for r in self.rewrites if r.kept and r.origin != "safety")
-        return [r for r in judged if r.variable != "critic"]
+        kept = (r for r in self.rewrites if r.kept and r.origin != "safety")
+        return [r for r in kept if r.variable != "critic"]
 
     def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
         """All rewrites in their order, those with a reason refused."""
@@ -51,7 +51,6 @@ class Proposal:
 Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
 """The rewrites in their order, those that a rule refuses with `kept` False and why; and the traces
 of other examples that it ran under Θ as it was, which join the averages."""
-Acceptance = Callable[[Proposal], Awaitable[Judged]]
 Run = tuple[Example, Rollout]
 """An example as it went with the parameters as they are; it has a reward."""
 Pair = tuple[Rollout, Rollout]
@@ -60,9 +59,9 @@ Pair = tuple[Rollout, Rollout]
 
 @dataclass(frozen=True)
 class Rerun:
-    """Runs examples again, with the draws they had: those that judge a step's rewrites. They are
-    the batch's own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by
-    `judge` has the verdict's ρ and no gradients: it joins r̄, and nothing it says is rewritten."""
+    """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
+    own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by `judge` has ρ
+    and no gradients: it joins r̄, and nothing is rewritten from it."""
 
     config: Config
     composer: Composer
@@ -75,8 +74,12 @@ class Rerun:
         """The runs under Θ as it is that have a reward, and the traces of those outside the batch
         (where the batch leaves no others, it judges itself)."""
         state = proposal.state
-        others = self.config.update.accept_on == "others"
-        chosen = self.draw(proposal.batch, state.step) if others else []
+        chosen: Sequence[Example] = ()
+        if self.config.update.accept_on == "others":
+            inside = {example.id for example in proposal.batch}
+            outside = [example for example in self.pool if example.id not in inside]
+            draw = self.config.randomness.at(state.step, "accept").generator("others")
+            chosen = sorted(outside, key=lambda _: draw.random())[: len(proposal.batch)]
         if not chosen:
             rollouts = [trace.rollout for trace in proposal.traces]
             return _rewarded(proposal.batch, rollouts), ()
@@ -92,12 +95,11 @@ class Rerun:
 
         return runs, await gather_all(map(judged, runs))
 
-    def draw(self, batch: Sequence[Example], step: int) -> list[Example]:
-        """As many examples outside the batch as it has, drawn by the step."""
-        inside = {example.id for example in batch}
-        outside = [example for example in self.pool if example.id not in inside]
-        draw = self.config.randomness.at(step, "accept").generator("others")
-        return sorted(outside, key=lambda _: draw.random())[: len(batch)]
+    async def accept(self, proposal: Proposal) -> Judged:
+        """The judgement of the rule `update.accept`."""
+        if not proposal.tried:
+            return proposal.rewrites, ()
+        return await find_rule(self.config.update.accept)(self, proposal)
 
     async def again(
         self,
@@ -121,8 +123,8 @@ class Rerun:
         return await gather_all(map(once_more, runs))
 
     def worse(self, pairs: Sequence[Pair]) -> str | None:
-        """Why the examples fare worse than before; None where they do not, or where there are none.
-        Compared are those that have a reward again; that must be at least half."""
+        """Why the examples fare worse than before; None where they do not. Compared are those that
+        have a reward again, which must be at least half."""
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if len(known) * 2 < len(pairs):
@@ -164,9 +166,8 @@ async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
     """Each rewrite stays only if the examples that it touches do not fare worse with it.
 
     θ, φ and the codebook are tried apart, each against the run without any of them: θ where the
-    encoder routes, φ and the codebook under the routes there were. The new instincts are tried
-    together, and each is judged by the examples that are routed to it. What touches no example is
-    kept: nothing speaks against it.
+    encoder routes, φ and the codebook under the routes there were. New instincts are tried
+    together, each judged by the examples routed to it. What touches no example is kept.
     """
     runs, traces = await rerun.before(proposal)
     instincts = [r for r in proposal.tried if isinstance(r.variable, int)]
@@ -211,13 +212,3 @@ def find_rule(name: str) -> Rule:
         f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",
         hint=f"choose one of: {', '.join(known)}",
     )
-
-
-def make_acceptance(rerun: Rerun) -> Acceptance:
-    """The rule of `config.update.accept` at work."""
-    rule = find_rule(rerun.config.update.accept)
-
-    async def accept(proposal: Proposal) -> Judged:
-        return await rule(rerun, proposal) if proposal.tried else (proposal.rewrites, ())
-
-    return accept

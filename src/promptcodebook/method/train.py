@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.method.accept import Acceptance, Proposal
+from promptcodebook.method.accept import Proposal, Rerun
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -73,7 +73,7 @@ async def train(
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
         proposal = Proposal(rewrites, traces, batch, state, epsilon)
-        accepted, judged = await learner.acceptance(proposal)
+        accepted, judged = await learner.rerun.accept(proposal)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
 
@@ -111,7 +111,7 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    acceptance: Acceptance
+    rerun: Rerun
     upkeep: Upkeep
 
     async def trace(

@@ -21,7 +21,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import (
@@ -158,7 +158,7 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
+        rerun=Rerun(config, composer, trial, router, train, credit.judge),
         upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
     )
 

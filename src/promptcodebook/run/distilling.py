@@ -24,7 +24,7 @@ from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.failures import gather_all, too_many_failures
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of
-from promptcodebook.routing.distil import (
+from promptcodebook.routing.ranking import (
     OLDER,
     Agreement,
     Imitated,
