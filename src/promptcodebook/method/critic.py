@@ -35,7 +35,7 @@ from promptcodebook.lm.structured import (
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
-from promptcodebook.safety import HarmReply, SafetyClause, harm_of
+from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
 from promptcodebook.text import sentences_of, shorten, words_of
 from promptcodebook.types import (
     Channel,
@@ -240,7 +240,8 @@ class Critic:
         score = reply.score
         if score > 1.0:
             score /= 10.0 if score <= 10.0 else 100.0
-        harmful = harm_of(reply, history.route.indices) if self.clause is not None else {}
+        asked = self.clause is not None
+        harmful: Harmful = harm_of(reply, history.route.indices) if asked else {}
         return Verdict(min(max(score, 0.0), 1.0), reply.feedback.strip(), harmful)
 
     def _request(

@@ -171,7 +171,7 @@ class Credit:
         trace = Trace(rollout, unit, gradients=Gradients(encoder=theta))
         if not self._wanted:
             return trace
-        harmful = {}
+        harmful: Harmful = {}
         if self.critic.clause is not None:
             harmful = find_orders(self.orders, history.codebook, route.indices)
         if not self.asks_about(trace):

@@ -2,13 +2,12 @@
 
 The model writes replies under the present prompt, the task's own reward tells those to one example
 apart, and a LoRA adapter moves towards the better ones. The row `grpo` is the present prompt on the
-trained model, which the transformers engine runs in this process; the last weights are judged, not
-the best on validation, which is ignored. Where the base is a GGUF file it is unpacked, and
-the row `converted` shows the unpacked weights before any training.
+last weights, which the transformers engine runs in this process; validation is ignored. A GGUF base
+is unpacked, and the row `converted` shows the unpacked weights before any training.
 
-trl writes the replies itself, past the run's models. They are metered all the same: a step is
-admitted by the budget before it begins, at its largest possible use, and every reply is booked as
-a call of the executor. They are in no journal: what a killed run loses is the step it was in.
+trl writes the replies itself, past the run's models. They are metered all the same: the budget
+admits a step before it begins, at its largest possible use, and every reply is booked as a call of
+the executor. They are in no journal: a killed run loses the step it was in.
 """
 
 from __future__ import annotations
@@ -46,10 +45,9 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import LibraryThread, begin_again
+from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
-from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Example, Prompt, Rollout, Trace
 from promptcodebook.units import plural
@@ -63,8 +61,6 @@ _ALPHA = 2
 """Times the rank: the weight that the adapter has."""
 _DROPOUT = 0.05
 _OTHERWISE = 'train its prompts instead: optimizer = "gepa", for one'
-_RECENT = 60
-"""So many replies measure what those of the verdict will take."""
 
 
 class GrpoSettings(OptimizerSettings):
@@ -104,16 +100,14 @@ class GRPO:
         assembled = problem.assembled
         weights = _trainable(assembled)
         conversations = await _conversations(assembled)
-        needs = (*_MODULES, "gguf") if weights.format == "gguf" else _MODULES
-        require_modules(needs, "GRPO", "grpo")
+        packed = weights.format == "gguf"
+        require_modules((*_MODULES, "gguf") if packed else _MODULES, "GRPO", "grpo")
         begin_again(problem)
-        thread = LibraryThread("grpo")
         base = weights.source
-        if weights.format == "gguf":
+        if packed:
             problem.tell(Note(f"unpacking {weights.name} for training, once on this machine"))
-            base = str(await thread.run(lambda: convert_gguf(weights)))
-        training = _training(problem, base, conversations)
-        return await self._run(problem, weights, training)
+            base = str(await LibraryThread("grpo").run(lambda: convert_gguf(weights)))
+        return await self._run(problem, weights, _training(problem, base, conversations))
 
     async def _run(self, problem: Problem, weights: Weights, training: LoraTraining) -> Result:
         """The training until only what the verdict takes is left, and what came of it."""
@@ -212,18 +206,16 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
     trial, draws = assembled.trial(scored=False), assembled.config.randomness
     found: list[Sequence[Message]] = []
     for example in assembled.dataset.train:
-        asked = _Says()
-        await replace(trial, lm=asked).run(
-            example, prompt, draws.at(0, example.id), Rollout(example.id)
-        )
-        [*requests] = asked.requests
-        if len(requests) != 1 or requests[0].role != "executor" or requests[0].schema is not None:
+        asked, at = _Says(), draws.at(0, example.id)
+        await replace(trial, lm=asked).run(example, prompt, at, Rollout(example.id))
+        kinds = [(request.role, request.schema) for request in asked.requests]
+        if kinds != [("executor", None)]:
             raise ConfigError(
                 "GRPO trains programs that ask the executor once and for plain text, and "
                 f"{assembled.task.program.name!r} does not",
                 hint=_OTHERWISE,
             )
-        found.append(requests[0].messages)
+        found.append(asked.requests[0].messages)
     return found
 
 
@@ -266,17 +258,15 @@ def _training(
         "target_modules": "all-linear",
     }
     folder = Path(problem.store.path).resolve() / _FOLDER
-    passes = _passes(config.randomness, len(conversations))
-    order = tuple(islice(passes, given.steps * batch))
+
+    def passes() -> Iterator[int]:
+        """The examples' numbers without end, each pass in a seeded order."""
+        for turn in count():
+            draw = config.randomness.generator(turn, "order")
+            yield from sorted(range(len(conversations)), key=lambda _: draw.random())
+
+    order = tuple(islice(passes(), given.steps * batch))
     return LoraTraining(base, folder, conversations, order, arguments, lora, given.four_bit)
-
-
-def _passes(randomness: Randomness, examples: int) -> Iterator[int]:
-    """Their numbers without end, each pass in a seeded order."""
-    for turn in count():
-        draw = randomness.generator(turn, "order")
-        keys = [draw.random() for _ in range(examples)]
-        yield from sorted(range(examples), key=keys.__getitem__)
 
 
 def _settings(
@@ -326,7 +316,7 @@ class _Meter:
         given = GrpoSettings.of(config)
         self._count = given.group * min(given.batch, len(problem.assembled.dataset.train))
         self._reserve = VerdictReserve(problem, (len(baselines()) + 1 + converted) * judged)
-        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
+        self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._watch = FailureWatch(self._count)
         self._open: list[Attempt] = []
         self._whole = Usage()

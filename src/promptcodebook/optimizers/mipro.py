@@ -3,27 +3,26 @@
 The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
 one for the whole. A predictor's instruction and demonstrations become that prompt; what runs is our
 program, and what its stages read and wrote is the trace that the demonstrations are bootstrapped
-from. Its proposer asks the role `updater` (the temperatures that dspy sets are not passed on). It
-gives the library a reward in [0, 1] and no feedback, as it uses none. A weak model's reply that its
-adapter cannot parse ends it: that is its result.
+from. Its proposer asks the role `updater`. The library gets a reward in [0, 1] and no feedback, as
+it uses none. A weak model's reply that its adapter cannot parse ends it: that is its result.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
-from promptcodebook.calls import Reply
+from promptcodebook.calls import Message, Reply
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
-from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.types import Example, Rollout
 
@@ -206,3 +205,83 @@ def _quiet() -> Generator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+Ask = Callable[[Sequence[Message]], Reply]
+
+
+def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
+    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in.
+    Sampling is the role's: a temperature that dspy sets is not passed on, and nothing is cached or
+    tried again here, for our models do both."""
+    engine = _Engine(dspy, ask)
+    return dspy.LM(
+        f"promptcodebook/{name}",
+        engine=engine,
+        async_engine=_AsyncEngine(engine),
+        cache=False,
+        num_retries=0,
+    )
+
+
+class _Engine:
+    """Where dspy sends a request."""
+
+    def __init__(self, dspy: Any, ask: Ask) -> None:
+        self._lm15 = dspy.lm15
+        self._ask = ask
+
+    def __deepcopy__(self, memo: object) -> _Engine:
+        return self
+
+    def complete(self, request: Any) -> Any:
+        reply = self._ask(_messages(request))
+        usage = reply.usage
+        return self._lm15.Response(
+            id=None,
+            model=request.model,
+            message=self._lm15.Message.assistant([self._lm15.TextPart(reply.text)]),
+            finish_reason="length" if reply.finish == "length" else "stop",
+            usage=self._lm15.Usage(
+                input_tokens=usage.prompt_tokens,
+                output_tokens=usage.completion_tokens,
+                total_tokens=usage.tokens,
+            ),
+        )
+
+    def stream(self, request: Any) -> Any:
+        return self._lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _AsyncEngine:
+    """The same for a program that is awaited."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    def __deepcopy__(self, memo: object) -> _AsyncEngine:
+        return self
+
+    async def complete(self, request: Any) -> Any:
+        return await asyncio.to_thread(self._engine.complete, request)
+
+    async def stream(self, request: Any) -> AsyncIterator[Any]:
+        for event in await asyncio.to_thread(lambda: list(self._engine.stream(request))):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _messages(request: Any) -> list[Message]:
+    system = request.system
+    if system is not None and not isinstance(system, str):
+        system = "".join(part.text for part in system)
+    turns = [
+        Message("assistant" if m.role == "assistant" else "user", m.text or "")
+        for m in request.messages
+    ]
+    return [Message("system", system), *turns] if system else turns

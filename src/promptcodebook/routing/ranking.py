@@ -298,14 +298,13 @@ def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
     with pools.ThreadpoolController().limit(limits=1, user_api="blas"):
         mean = weights @ y / weights.sum()
         # (Q + λ/w)^-1 y under the λ whose leave-one-out residuals, dual / diag, are least.
-        kernel, dual, least = _CONSTANT + x @ x.T, None, float("inf")
+        kernel, tried = _CONSTANT + x @ x.T, list[tuple[float, Any]]()
         for ridge in _RIDGES:
             inverse = np.linalg.inv(kernel + ridge * np.diag(1.0 / weights))
-            tried = inverse @ (y - mean)
-            left_out = tried / np.diag(inverse)[:, None]
-            error = float((weights[:, None] * left_out**2).sum())
-            if error < least:
-                dual, least = tried, error
+            dual = inverse @ (y - mean)
+            left_out = dual / np.diag(inverse)[:, None]
+            tried.append((float((weights[:, None] * left_out**2).sum()), dual))
+        dual = min(tried, key=lambda each: each[0])[1]
         own_weights = dual.T @ x
         constant = mean + _CONSTANT * dual.sum(axis=0)
     unit, rows = whole_numbers(np, own_weights, _DIGITS)
