@@ -24,8 +24,7 @@ GROUP = "promptcodebook.acceptance"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A step's rewrites, those that a check refused among them, and the batch that led to them:
-    its traces in the same order, the `state` it ran under and its ε."""
+    """A step's rewrites, those a check refused among them, and the batch that led to them."""
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
@@ -49,8 +48,8 @@ class Proposal:
 
 
 Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
-"""The rewrites in their order, those that a rule refuses with `kept` False and why; and the traces
-of other examples that it ran under Θ as it was, which join the averages."""
+"""The rewrites, those that a rule refuses with `kept` False and why; and traces of other
+examples."""
 Run = tuple[Example, Rollout]
 """An example as it went with the parameters as they are; it has a reward."""
 Pair = tuple[Rollout, Rollout]
@@ -71,8 +70,8 @@ class Rerun:
     judge: Callable[[Example, Rollout, State], Awaitable[Trace]]
 
     async def before(self, proposal: Proposal) -> tuple[list[Run], Sequence[Trace]]:
-        """The runs under Θ as it is that have a reward, and the traces of those outside the batch
-        (where the batch leaves no others, it judges itself)."""
+        """The runs under Θ as it is that have a reward, and the traces of those outside the
+        batch."""
         state = proposal.state
         chosen: Sequence[Example] = ()
         if self.config.update.accept_on == "others":
@@ -123,8 +122,8 @@ class Rerun:
         return await gather_all(map(once_more, runs))
 
     def worse(self, pairs: Sequence[Pair]) -> str | None:
-        """Why the examples fare worse than before; None where they do not. Compared are those that
-        have a reward again, which must be at least half."""
+        """Why the examples fare worse than before, or too few could be run again; None: they do
+        not."""
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if len(known) * 2 < len(pairs):
@@ -143,8 +142,7 @@ def _rewarded(examples: Sequence[Example], rollouts: Sequence[Rollout]) -> list[
 
 
 Rule = Callable[[Rerun, Proposal], Awaitable[Judged]]
-"""May run examples again; it is asked only where a rewrite passed the checks, and raises nothing
-but Stop."""
+"""Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
 
 
 async def always(rerun: Rerun, proposal: Proposal) -> Judged:
@@ -153,8 +151,7 @@ async def always(rerun: Rerun, proposal: Proposal) -> Judged:
 
 
 async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
-    """The rewrites stay, all or none, only if the examples do not fare worse with them. Those run
-    again under all rewrites at once: explored routes fixed, the same executor seeds."""
+    """All or none stay, by the examples under all rewrites at once, explored routes fixed."""
     runs, traces = await rerun.before(proposal)
     tried = proposal.tried
     pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)
@@ -165,9 +162,8 @@ async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
 async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
     """Each rewrite stays only if the examples that it touches do not fare worse with it.
 
-    θ, φ and the codebook are tried apart, each against the run without any of them: θ where the
-    encoder routes, φ and the codebook under the routes there were. New instincts are tried
-    together, each judged by the examples routed to it. What touches no example is kept.
+    θ is tried where the encoder routes, φ and all new instincts under the routes there were, each
+    against the run without any rewrite. What touches no example is kept.
     """
     runs, traces = await rerun.before(proposal)
     instincts = [r for r in proposal.tried if isinstance(r.variable, int)]

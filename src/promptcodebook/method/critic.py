@@ -161,8 +161,7 @@ def score_fault(reply: VerdictReply) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """H, the full forward trace of one example, with the codebook it was routed over, the range of
-    its reward, and whether a critic is shown that."""
+    """H, the full forward trace of one example, and whether a critic is shown its reward."""
 
     example: Example
     codebook: Codebook
@@ -198,8 +197,7 @@ class History:
 
 @dataclass
 class Critic:
-    """D_ψ: judges traces, and in its adversarial inner call its own rubric. With a `clause`, its
-    verdicts name harmful texts."""
+    """D_ψ: judges traces, and its own rubric. With a `clause`, its verdicts name harmful texts."""
 
     ask: Ask
     templates: TemplateSet
@@ -235,8 +233,7 @@ class Critic:
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
     def _verdict_of(self, reply: VerdictReply, history: History) -> Verdict:
-        """A score that stays outside [0, 1] is one out of ten, or of a hundred; what is harmful
-        counts only where the clause asks for it."""
+        """A score that stays outside [0, 1] is one out of ten, or of a hundred."""
         score = reply.score
         if score > 1.0:
             score /= 10.0 if score <= 10.0 else 100.0
@@ -284,11 +281,8 @@ class Attribution:
 def gradients_of(
     reply: _Blame, codebook: Codebook, active: Sequence[int], tally: Tally
 ) -> Gradients:
-    """g_θ, g_φ and {g_ck} of a parsed reply; `active` are the route's indices.
-
-    An index that is not active is passed over, since that instinct was not at work; a key that
-    names none holds advice that is missing. Both are counted, unless the key is "missing".
-    """
+    """g_θ, g_φ and {g_ck} of a parsed reply. An index that is not active is passed over; a key that
+    names none holds advice that is missing. Both are counted, unless the key is "missing"."""
     theta, phi = reply.routing_errors.strip(), reply.rendering_errors.strip()
     if not isinstance(reply, AttributionReply):
         text = reply.instinct_errors.strip()
@@ -310,8 +304,7 @@ def gradients_of(
 
 
 def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> int:
-    """The active instinct that shares most long words with the advice, at least two; else the one
-    of fewest words; then the lowest index. A frozen one comes last."""
+    """The active instinct that shares two long words or more with the advice, else the shortest."""
     wanted = _long_words(advice)
 
     def fit(k: int) -> tuple[bool, int, int, int]:
@@ -323,9 +316,9 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
 
 
 def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
-    """Of the examples' gradients for one directive: what at least `least` of them complain of
-    alike, and each other complaint with its example's place (decision 28). A complaint is a
-    sentence. Two are alike where more than half of their longer words agree."""
+    """Of the examples' gradients for one directive: what at least `least` of them share, and every
+    other complaint (a sentence) with its example's place (decision 28). Two are alike where more
+    than half of their longer words agree."""
     if least == 1:
         return tuple(filter(None, said)), []
     complaints = [
@@ -369,8 +362,7 @@ def penalty(verdict: Verdict, unit: float, weight: float) -> float:
 
 
 def rho(severity: float, text: str, unit: float, weight: float) -> float:
-    """ρ of a verdict or a gradient: 0 for a full reward or where nothing is said, else its severity
-    times `weight` (decision 5)."""
+    """ρ of a verdict or a gradient: 0 for a full reward or where nothing is said (decision 5)."""
     return severity * weight if unit < 1.0 and text.strip() else 0.0
 
 
@@ -391,8 +383,7 @@ def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
 
 
 def additivity_residual(penalty: float, gradients: Gradients) -> float | None:
-    """δ = ρ(ℓ) - Σ ρ(g_v) (Theorem 5) over θ, φ, C, and ψ if it was rated; None where one of the
-    three was not."""
+    """δ = ρ(ℓ) - Σ ρ(g_v) (Theorem 5) over what was rated; None unless θ, φ and C all were."""
     if any(channel not in gradients.severity for channel in _CHANNELS):
         return None
     return penalty - sum(gradients.severity.values())

@@ -38,10 +38,9 @@ _NO_PROMPT = Prompt("")
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
 
-    `sample` makes a sample seed of a call's name: its `purpose`, numbered from the second on, or
-    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer. No
-    paragraph of `prompt` reaches the untrusted role (decision 13). `ended` keeps what ended the
-    run: an agent that catches every error must not turn it into an answer.
+    Thoughts (`<think>`) are stripped: what is scored is the answer. No paragraph of `prompt`
+    reaches the untrusted role (decision 13). `ended` keeps what ended the run, since an agent that
+    catches every error must not turn it into an answer.
     """
 
     def __init__(
@@ -100,8 +99,7 @@ class BoundChat:
         return replace(reply, text=strip_think(reply.text)) if THOUGHT in reply.text else reply
 
     def _measure(self, request: Request, reply: Reply) -> None:
-        """The prompt's share of the request's tokens, by letters: of system messages, and of what
-        a program put of p into another one."""
+        """The prompt's share of the request's tokens, by letters."""
         letters = sum(len(m.content) for m in request.messages)
         own = 0
         for m in request.messages:
@@ -217,9 +215,8 @@ class Evaluator:
 
 
 def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one (AIME's five runs a problem, decision 18):
-    each example's mean reward and all its usage. A run that failed counts as the floor; text, route
-    and failure shown are the first run's."""
+    """Several sampled runs over the same examples as one (decision 18): each example's mean reward,
+    a failed run counting as the floor, and all its usage; the rest is the first run's."""
 
     def mean(runs: Sequence[Rollout]) -> Rollout:
         known = [evaluations[0].floor if r.reward is None else r.reward for r in runs]

@@ -19,9 +19,8 @@ _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
 async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Every chain's result, in order; the chains run side by side. When one must stop, the others
-    first finish what they have paid for. Then the first error is raised, one that ends the run
-    before a model's."""
+    """Every chain's result, in order; the chains run side by side, and all end before the first
+    error is raised, one that ends the run before a model's."""
     results = await asyncio.gather(*chains, return_exceptions=True)
     errors = [r for r in results if isinstance(r, BaseException)]
     if errors:
@@ -60,8 +59,7 @@ def failure_of(stage: str, error: Exception) -> Failure:
 
 class FailureWatch:
     """Stops a training that only spends money, by its last `window` rollouts, critiques and
-    rewrites (a batch's worth: in `online` mode one bad rollout is data). Each `see_*` raises
-    TooManyFailures."""
+    rewrites. Each `see_*` raises TooManyFailures."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -70,8 +68,7 @@ class FailureWatch:
         self._rewrites: deque[Rewrite] = deque(maxlen=window)
 
     def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
-        """Reads back what came before (`steps`, latest first): a resumed run stops where it would
-        have stopped."""
+        """Reads back what came before (`steps`, latest first), for a resumed run."""
         for step in steps:
             _prepend(self._rollouts, step.traces)
             _prepend(self._critiques, [t for t in step.traces if asks_about(t)])

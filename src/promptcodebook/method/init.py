@@ -35,8 +35,7 @@ class InstinctsReply(ReplyShape):
 
 
 _ROOM, _PER_WORD = 2600, 8
-"""Characters asked for: of all instincts together, so that they fit into the updater's cap, and of
-each word of one."""
+"""Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 
 
 @lru_cache(maxsize=64)
@@ -76,8 +75,7 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """What is at `init.path`, from `base`: a policy file, a list of texts, or {"instincts":
-        [...]}; nothing where it is not asked for. ConfigError."""
+        """A policy file, a list of texts, or {"instincts": [...]} at `init.path`. ConfigError."""
         if init.kind != "file":
             return Earlier()
         path = base / init.path
@@ -110,8 +108,7 @@ class Initialiser:
     config: Config
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with; `seeds` are the task's own. ConfigError: fewer different
-        instincts than K."""
+        """The state to begin with; `seeds` are the task's own. ConfigError: too few for K."""
         config, init, text = self.config, self.config.init, self.templates.text
         if init.kind == "random":
             given = await self._write("")
@@ -156,8 +153,7 @@ class Initialiser:
 def check_seeds(
     seeds: Sequence[str], earlier: Earlier, templates: TemplateSet, config: Config
 ) -> None:
-    """Raises ConfigError unless a codebook of K can be made of the lists that are at hand; where a
-    model writes the first codebook there is nothing to check yet."""
+    """Raises ConfigError unless a codebook of K can be made of the lists that are at hand."""
     init = config.init
     if init.kind in ("expert", "file") or (
         init.kind == "from_prompt" and init.split == "sentences"
@@ -187,9 +183,8 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
 def _fill(
     given: Sequence[Instinct], templates: TemplateSet, config: Config
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
-    """Exactly K different instincts, and the place in `given` of each; None = a general one, with
-    which a short list is filled up. `init.frozen` counts in `given` itself: a repetition that is
-    dropped leaves its mark to the text that stays."""
+    """Exactly K different instincts, and the place in `given` of each (None = a general one). A
+    repetition that is dropped leaves its `init.frozen` to the text that stays."""
     general = map(Instinct, templates.text("instincts").splitlines())
     kept: dict[str, tuple[Instinct, int | None]] = {}
     for place, instinct in enumerate((*given, *general)):

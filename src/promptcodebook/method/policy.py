@@ -89,8 +89,8 @@ _DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLeng
 
 @lru_cache(maxsize=64)
 def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """What a route may be: S distinct indices out of K, and short reasons. The fields have the
-    order in which the template names them."""
+    """S distinct indices out of K, and short reasons, in the order in which the template names
+    them."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
@@ -166,8 +166,7 @@ class Encoder:
 
 @dataclass
 class Generator:
-    """G_φ: composes by asking a model, or joins the instincts as they are (`mode`), after the fixed
-    `base_prompt`; counts the prompts that had to be joined because the model gave none."""
+    """G_φ: composes by asking a model, or joins the instincts as they are (`mode`)."""
 
     ask: Ask
     templates: TemplateSet
@@ -218,8 +217,8 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ). Gumbel
-    top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6)."""
+    """S distinct sorted indices without replacement, p ∝ exp(r̄/τ), by Gumbel top-k (decision
+    6)."""
     # 0 is no number for the logarithms; random() never gives 1.
     noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
     scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
@@ -265,8 +264,7 @@ class Prompter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
-    """The same prompt for every input: zero-shot, the user's present prompt, `concat`; by its name
-    also one for each of the `stages`."""
+    """The same prompt for every input; by its name also one for each of the `stages`."""
 
     text: str
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -281,8 +279,7 @@ Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usag
 
 @dataclass
 class Composer:
-    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own (()
-    = one prompt for the whole program); `ranks` routes for policies that have learned a ranking."""
+    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own."""
 
     encoder: Encoder
     generator: Generator
@@ -293,8 +290,8 @@ class Composer:
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
-        ranking, also what each instinct promises."""
+        """z = E_θ(x, C), or by a ranking, then with what each instinct promises; no θ = no
+        encoder."""
         theta, book = parameters.encoder, parameters.codebook
         if statistics.ranking is not None:
             return await self.ranks(book, statistics.ranking, example.input)
@@ -322,8 +319,8 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class OffPolicy:
-    """Expected reward (in [0, 1]) of the learned routes, and their gain over the best single
-    instinct and over none; n counts examples, `rollouts` what was logged of them."""
+    """Expected unit reward of the learned routes, and their gain over one instinct and over
+    none."""
 
     value: Interval
     over_single: Interval
@@ -333,8 +330,8 @@ class OffPolicy:
 
 @dataclass
 class Router:
-    """Routes in training: E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned; a
-    subclass may learn otherwise."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd. A subclass may learn
+    otherwise."""
 
     composer: Composer
     settings: Explore
@@ -369,8 +366,8 @@ class Router:
         return after
 
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's own outcomes; None where the router does
-        not know the chance of each route."""
+        """What the learned routes are worth by training's own outcomes; None: no known
+        propensities."""
         return None
 
 

@@ -90,9 +90,8 @@ def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
 class State:
     """Θ and the routing statistics; `step` is the index of the next update.
 
-    `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
-    router learns from them. `harmful` are texts that verdicts called so: a state with one is not
-    kept.
+    A router that learns keeps the `outcomes` so far, and how often each instinct was rewritten. A
+    state that holds one of the `harmful` texts is not kept.
     """
 
     step: int
@@ -105,7 +104,8 @@ class State:
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
-        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows more."""
+        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows
+        more."""
         return cls(0, parameters, statistics or RoutingStatistics.fresh(len(parameters.codebook)))
 
     @classmethod
@@ -120,8 +120,8 @@ class State:
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
-        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order. A failed
-        rollout joins neither average (method decision 15); its selection is not counted."""
+        """r̄_k <- (1-α) r̄_k + α (r - ρ) for k in z, in batch order. A failed rollout joins neither
+        average (method decision 15); its selection is not counted."""
         known = self.statistics
         ema, success = list(known.ema), list(known.success)
         selected, evidence = list(known.selected), list(known.known)
@@ -192,8 +192,7 @@ def utilisation_bound(
 
 @dataclass(frozen=True)
 class Schedule:
-    """The plan of a whole run, decided by the seed alone: passes over the training split, cut into
-    batches."""
+    """The plan of a whole run, by the seed alone: passes over the training split, in batches."""
 
     examples: Sequence[Example]
     update: Update
@@ -201,8 +200,8 @@ class Schedule:
 
     @property
     def _batches_per_epoch(self) -> int:
-        """`steps_per_epoch: all` is a full pass; a number is what the token budget of Table 5
-        allows (method decision 1)."""
+        """`all` is a full pass; a number is what the budget of Table 5 allows (method decision
+        1)."""
         given = self.update.steps_per_epoch
         return math.ceil(len(self.examples) / self.update.batch_size) if given == "all" else given
 
@@ -211,8 +210,8 @@ class Schedule:
         return self.update.epochs * self._batches_per_epoch if self.examples else 0
 
     def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
-        """(step, epoch, examples) of every update from `start` on; in `online` mode each example of
-        a batch is an update of its own (Algorithm 1)."""
+        """(step, epoch, examples) of every update from `start` on; in `online` mode of one
+        example."""
         plan: list[tuple[int, list[Example]]] = []
         for number, batch in enumerate(islice(self._passes(), self.batches)):
             parts = [[e] for e in batch] if self.update.mode == "online" else [batch]

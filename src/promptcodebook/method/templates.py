@@ -48,8 +48,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "random": ("size", "cap"),
     "from_prompt": ("text size", "cap"),
 }
-"""The placeholders that each template must have, and those it may have; its caller has a value for
-every one of them."""
+"""The placeholders that each template must have, and may have; its caller fills all of them."""
 _TEXTS = ("theta", "phi", "psi", "instincts")
 """Files that are no templates: first texts of the learned parts, and a list of instincts."""
 _NEWER = ("merge", "revive", "split")
@@ -91,8 +90,8 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
 
 
 def check_template(name: str, source: str, where: str) -> None:
-    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of it:
-    chat turns, all placeholders that it needs, and none that has no value."""
+    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of
+    it."""
     before, *turns = _SECTION.split(source)
     if "user" not in turns[::2]:
         raise ConfigError(
@@ -123,8 +122,7 @@ def _check_places(source: str, required: str, optional: str, where: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class CodebookLines:
-    """How the encoder reads the codebook: which average is shown (method decision 5), and a line
-    for an instinct that was selected before or never was."""
+    """How the encoder reads the codebook: which average is shown (decision 5), and its lines."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -196,9 +194,8 @@ def _shipped(name: str = "") -> Traversable:
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or the one in the folder `name`, a path from `base`. Raises ConfigError
-    with file and line for a placeholder that is missing or unknown, and for a file or a key that no
-    set has."""
+    """The set of that name, or in the folder `name`, a path from `base`. ConfigError with file and
+    line for a placeholder that is missing or unknown, and for a file or a key that no set has."""
     if name in template_sets():
         folder = _shipped(name)
     elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
@@ -223,8 +220,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
-    """Writes the whole set to `target`, to be edited there; returns the files. ConfigError for an
-    unknown set, and rather than write over a file."""
+    """Writes the whole set to `target`, to be edited there. ConfigError rather than write over."""
     if name not in template_sets():
         raise _unknown_set(name)
     manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")
@@ -256,8 +252,7 @@ def _unknown_set(name: str) -> ConfigError:
 
 
 def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
-    """Texts by name and the manifest's tree, every file checked, laid over those of the set that
-    the folder is based on. Hidden files and backups are passed over."""
+    """Texts by name and the manifest's tree, every file checked, over those it is based on."""
     known = (*(f"{name}.md" for name in (*PLACES, *_TEXTS)), _MANIFEST)
     own: dict[str, str] = {}
     manifest: dict[str, Any] = {}

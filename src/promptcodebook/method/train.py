@@ -117,8 +117,7 @@ class Learner:
     async def trace(
         self, example: Example, state: State, epsilon: float, made: Made | None = None
     ) -> Trace:
-        """One example's chain, lines 5 to 13: route (unless it is `made`) -> compose -> execute ->
-        critique -> attribute."""
+        """One example's chain, lines 5 to 13; `made` = it is routed already."""
         draws = self.config.randomness.at(state.step, example.id)
         prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
@@ -129,8 +128,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them. Where
-    the critic has its safety clause, `orders` also looks for what no instinct may ask for."""
+    """Critic, attribution and the critic's own gradient, with the settings that switch them."""
 
     critic: Critic
     attribution: Attribution
@@ -154,8 +152,7 @@ class Credit:
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
         """The trace with verdict, ρ and gradients. Method decision 15: where the critic fails, the
-        reward counts alone; where a gradient fails, the verdict and its ρ count too; nothing is
-        learned from either."""
+        reward counts alone; where a gradient fails, the verdict and its ρ count too."""
         rollout, route, config = history.rollout, history.route, self.config
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit, weight = (
@@ -201,8 +198,7 @@ class Credit:
     async def _attribute(
         self, psi: str, history: History, draws: Draws, trace: Trace, blamed: Gradients | None
     ) -> Trace:
-        """The trace with g_θ, g_φ and g_C, unless its verdict `blamed` already, and with g_ψ. A
-        gradient that fails costs no other."""
+        """The trace with g_θ, g_φ, g_C and g_ψ. A gradient that fails costs no other."""
         verdict, unit, critic = trace.verdict, trace.unit, self.config.critic
         assert verdict is not None and unit is not None
 
@@ -243,6 +239,5 @@ class Credit:
 
     @property
     def _wanted(self) -> bool:
-        """Whether anything is learned from a critique: texts, or r̄, by which E_θ's routes are
-        explored. A router that learns from outcomes needs neither where texts stay as they are."""
+        """Whether a critique teaches anything: texts, or r̄, by which E_θ's routes are explored."""
         return self.config.update.text_updates or not self.config.learns_routes

@@ -80,8 +80,7 @@ def near_copy(variable: Variable, text: str, before: str, others: Sequence[str])
 
 class NoLeakCheck:
     """No run of 8 normalised words of a training input and no whole training answer, unless the
-    text held it before. Answers count from 3 words or 12 characters on: shorter ones ('yes', '42')
-    turn up by chance."""
+    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         # Hashes, not words: a large training split must not be held in memory eight times over.
@@ -172,9 +171,9 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. θ and φ are
-    blamed for what `update.shared_by` examples share; a lone complaint goes to the instinct of its
-    route that is nearest in words (decision 28)."""
+    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. A complaint
+    about θ or φ that fewer than `update.shared_by` examples share goes to the nearest instinct
+    (28)."""
     update, book = config.update, parameters.codebook
     if not update.text_updates:
         return []
@@ -235,8 +234,7 @@ def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Param
 @dataclass
 class Updater:
     """Rewrites variables concurrently. A reply that is only too long is cut at a sentence's end.
-    What a check refuses is asked for once more with the reason, unless it is a near-copy: the
-    request has shown the other instincts already."""
+    What a check refuses is asked for once more with the reason."""
 
     ask: Ask
     templates: TemplateSet
@@ -245,8 +243,8 @@ class Updater:
     tally: Tally
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
-        """Every variable's rewrite, in the order of `pending`. Of two instincts that become alike
-        at once the later one keeps its old text."""
+        """In the order of `pending`. Of two instincts that become alike the later one stays as it
+        was."""
         rewrites = await gather_all(self.write(p, step) for p in pending)
         kept: list[str] = []
         for i, rewrite in enumerate(rewrites):
@@ -292,8 +290,8 @@ class Updater:
         return replace(rewrite, kept=False, reason=reason)
 
     def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
-        """The request, and the gradients in it: a seeded choice of `max_gradients` in
-        batch order, so that 8k context suffices."""
+        """The request, and the gradients in it: a seeded choice of `max_gradients`, in batch
+        order."""
         gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
             draw = draws.generator("gradients")

@@ -61,8 +61,8 @@ class Twins:
 
 @dataclass
 class Upkeep:
-    """The trial of θ over its first `routes` routes, and maintenance by the traces since the last
-    one. It finds what to tidy without a call, and has the updater write it."""
+    """The trial of θ over its first `routes` routes, and maintenance by the traces since the
+    last."""
 
     updater: Updater
     router: Router
@@ -78,13 +78,10 @@ class Upkeep:
     async def before(
         self, state: State, batch: Sequence[Example], epsilon: float
     ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
-        """The state to run a batch under, with its routes where θ is on trial (else none), and the
-        rewrite that takes θ back, if it does not pass.
-
-        It does not where more than `encoder.max_fallback` of its first routes fall back, at least
-        two of them, unless a larger share did under the θ before. Then what θ' had routed is routed
-        again under the last θ that passed.
-        """
+        """The state to run a batch under, its routes where θ is on trial, and the rewrite that
+        takes θ back: where more than `encoder.max_fallback` of its first routes fall back, at least
+        two, unless a larger share did before. Then they are routed again under the last θ that
+        passed."""
         trial, most = state.trial, self.updater.config.encoder.max_fallback
         if trial is None:
             return state, {}, ()
@@ -130,9 +127,8 @@ class Upkeep:
     async def after(
         self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
     ) -> tuple[State, tuple[Rewrite, ...]]:
-        """`state` with θ on trial where it was rewritten, and tidied every n steps; what tidying
-        rewrote. Rewritten again, θ continues its trial: that may bring back the last that passed.
-        """
+        """`state` with θ on trial where it was rewritten, and tidied every n steps; what that
+        rewrote."""
         config = self.updater.config
         rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
         if rewritten and config.encoder.max_fallback < 1.0:
@@ -154,9 +150,8 @@ class Upkeep:
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
     ) -> tuple[Rewrite, ...]:
-        """One round after `step`: `recent` are the traces since the last one. First new texts for
-        the places that are free, halves of a grab-bag before what failures ask for; then the
-        merging of twins, if the place of one of them was filled."""
+        """One round after `step`, by the traces since the last one. New texts for the free places,
+        halves of a grab-bag first; then twins merge, if the place of one of them was filled."""
         book, twins = state.parameters.codebook, find_twins(state, recent)
         freed, spared = ([twins.goes], [twins.stays]) if twins is not None else ([], [])
         dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
@@ -261,8 +256,8 @@ def rounds_every(config: Config) -> int:
 
 
 def tidied(state: State, made: Sequence[Rewrite]) -> State:
-    """The state after a round: a text that is new begins without a past, a merged one keeps its
-    own at a discount."""
+    """The state after a round: a new text begins without a past, a merged one keeps half of its
+    own."""
     kept = [r for r in made if r.kept]
     if not kept:
         return state
@@ -278,15 +273,13 @@ def _applied(state: State, made: Sequence[Rewrite]) -> State:
 
 
 def count_things(text: str) -> int:
-    """Parts of a text, between full stops, semicolons and words such as "and", that could each be a
-    directive."""
+    """Parts of a text, between stops and words such as "and", that could each be a directive."""
     return sum(len(words_of(part)) >= _PART_SIZE for part in _BETWEEN.split(text))
 
 
 def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
-    """Entries that a new text could replace: what no recent route has picked though there were
-    chances enough, then what has the lowest r̄ by a margin after tries enough. A frozen one lives.
-    """
+    """Entries that a new text could replace: those that got no pick though there were chances
+    enough, then that of lowest r̄ by a margin after tries enough. A frozen one lives."""
     book, statistics = state.parameters.codebook, state.statistics
     picked = [k for route in _routes(recent) for k in route]
     dead: list[int] = []
@@ -300,8 +293,7 @@ def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
 
 
 def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
-    """The two entries most alike, by the Jaccard index of their longer words, if they are: near
-    copies, or related and picked together."""
+    """The two entries most alike, if they are: near copies, or related and picked together."""
     book, ema = state.parameters.codebook, state.statistics.ema
     routes = _routes(recent)
     words = [{w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in book.texts]

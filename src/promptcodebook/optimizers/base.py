@@ -31,9 +31,8 @@ GROUP = "promptcodebook.optimizers"
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task, models and settings; the store of the run; and who hears of progress. What an
-    optimizer keeps beside the replies of its calls, it appends to the store as events or writes
-    into the folder `store.path`."""
+    """Data, task, models and settings; the store, to which an optimizer appends what it must keep
+    beside the replies of its calls; and who hears of progress."""
 
     assembled: Assembled
     store: RunStore
@@ -91,12 +90,8 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily; progress is reported as `phase`.
-    `model` is the spec of the executor, '' = the configured one.
-
-    Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
-    reward, not a policy, and its zeros would decide the verdict.
-    """
+    """The prompter over examples of one split, greedily, told of as `phase`. TooManyFailures when
+    more than half failed, retries included: that is an endpoint or a reward, and no policy."""
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
     trial = assembled.trial(greedy=True, model=model)
@@ -118,8 +113,7 @@ async def evaluate(
 
 
 def validation_subset(problem: Problem) -> tuple[Example, ...]:
-    """The examples that every optimizer validates on: at most `validation.subset`, a seeded choice
-    in the split's own order."""
+    """The examples that every optimizer validates on: a seeded choice in the split's own order."""
     config, whole = problem.assembled.config, problem.assembled.dataset.val
     if len(whole) <= config.validation.subset:
         return whole

@@ -65,13 +65,10 @@ def has_best_fixed(config: Config) -> bool:
 
 
 async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
-    """One prompt for every input, the best of the policy's own on the validation split: what it is
+    """The best of the policy's own prompts for every input, by the validation split: what it is
     worth where routing is not needed. None where it gave no prompt yet, and without
-    `has_best_fixed`.
-
-    Candidates are the prompts whose instincts are chosen most, as validation has them (else the
-    batch of training before), and those instincts verbatim.
-    """
+    `has_best_fixed`. Candidates are the instincts chosen most, verbatim, and the prompts made of
+    them."""
     config, store = problem.assembled.config, problem.store
     if not has_best_fixed(config):
         return None
@@ -101,8 +98,7 @@ def _typical(
     problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
 ) -> Iterator[str]:
     """The prompts of the rollouts, those first whose instincts are chosen most, then those that
-    earned most. Left out are those that copy their input or give its answer away, and all of a
-    private task: a prompt for all is in the policy file."""
+    earned most; none that copies its input or gives its answer away, and none of a private task."""
     plan = problem.assembled.plan
     if plan.task.private:
         return
@@ -128,9 +124,8 @@ def untrained_row(problem: Problem, state: State) -> Result:
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """One instinct for every input: the best on the validation split (`validation.subset` of it),
-    of those that the outcomes of training promise most of (without a validation split, the one of
-    most promise)."""
+    """The one instinct that is best on the validation split, of those that promise most (without
+    one, the first of these)."""
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
     val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
@@ -161,8 +156,8 @@ async def best_prompt(
 
 
 def reference_rows(problem: Problem) -> Sequence[Result]:
-    """No instruction at all, unless that is what the user has today, and the right ones for each
-    input, where the task knows them."""
+    """No instruction, unless that is what the user has, and the right ones where the task knows
+    them."""
     plan = problem.assembled.plan
     rows: list[Result] = []
     if plan.present_prompt != plan.config.base_prompt:

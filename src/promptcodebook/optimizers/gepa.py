@@ -24,8 +24,7 @@ from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_
 from promptcodebook.types import Example, Rollout
 
 _UNDER_A_BUDGET = 10
-"""Times the rollouts of our training: the budget is what ends it. It must end without one too, for
-a sampling without randomness asks the same again, and the journal answers for nothing."""
+"""Times the rollouts of our training: the budget ends it, but it must end without one too."""
 
 
 class GepaSettings(OptimizerSettings):

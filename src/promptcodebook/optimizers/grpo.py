@@ -87,9 +87,7 @@ class GrpoSettings(OptimizerSettings):
 
 
 class GRPO:
-    """Trains the weights of a local model on the training split; the prompt stays as it is.
-
-    `train` is the training itself, for the tests of what surrounds it."""
+    """Trains the weights of a local model on the training split; the prompt stays as it is."""
 
     settings = GrpoSettings
 

@@ -143,8 +143,8 @@ def _program(dspy: Any, outside: Outside) -> Any:
             return dspy.Prediction(output=rollout.output, reward=outside.unit(rollout))
 
         def texts(self) -> dict[str, str]:
-            """Instruction and demonstrations of each stage, as its prompt. An instruction that is
-            still the first one is ours to the letter: dspy has words of its own for none."""
+            """Each stage's instruction and demonstrations; the first instruction is ours to the
+            letter."""
             return {stage: self._text(stage, getattr(self, name)) for stage, name in names.items()}
 
         def _text(self, stage: str, predictor: Any) -> str:
@@ -186,8 +186,7 @@ def _steps(stage: str, text: str, rollout: Rollout) -> Sequence[tuple[str, str]]
 
 
 def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
-    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy's adapter
-    does."""
+    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy does."""
     shown = [d for d in demos if d.get(read) and d.get(written)]
     texts = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
     return "\n\n".join(["Examples:", *texts]) if texts else ""
@@ -211,9 +210,8 @@ Ask = Callable[[Sequence[Message]], Reply]
 
 
 def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
-    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in.
-    Sampling is the role's: a temperature that dspy sets is not passed on, and nothing is cached or
-    tried again here, for our models do both."""
+    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in. A
+    temperature that dspy sets is not passed on; our models cache and retry."""
     engine = _Engine(dspy, ask)
     return dspy.LM(
         f"promptcodebook/{name}",

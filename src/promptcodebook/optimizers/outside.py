@@ -45,8 +45,7 @@ class Ended(BaseException):
 
 
 class LibraryThread:
-    """One thread of a library beside the run's loop, which it and threads of its own may ask for
-    things to be done. Made in the loop."""
+    """One thread of a library beside the run's loop, in which it may have things done."""
 
     def __init__(self, name: str) -> None:
         self._name = f"promptcodebook {name}"
@@ -56,8 +55,7 @@ class LibraryThread:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
-        the library raised."""
+        """What `work` returns or raises in a thread of its own. Raises what ended the run first."""
         done: asyncio.Future[tuple[list[_T], BaseException | None]] = self._loop.create_future()
 
         def thread() -> None:
@@ -142,9 +140,8 @@ _ROOM = 1024
 
 @dataclass(frozen=True)
 class Library:
-    """An optimizer of others: `name` is its row, `title` what is found called in a sentence.
-    `rollouts` is how many it makes at most (None = it alone knows). `work` runs in a thread of its
-    own and returns the texts by stage."""
+    """An optimizer of others. `work` runs in a thread of its own and returns the texts by stage;
+    `rollouts` is how many it makes at most (None = it alone knows)."""
 
     name: str
     title: str
@@ -189,8 +186,8 @@ class Outside(LibraryThread):
 
     @property
     def first(self) -> dict[str, str]:
-        """By stage what the first codebook is made of: the user's present prompt, else the first
-        instincts in one prompt, or where a model would write them the task's zero-shot prompt."""
+        """By stage the user's present prompt, else the first instincts in one, else the zero-shot
+        prompt."""
         plan = self.problem.assembled.plan
         init = plan.config.init
         listed = init.kind in ("expert", "file")
@@ -242,9 +239,9 @@ class Outside(LibraryThread):
         return made
 
     def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model, drawn at temperature 1 and with room for at least
-        1,024 tokens, as these libraries are published; called from any thread. One that was cut at
-        its cap is handed on and counted. RequestRefused where only this request was no good."""
+        """A role's reply, by its own model, at temperature 1 and with room for at least 1,024
+        tokens, as these libraries are published. RequestRefused where only this request was no
+        good."""
         return self.wait_for(self._ask(role, tuple(messages)))
 
     async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
@@ -282,8 +279,8 @@ class Outside(LibraryThread):
 
     @property
     def best(self) -> Mapping[str, str]:
-        """The texts of best mean reward, of those measured on the most examples that validate; the
-        first of equals, and what the user has today where nothing was measured."""
+        """The first texts of best mean reward, of those measured on the most examples that
+        validate."""
         measured = [c for c in self._candidates.values() if c.rewards]
         widest = max((len(c.rewards) for c in measured), default=0)
         wide = [c for c in measured if len(c.rewards) == widest]
@@ -327,10 +324,8 @@ class Outside(LibraryThread):
 
 
 async def optimize_outside(problem: Problem, library: Library) -> Result:
-    """What the library found, until the budget leaves only what the verdict takes.
-
-    A library that fails is a result too: the present prompt, with the failure in the remark.
-    """
+    """What the library found, until the budget leaves only what the verdict takes. One that fails
+    gives the present prompt, with the failure in the remark."""
     begin_again(problem)
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first

@@ -64,8 +64,7 @@ from promptcodebook.types import Check, Example, Parameters, Prompt, Route
 
 
 class PCO:
-    """Learns a codebook; every step is stored before the next begins, and a resumed run is a
-    function of store and journal. `build` puts the parts of Algorithm 1 together."""
+    """Learns a codebook; every step is stored before the next begins. `build` makes the parts."""
 
     def __init__(self, build: Callable[[Assembled], Learner] | None = None) -> None:
         self._build = build or build_learner
@@ -233,9 +232,8 @@ async def _train(
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:
-    """Why a run that came through left every text as it was, so that its verdict is not read as the
-    method's: critiques that are never understood, rewrites that never pass. '' when a text was
-    rewritten, or when nothing went wrong on the way."""
+    """Why a run left every text as it was: critiques that are never understood, rewrites that never
+    pass. '' when a text was rewritten, or when nothing went wrong on the way."""
     outline = store.outline()
     if outline.step < 0 or outline.parameters != store.parameters_at(-1):
         return ""
@@ -281,8 +279,7 @@ class Untrained:
 
 
 class BestSingle:
-    """One of the first instincts for every input: the best of all K on the validation split
-    (`validation.subset` of it; of the training split where there is none)."""
+    """One of the first instincts for every input: the best of all K on the validation split."""
 
     async def optimize(self, problem: Problem) -> Result:
         state, policy = await _first(problem)

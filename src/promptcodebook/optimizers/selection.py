@@ -114,13 +114,11 @@ class VerdictReserve:
 
 
 _PRIOR = 8
-"""Examples of the run's mean that are added to what a state's own examples earned: rewards vary
-within a batch about three times as much as the means of states do."""
+"""Examples of the run's mean that are added to what a state's own earned, as rewards vary much."""
 
 
 class Selection:
-    """Validates promising states on a fixed subset as the run goes, and on the whole split at its
-    end. The untrained policy is a candidate too."""
+    """Validates promising states on a subset as the run goes, and on the whole split at its end."""
 
     def __init__(self, problem: Problem, composer: Composer) -> None:
         config = problem.assembled.config
@@ -186,12 +184,11 @@ class Selection:
         return [m for m in self._marks if m.scope == "subset"]
 
     def _most_promising(self, step: int) -> int:
-        """Of the states that had no look, after `step` or before, the harmless one whose examples
-        earned most in training; the one after `step` where none of them met an example.
+        """Of the states that had no look, the harmless one whose examples earned most in training,
+        of equals the latest; the one after `step` where none of them met an example.
 
         A state is much like those beside it: what they earned counts by half, a batch further away
-        by a quarter. Examples of the run's mean are added to each, so that no state wins by a few
-        lucky ones. Of equals the latest.
+        by a quarter. Examples of the run's mean keep a few lucky ones from winning.
         """
         for number, event in self._store.figures(after=self._read):
             self._read = number
@@ -227,8 +224,7 @@ class Selection:
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:
-        """Early stop after `done` steps: the target is reached, or `patience` validations brought
-        no gain and there is something left to stop."""
+        """Early stop: the target is reached, or `patience` validations brought no gain."""
         marks = self._looks
         scores = [m.score or 0.0 for m in marks]
         target = self._settings.target_score

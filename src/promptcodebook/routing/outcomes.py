@@ -54,9 +54,8 @@ class Priors:
 
 
 class OutcomeModel:
-    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
-    products. `vectors` are their embeddings, beside which `words` is the share of their spelling.
-    """
+    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. `vectors` are their
+    embeddings, beside which `words` is the share of their spelling."""
 
     def __init__(
         self,

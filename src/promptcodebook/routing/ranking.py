@@ -34,8 +34,7 @@ _HALF = BUCKETS // 2
 _LETTERS = (4, 5)
 """Lengths of the runs of letters that count, word by word."""
 _MOST_WORDS, _MOST_READ = 200, 2**14
-"""Words of an input that are read, half of them from its start and half from its end, and the
-characters in which they are looked for, likewise."""
+"""Words of an input that are read, and the characters that hold them: half from either end."""
 _MOST_CHARACTERS = 2000
 """Of a text that is embedded: half from its start, half from its end."""
 
@@ -65,8 +64,8 @@ def _hashed(gram: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How telling each bucket is: its inverse document frequency over the training inputs; and how
-    embeddings are scaled, where they count (`types.Ranking`)."""
+    """How telling each bucket is (its inverse document frequency), and how embeddings are
+    scaled."""
 
     rarity: tuple[float, ...]
     center: tuple[float, ...] = ()
@@ -99,8 +98,7 @@ class Vocabulary:
         return replace(self, center=center, spread=spread, words=words)
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
-        """φ of a text, with its embedding where that counts; {} for one that nothing tells.
-        PolicyError for an embedding of another model."""
+        """φ of a text, with its embedding where that counts. PolicyError: one of another model."""
         found: Features = self.spelled(text) if self.words else {}
         if not self.center:
             return found
@@ -263,8 +261,7 @@ class Imitated:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two routers agree: the share of inputs with the same set, and the mean share of the
-    instincts in either that are in both."""
+    """The share of inputs with the same set, and the mean share of instincts that are in both."""
 
     exact: Interval
     overlap: Interval
@@ -322,8 +319,7 @@ def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
 def cross_agreement(
     routes: Sequence[Imitated], texts: Sequence[str], select: int, seed: int = 0
 ) -> Agreement | None:
-    """With the encoder on examples that were held out of the fit, in five folds; None below ten
-    examples. An example's route is the last of those that weigh most."""
+    """With the encoder on examples held out of the fit, in five folds; None below ten examples."""
     by_example = _by_example(routes)
     names = sorted(by_example)
     if len(names) < 2 * FOLDS:

@@ -2,13 +2,10 @@
 
 In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
 adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
-of them is taken (Thompson sampling), with η a uniform set, its size first (of none as often as any
-single one). So the chance of a route is known exactly, (1 - η)·share + η·uniform; it is logged for
-the off-policy estimate. With `router.explore: upper` there is one route instead, the best by upper
-bounds. All draws are keyed by seed, step and example.
-
-`Step.ranking` holds what is learned. The outcomes are the traces of the steps, so a resumed run
-reads them back (`recall`).
+of them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known
+exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. With `router.explore:
+upper` there is one route instead, the best by upper bounds. `Step.ranking` holds what is learned;
+a resumed run reads the outcomes back from the traces of its steps (`recall`).
 """
 
 from __future__ import annotations
@@ -39,8 +36,7 @@ _BLAME = 0.25
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
-    """Who routes the training examples. MissingExtra where the settings need one that is not
-    installed."""
+    """Who routes the training examples. MissingExtra where the settings need one."""
     if not config.learns_routes:
         always = config.encoder.mode == "none"
         return Router(composer, config.explore, always)
@@ -53,8 +49,8 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
-    """What a batch that ran under `before` teaches: its rewards, and the instincts' blame: an even
-    share of the codebook's severity, or of the whole penalty where that was not given."""
+    """What a batch that ran under `before` teaches: its rewards, and an even share of the
+    codebook's severity (or of the whole penalty) for each instinct that was blamed."""
     texts = _spelled(model, before.parameters.codebook)
     outcomes: list[Outcome] = []
     for trace in traces:
@@ -209,8 +205,7 @@ def _current(state: State) -> Iterator[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sets that may be routes: `least` to `select` of `size` instincts; of an example's, some
-    were `tried` already."""
+    """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int
     select: int
@@ -218,8 +213,8 @@ class _Sizes:
     tried: frozenset[Indices]
 
     def draw(self, draw: random.Random) -> Indices:
-        """An untried set, its size first (none as often as any single one, the other sizes equally
-        often), then its members; any, where all were tried."""
+        """An untried set, its size first, none as often as any single one; any, where all were
+        tried."""
         while True:
             if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
                 count = 0
@@ -253,7 +248,7 @@ class _Sizes:
 
     def best(self, own: Sequence[float], more: float) -> Indices:
         """The best route under a draw or, where that was tried, the best untried one that differs
-        by an instinct more, less, or another; the best after all where those were tried as well."""
+        by one instinct; the best after all where those were tried as well."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:
             return best
