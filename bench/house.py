@@ -17,8 +17,8 @@ PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
-        *("route_fault", "repair_route", "Encoder", "success_weighted", "gamma_for"),
-        *("epsilon_at", "Generator", "join_instincts", "join_prompts"),
+        *("route_fault", "repair_route", "success_weighted", "gamma_for"),
+        *("epsilon_at", "Composer", "join_instincts", "join_prompts"),
     ),
     "method.executor": ("Trial",),
     "method.critic": (

@@ -18,7 +18,7 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.policy import Composer, Encoder, Generator, Router
+from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
@@ -176,14 +176,11 @@ class World:
         model = self.wrap(self.lm)
         self.ask = Ask(model, self.tally)
         self.templates = load_templates(config.templates)
-        self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
-        form = config.compose, config.base_prompt, self.output_format
-        self.generator = Generator(self.ask, self.templates, *form, self.tally)
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
-        ranks = RankedRoutes(config.select).rank
-        parts = self.encoder, self.generator, ranks, config.select
-        self.composer = Composer(*parts, self.stages)
+        parts = self.ask, self.templates, config.select, RankedRoutes(config.select).rank
+        form = config.compose, config.base_prompt, self.output_format
+        self.composer = Composer(*parts, *form, self.stages, self.tally)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)

@@ -28,10 +28,11 @@ from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.ranking import Embedder
-from promptcodebook.types import Route
-from tests.method.build import World, book, config, routed, said
+from promptcodebook.types import Example, Route
+from tests.method.build import World, config, parameters, routed, said
 
 GARBAGE = st.lists(st.integers(-(10**12), 10**12) | st.integers(-3, 20), max_size=40)
+INPUT = Example("x", "an input")
 STANDING = RoutingStatistics((0.1, 0.4, 0.4, -0.2), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
 
 
@@ -67,7 +68,7 @@ def test_a_fault_says_what_is_wrong():
 
 async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route]:
     world = World(config(**tree), ScriptedLM().enqueue(*replies))
-    found, _ = await world.encoder.route("theta", book(), STANDING, "an input", Draws(0, 0, "x"))
+    found, _, _ = await world.composer.route(parameters(), STANDING, INPUT, Draws(0, 0, "x"))
     return world, found
 
 
@@ -83,9 +84,9 @@ async def test_a_good_route_is_sorted_and_keeps_its_reasons():
 
 def test_all_before_the_input_is_the_same_for_every_input():
     """Decision 14: a server's prefix cache serves all but the input, and nothing follows it."""
-    messages = World(config()).encoder.messages
+    messages = World(config()).composer.messages
     first, second = (
-        "\n".join(m.content for m in messages("theta", book(), STANDING, task))
+        "\n".join(m.content for m in messages(parameters(), STANDING, task))
         for task in ("abc {theta}", "xyz")
     )
     prefix = first.removesuffix("abc {theta}")
@@ -145,7 +146,7 @@ async def test_what_stays_wrong_keeps_its_valid_picks(
 ):
     """Decision 10: 3 is valid; c1 and c2 have the highest r̄ (tied, lowest index first)."""
     world = World(config(), ScriptedLM().enqueue(reply, reply))
-    found, usage = await world.encoder.route("t", book(), STANDING, "x", Draws(0, 0, "x"))
+    found, _, usage = await world.composer.route(parameters(), STANDING, INPUT, Draws(0, 0, "x"))
     assert found.indices == indices and found.repaired and found.fallback
     assert found.fault.removeprefix("selected_indices: ") == fault
     assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)

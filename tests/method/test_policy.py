@@ -268,8 +268,8 @@ async def compose(
     *replies: str | Reply | Exception, output_format: str = "", **tree
 ) -> tuple[World, str]:
     world = World(config(**tree), ScriptedLM().enqueue(*replies), output_format=output_format)
-    text, _ = await world.generator.compose("phi", book(), Route((1, 3)), "an input", DRAWS)
-    return world, text
+    prompt, _ = await world.composer.compose(parameters(), Route((1, 3)), X, DRAWS)
+    return world, prompt.text
 
 
 async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input():
@@ -279,7 +279,7 @@ async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input(
     assert text == "Follow rule one."
     assert seen.startswith("phi")
     assert "[1] rule one\n[3] rule three" in seen and "rule two" not in seen
-    assert seen.endswith("an input")
+    assert seen.endswith("the input")
 
 
 async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
@@ -318,15 +318,16 @@ async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str
     """A weak model, and a deployed policy, must answer anyway, in the format that is scored."""
     lm = ScriptedLM().enqueue(reply, reply)
     world = World(config(base_prompt="Base."), lm, output_format="End in \\boxed{}.")
-    text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
+    prompt, usage = await world.composer.compose(parameters(), Route((1, 3)), X, DRAWS)
+    assert prompt.text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
 
 
 async def test_a_stage_is_named_and_drawn_apart():
     world = World(config(), ScriptedLM().enqueue("a", "b"))
-    for stage in ("", "rewrite"):
-        await world.generator.compose("phi", book(), Route((0, 1)), "in", DRAWS, stage)
+    for stages in ((), ("rewrite",)):
+        composer = replace(world.composer, stages=stages)
+        await composer.compose(parameters(), Route((0, 1)), X, DRAWS)
     whole, stage = world.lm.history
     named = "The prompt is for this stage of the work: rewrite"
     assert named in said(stage)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
 
@@ -108,102 +108,6 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
     )
 
 
-@dataclass
-class Encoder:
-    """Routes by asking a model; counts repairs and fallbacks."""
-
-    ask: Ask
-    templates: TemplateSet
-    select: int
-    tally: Tally
-
-    def messages(
-        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
-    ) -> tuple[Message, ...]:
-        """The chat; with our templates all but the input is a prefix shared by every input."""
-        size, lines = len(codebook), self.templates.lines.show(codebook, statistics)
-        values = {"theta": theta, "select": self.select, "size": size, "last": size - 1}
-        return self.templates["encoder"].fill({**values, "codebook": lines, "task": task})
-
-    async def route(
-        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
-    ) -> tuple[Route, Usage]:
-        """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
-        size, standing = len(codebook), statistics.standing
-        request = Request(
-            "encoder",
-            self.messages(theta, codebook, statistics, task),
-            sample=draws.sample("route"),
-            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
-        )
-
-        def fault_of(reply: RouteReply) -> str | None:
-            return route_fault(reply.selected_indices, size, self.select)
-
-        try:
-            answer = await self.ask.typed(request, RouteReply, fault_of)
-        except (ParseError, TruncatedReply) as error:
-            cut = isinstance(error, TruncatedReply)
-            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
-            best = repair_route((), standing, self.select)
-            route, usage = Route(best, repaired=True, fallback=True, fault=fault), error.usage
-        else:
-            reply, usage = answer.value, answer.usage
-            route = Route(
-                indices=repair_route(reply.selected_indices, standing, self.select),
-                repaired=answer.reasked,
-                fallback=answer.fault is not None,
-                fault=answer.fault or "",
-                constraints=tuple(reply.constraints),
-                analysis=reply.analysis,
-            )
-        if route.repaired:
-            self.tally(Incident.ROUTE_REPAIRS)
-        if route.fallback:
-            self.tally(Incident.ROUTE_FALLBACKS)
-        return route, usage
-
-
-@dataclass
-class Generator:
-    """G_φ: composes by asking a model, or joins the instincts as they are (`mode`)."""
-
-    ask: Ask
-    templates: TemplateSet
-    mode: Literal["generator", "verbatim"] = "generator"
-    base_prompt: str = ""
-    output_format: str = ""
-    tally: Tally = no_tally
-
-    async def compose(
-        self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
-    ) -> tuple[str, Usage]:
-        """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
-        verbatim = join_prompts(self.base_prompt, join_instincts(codebook, route))
-        if self.mode == "verbatim":
-            return verbatim, Usage()
-        values = {
-            "phi": phi,
-            "instincts": instinct_lines(codebook, route.indices),
-            "task": task,
-            "format": self.output_format,
-            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
-        }
-        request = Request(
-            "generator",
-            self.templates["generator"].fill(values),
-            sample=draws.sample(f"compose {stage}" if stage else "compose"),
-        )
-        answer = await self.ask.text(
-            request,
-            lambda reply: None if reply else "it holds no text but thoughts, or none at all",
-        )
-        if answer.fault is not None:
-            self.tally(Incident.PROMPT_FALLBACKS)
-            return join_prompts(verbatim, self.output_format), answer.usage
-        return join_prompts(self.base_prompt, strip_wrapping(answer.text)), answer.usage
-
-
 def join_instincts(codebook: Codebook, route: Route) -> str:
     """The selected instincts as they are, one a line (method decision 12)."""
     return "\n".join(codebook[k].text for k in route.indices)
@@ -279,42 +183,115 @@ Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usag
 
 @dataclass
 class Composer:
-    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own."""
+    """E_θ and G_φ at work; Θ comes with each call. `ranks` routes for policies that have learned a
+    ranking. `mode` verbatim joins the instincts as they are, without G_φ. `stages` get a prompt of
+    their own (() = one prompt for the whole program)."""
 
-    encoder: Encoder
-    generator: Generator
-    ranks: Ranks
+    ask: Ask
+    templates: TemplateSet
     select: int
+    ranks: Ranks
+    mode: Literal["generator", "verbatim"] = "generator"
+    base_prompt: str = ""
+    output_format: str = ""
     stages: Sequence[str] = ()
+    tally: Tally = no_tally
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C), or by a ranking, then with what each instinct promises; no θ = no
-        encoder."""
-        theta, book = parameters.encoder, parameters.codebook
+        """z = E_θ(x, C); a ranking comes before it, and adds what each instinct promises. An empty
+        θ means no encoder. Raises LMError only when the model cannot be reached."""
         if statistics.ranking is not None:
-            return await self.ranks(book, statistics.ranking, example.input)
-        if not theta:
-            return Route(repair_route((), statistics.standing, self.select)), None, Usage()
-        route, usage = await self.encoder.route(theta, book, statistics, example.input, draws)
+            return await self.ranks(parameters.codebook, statistics.ranking, example.input)
+        best = Route(repair_route((), statistics.standing, self.select))
+        if not parameters.encoder:
+            return best, None, Usage()
+        size = len(parameters.codebook)
+        request = Request(
+            "encoder",
+            self.messages(parameters, statistics, example.input),
+            sample=draws.sample("route"),
+            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
+        )
+
+        def fault_of(reply: RouteReply) -> str | None:
+            return route_fault(reply.selected_indices, size, self.select)
+
+        try:
+            answer = await self.ask.typed(request, RouteReply, fault_of)
+        except (ParseError, TruncatedReply) as error:
+            cut = isinstance(error, TruncatedReply)
+            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
+            route = replace(best, repaired=True, fallback=True, fault=fault)
+            usage = error.usage
+        else:
+            reply, usage = answer.value, answer.usage
+            route = Route(
+                indices=repair_route(reply.selected_indices, statistics.standing, self.select),
+                repaired=answer.reasked,
+                fallback=answer.fault is not None,
+                fault=answer.fault or "",
+                constraints=tuple(reply.constraints),
+                analysis=reply.analysis,
+            )
+        if route.repaired:
+            self.tally(Incident.ROUTE_REPAIRS)
+        if route.fallback:
+            self.tally(Incident.ROUTE_FALLBACKS)
         return route, None, usage
+
+    def messages(
+        self, parameters: Parameters, statistics: RoutingStatistics, task: str
+    ) -> tuple[Message, ...]:
+        """The encoder's chat; with our templates all but the input is the same for every input."""
+        size = len(parameters.codebook)
+        lines = self.templates.lines.show(parameters.codebook, statistics)
+        values = {"theta": parameters.encoder, "select": self.select, "size": size}
+        values |= {"last": size - 1, "codebook": lines, "task": task}
+        return self.templates["encoder"].fill(values)
 
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage."""
-        phi, book = parameters.generator, parameters.codebook
+        """p = G_φ(x, C[z]), or one for each stage. Raises LMError only when the model cannot be
+        reached."""
         if not self.stages:  # no task for the one: others would take their turn before it
-            text, usage = await self.generator.compose(phi, book, route, example.input, draws)
+            text, usage = await self._compose(parameters, route, example.input, draws)
             return Prompt(text), usage
         made = await gather_all(
-            self.generator.compose(phi, book, route, example.input, draws, stage)
-            for stage in self.stages
+            self._compose(parameters, route, example.input, draws, stage) for stage in self.stages
         )
         usage = sum((spent for _, spent in made), Usage())
         by_stage = {stage: text for stage, (text, _) in zip(self.stages, made, strict=True)}
         return Prompt.of_stages(by_stage), usage
+
+    async def _compose(
+        self, parameters: Parameters, route: Route, task: str, draws: Draws, stage: str = ""
+    ) -> tuple[str, Usage]:
+        verbatim = join_prompts(self.base_prompt, join_instincts(parameters.codebook, route))
+        if self.mode == "verbatim":
+            return verbatim, Usage()
+        values = {
+            "phi": parameters.generator,
+            "instincts": instinct_lines(parameters.codebook, route.indices),
+            "task": task,
+            "format": self.output_format,
+            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
+        }
+        request = Request(
+            "generator",
+            self.templates["generator"].fill(values),
+            sample=draws.sample(f"compose {stage}" if stage else "compose"),
+        )
+        answer = await self.ask.text(
+            request,
+            lambda reply: None if reply else "it holds no text but thoughts, or none at all",
+        )
+        if answer.fault is not None:
+            self.tally(Incident.PROMPT_FALLBACKS)
+            return join_prompts(verbatim, self.output_format), answer.usage
+        return join_prompts(self.base_prompt, strip_wrapping(answer.text)), answer.usage
 
 
 @dataclass(frozen=True, slots=True)

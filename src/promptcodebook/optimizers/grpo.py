@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field
 
 from promptcodebook.assemble import Assembled
-from promptcodebook.calls import LM, Message, Reply, Request, Usage
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.budget import Attempt
@@ -40,7 +40,6 @@ from promptcodebook.local.lora import (
     last_checkpoint,
     train_lora,
 )
-from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
@@ -49,7 +48,7 @@ from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason
-from promptcodebook.types import Example, Prompt, Rollout, Trace
+from promptcodebook.types import Prompt, Rollout, Trace
 from promptcodebook.units import plural
 
 CONVERTED = "converted"
@@ -130,41 +129,32 @@ class GRPO:
             return "finished"
 
         ended, stop = await train_to_reserve(problem, until_the_end())
-        checkpoint = last_checkpoint(training.folder)
+        assembled, checkpoint = problem.assembled, last_checkpoint(training.folder)
         remark = _in_words(training, checkpoint, weights)
         if failure is not None:
             said = " ".join(str(failure).split())[:300]
-            if problem.assembled.task.private:
+            if assembled.task.private:
                 said = "what it said is withheld, since the data are private."
             remark = f"{remark} It failed with {type(failure).__name__}: {said}"
             problem.tell(Note(remark))
+
+        def row(name: str, title: str, folder: Path | str | None) -> Result:
+            """The present prompt on the weights of a folder; of none, as they were."""
+            spec = "" if folder is None else f"{HF}{folder}"
+            if spec:
+                assembled.models.connect(spec)
+            return Result(name, title, FixedPrompt(assembled.plan.present_prompt), model=spec)
+
+        title = f"the present prompt on {weights.name} unpacked, before training"
+        packed = weights.format == "gguf"
         return replace(
-            _result(problem, weights, training, checkpoint),
+            row("grpo", "the model that GRPO trained", checkpoint),
+            references=[row(CONVERTED, title, training.source)] if packed else [],
             ended=ended,
             stop=stop,
             remark=remark,
             settings=_settings(problem, weights, training, trained, checkpoint),
         )
-
-
-def _result(
-    problem: Problem, weights: Weights, training: LoraTraining, checkpoint: Path | None
-) -> Result:
-    """The present prompt on the weights of the checkpoint; of no checkpoint, as they were."""
-    models, prompt = problem.assembled.models, problem.assembled.plan.present_prompt
-
-    def row(name: str, title: str, folder: Path | str | None) -> Result:
-        spec = "" if folder is None else f"{HF}{folder}"
-        if spec:
-            models.connect(spec)
-        return Result(name, title, FixedPrompt(prompt), model=spec)
-
-    references: list[Result] = []
-    if weights.format == "gguf":
-        title = f"the present prompt on {weights.name} unpacked, before training"
-        references.append(row(CONVERTED, title, training.source))
-    found = row("grpo", "the model that GRPO trained", checkpoint)
-    return replace(found, references=references)
 
 
 def _trainable(assembled: Assembled) -> Weights:
@@ -336,7 +326,8 @@ class _Meter:
         """Books the replies of a step, and gives the reward of each."""
         took = (time.perf_counter() - self._begun) / len(written)
         usages = [self._book(each, took) for each in written]
-        self._close()
+        self._open = []
+        self._problem.assembled.models.budget.leave(self._whole)
         made = await gather_all(
             self._judge(step, each, usage) for each, usage in zip(written, usages, strict=True)
         )
@@ -352,15 +343,12 @@ class _Meter:
 
     def abandon(self) -> None:
         """What was begun and never written is booked at its largest possible use."""
-        ledger = self._problem.assembled.models.ledger
+        models = self._problem.assembled.models
         for attempt in self._open:
-            ledger.end(attempt, attempt.most, lost=True)
+            models.ledger.end(attempt, attempt.most, lost=True)
         if self._open:
-            self._close()
-
-    def _close(self) -> None:
-        self._open = []
-        self._problem.assembled.models.budget.leave(self._whole)
+            self._open = []
+            models.budget.leave(self._whole)
 
     def _book(self, written: Written, seconds: float) -> Usage:
         models = self._problem.assembled.models
@@ -372,9 +360,9 @@ class _Meter:
 
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
-        example: Example = assembled.dataset.train[written.row]
-        said: LM = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
-        trial: Trial = replace(self._trial, lm=said)
+        example = assembled.dataset.train[written.row]
+        said = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial = replace(self._trial, lm=said)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)
         return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))

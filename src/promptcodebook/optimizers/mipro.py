@@ -106,19 +106,15 @@ class _Input(str):
 
     example: Example
 
-    @classmethod
-    def of(cls, example: Example) -> _Input:
-        made = cls(example.input)
-        made.example = example
-        return made
-
     def __deepcopy__(self, memo: object) -> _Input:
         return self
 
 
 def _row(dspy: Any, example: Example) -> Any:
+    text = _Input(example.input)
+    text.example = example
     known = {} if example.target is None else {"output": example.target}
-    return dspy.Example(input=_Input.of(example), **known).with_inputs("input")
+    return dspy.Example(input=text, **known).with_inputs("input")
 
 
 def _program(dspy: Any, outside: Outside) -> Any:
@@ -133,7 +129,7 @@ def _program(dspy: Any, outside: Outside) -> Any:
             super().__init__()  # pyright: ignore[reportUnknownMemberType]
             self.first: dict[str, str] = {}
             for stage, name in names.items():
-                signature = dspy.Signature(_fields(stage), outside.first[stage])
+                signature = dspy.Signature(" -> ".join(_names(stage)), outside.first[stage])
                 self.first[stage] = signature.instructions
                 setattr(self, name, dspy.Predict(signature))
 
@@ -160,7 +156,8 @@ def _program(dspy: Any, outside: Outside) -> Any:
                 return
             for stage, name in names.items():
                 read, written = _names(stage)
-                for source, made in _steps(stage, input, rollout):
+                steps = [(s.input, s.output) for s in rollout.stages if s.name == stage]
+                for source, made in [(str(input), rollout.output)] if stage == WHOLE else steps:
                     inputs, outputs = {read: source}, dspy.Prediction(**{written: made})
                     trace.append((getattr(self, name), inputs, outputs))
 
@@ -173,16 +170,6 @@ def _names(stage: str) -> tuple[str, str]:
         return "input", "output"
     safe = "".join(c if c.isalnum() else "_" for c in stage)
     return f"{safe}_input", f"{safe}_output"
-
-
-def _fields(stage: str) -> str:
-    return " -> ".join(_names(stage))
-
-
-def _steps(stage: str, text: str, rollout: Rollout) -> Sequence[tuple[str, str]]:
-    if stage == WHOLE:
-        return [(str(text), rollout.output)]
-    return [(s.input, s.output) for s in rollout.stages if s.name == stage]
 
 
 def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
