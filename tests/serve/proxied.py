@@ -15,10 +15,10 @@ import openai
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
 from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.endpoint import Transport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits

@@ -13,8 +13,8 @@ import openai
 import pytest
 from aiohttp import web
 
+from promptcodebook.lm.endpoint import Transport
 from promptcodebook.lm.spec import ApiKey, parse_spec
-from promptcodebook.lm.transport import Transport
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from tests.lm.server import Server, Step, fails, raw, says

@@ -25,9 +25,8 @@ from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout, store_os_error
 from promptcodebook.store.header import FREE_KEYS, differences
-from promptcodebook.store.journal import Journal
+from promptcodebook.store.journal import BOOKS, Journal, add_usage
 from promptcodebook.store.lock import LOCK_FILES, RunLock
-from promptcodebook.store.tables import BOOKS, add_usage
 
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
@@ -62,13 +61,13 @@ def book_shard(
                 before[role] = asdict(usage)
         db.execute("INSERT OR REPLACE INTO shards VALUES (?, ?)", (place, json.dumps(booked)))
 
-    journal.write_now(work)
+    journal.writer.write_now(work)
 
 
 def open_journal(folder: Path, again: str) -> Journal:
     """The journal of a batch, or of a shard, in its folder; `again` is the command to type after a
     full disk. StoreError."""
-    return Journal.open(folder / _JOURNAL, _LAYOUT, again)
+    return Journal(folder / _JOURNAL, _LAYOUT, again)
 
 
 @dataclass

@@ -291,7 +291,7 @@ class Composer:
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
             return join_prompts(verbatim, self.output_format), answer.usage
-        return join_prompts(self.base_prompt, strip_wrapping(answer.text)), answer.usage
+        return join_prompts(self.base_prompt, strip_wrapping(answer.value)), answer.usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ class Updater:
         if answer is None:
             why = "" if failure is None else f"{failure.kind}: {failure.message}"
             return replace(rewrite, failure=failure, reason=why)
-        text, cut = strip_wrapping(answer.text), ""
+        text, cut = strip_wrapping(answer.value), ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
         words, cap = len(text.split()), word_cap(self.config.update, k)

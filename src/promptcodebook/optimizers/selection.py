@@ -190,7 +190,7 @@ class Selection:
         A state is much like those beside it: what they earned counts by half, a batch further away
         by a quarter. Examples of the run's mean keep a few lucky ones from winning.
         """
-        for number, event in self._store.figures(after=self._read):
+        for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
             self._read = number
             if isinstance(event, Stepped):
                 routed = [(t.rollout.route, t.unit or 0.0) for t in event.step.traces]

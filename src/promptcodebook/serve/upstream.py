@@ -17,9 +17,9 @@ from typing import Any, Literal, cast
 from promptcodebook.config import Config, fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.transport import ModelAddress, OpenReply, Transport
+from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
 
 _log = logging.getLogger(__name__)
