@@ -24,7 +24,7 @@ from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits
 from promptcodebook.serve.proxy import Policies, Proxy
 from promptcodebook.serve.spending import Records, Spending
-from promptcodebook.serve.upstream import OwnFields, Upstream
+from promptcodebook.serve.upstream import Upstream
 from promptcodebook.serve.versions import (
     Composing,
     FixedSource,
@@ -117,7 +117,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
     transport = Transport(spec.base_url, key, setup.timeout, {}, setup.most_bytes)
-    upstream = Upstream(spec, key, transport, OwnFields(setup.fields))
+    upstream = Upstream(spec, key, transport, setup.fields)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
     live = Live(
