@@ -28,7 +28,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
-from promptcodebook.registry.log import FIRST, Broken, Entry, Log, Proposal, Propose
+from promptcodebook.registry.log import FIRST, Broken, Entry, Log, Proposal, Propose, SqliteStorage
 from promptcodebook.registry.registry import (
     AUDIT,
     AuditGate,
@@ -37,7 +37,6 @@ from promptcodebook.registry.registry import (
     Version,
     open_registry,
 )
-from promptcodebook.registry.sqlite import SqliteStorage
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
