@@ -389,9 +389,7 @@ async def test_the_calls_for_a_prompt_are_the_callers_too(tmp_path: Path) -> Non
         assert served.upstream.calls == 1 and len(setup.lm.history) == 4
 
 
-async def test_a_money_budget_over_an_unknown_price_is_refused_at_the_start(
-    tmp_path: Path,
-) -> None:
+async def test_a_money_budget_over_an_unknown_price_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a money budget needs a price"):
         Spending(tmp_path / "r", {"": Budget(usd=1.0)}, PriceTable(), ("http://x/v1#m",), 20)
     Spending(tmp_path / "r", {"": Budget(calls=1)}, PriceTable(), ("http://x/v1#m",), 20).close()

@@ -248,8 +248,7 @@ class Registry:
                 if earlier:
                     return earlier[-1]
                 raise RefNotFound(
-                    f"{ref} has no version before {now}",
-                    hint=f"pco codebook promote VERSION {ref}",
+                    f"{ref} has no version before {now}", hint=f"pco codebook promote VERSION {ref}"
                 )
             version = log.resolve(to)
             if version == now:

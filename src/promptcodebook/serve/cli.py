@@ -74,8 +74,7 @@ def serve(
         typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
     ] = "last",
     one_system: Annotated[
-        bool,
-        typer.Option(help="Put the prompt within the caller's system message, not before it."),
+        bool, typer.Option(help="Put the prompt within the caller's system message, not before it.")
     ] = False,
     verbatim: Annotated[
         bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")

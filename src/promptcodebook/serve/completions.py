@@ -199,8 +199,7 @@ def _text_of(part: object) -> str:
     if kind != "text" or not isinstance(text, str):
         what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
         raise Refusal(
-            f"this model reads text alone, and a message has {what}: leave it out",
-            param="messages",
+            f"this model reads text alone, and a message has {what}: leave it out", param="messages"
         )
     return text
 
