@@ -237,6 +237,14 @@ def test_a_registry_put_back_from_a_copy_is_the_registry_from_then_on(tmp_path: 
         assert theirs.refs()[PRODUCTION] == a
 
 
+def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("DELETE FROM log")
+        db.execute("DELETE FROM policies")
+    assert registry.refs() == {} and registry.freeze(policy("b"), "mails").facts["parent"] == ""
+
+
 def test_a_score_that_is_no_number_and_a_reason_of_nothing(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets", Facts(score=float("nan")))
     assert version.facts["score"] is None
