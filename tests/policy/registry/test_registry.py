@@ -203,7 +203,7 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
 
 @given(st.lists(st.tuples(st.sampled_from(["promote", "back", "to"]), st.integers(0, 2))))
 @example([("promote", 0), ("promote", 1), ("promote", 0), ("to", 0)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_is_moved_the_registry_is_whole(moves: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, sqlite(Path(folder)) as made:
         versions = [made.freeze(policy(word), "tickets").version for word in "abc"]
