@@ -147,24 +147,6 @@ def test_parameters_of_any_step_are_a_point_lookup(
         run.traces(7)
 
 
-def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore) -> None:
-    rollouts = (
-        Rollout("a", prompt="long", output="longer", reward=0.25, usage=Usage(3, 9, 1)),
-        Rollout("b", prompt="long", feedback="no answer"),
-    )
-    evaluation = Evaluation("learned", "test", rollouts)
-    run.append(Compared(evaluation))
-    [light] = run.events()
-    [full] = run.events(full=True)
-    assert isinstance(light, Compared) and isinstance(full, Compared)
-    assert full.evaluation == evaluation
-    assert list(run.test_evaluations()) == [evaluation]
-    assert light.evaluation.score == evaluation.score == 0.125
-    assert light.evaluation.failed == 1
-    assert light.evaluation.usage == evaluation.usage
-    assert {r.prompt for r in light.evaluation.rollouts} == {""}
-
-
 def test_what_was_judged_counts_until_a_step_is_made_or_the_run_is_made_longer(
     run: RunStore, make_step: MakeStep, header: Header
 ) -> None:
