@@ -23,7 +23,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, Supplies, dispatch
+from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies, dispatch
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
@@ -36,8 +36,8 @@ QUICK = Backoff(retries=4, first=0.001)
 
 
 def endpoints(tally: Counts, environment: dict[str, str] | None = None, **fields) -> Endpoints:
-    settings = CallSettings(**{"timeout": 5.0, "backoff": QUICK, **fields})
-    return Endpoints(settings, tally=tally, environment=environment or {})
+    settings = {"timeout": 5.0, "backoff": QUICK, **fields}
+    return Endpoints(tally=tally, environment=environment or {}, **settings)
 
 
 async def failure(server: Server, tally: Counts, kind: type[LMError], **fields) -> str:

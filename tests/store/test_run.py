@@ -198,6 +198,23 @@ async def test_a_journaled_reply_comes_back_as_it_was(run: RunStore) -> None:
     assert run.usage() == {}, "what it cost is booked with its attempt"
 
 
+async def test_a_damaged_reply_is_asked_for_again_and_replaced(
+    run: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, request = b"k" * 32, Request("executor", (Message("user", "hi"),))
+    await run.reply_log.put(key, request, Reply("first"))
+    run.close()
+    with closing(sqlite3.connect(run.path / "run.sqlite")) as db, db:
+        db.execute("UPDATE journal SET reply = x'00'")
+    with closing(RunStore.open(run.path, write=True)) as again:
+        log = again.reply_log
+        assert log.get(key) is None and "asked for again" in caplog.text
+        await log.put(key, request, Reply("second"))
+        kept = log.get(key)
+        assert kept is not None and kept.text == "second"
+        assert again.tallies() == {"journal_damaged": 1}
+
+
 def test_replayable_incidents_are_committed_with_their_step_only(
     run: RunStore, make_step: MakeStep
 ) -> None:
@@ -316,6 +333,8 @@ def test_a_full_disk_is_said_and_nothing_committed_is_lost(
         run.append(Ended("failed"))
     with pytest.raises(DiskFull):
         run.count("rate_limited")
+    with pytest.raises(DiskFull):  # what it brings could not be kept
+        run.attempt_log.begin("critic", Usage(1, 1, 1))
     assert run.state().step == written
     run.close()
 
