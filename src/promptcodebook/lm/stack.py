@@ -329,28 +329,24 @@ class Roles:
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
-        self._models: dict[Role, str] = {}
-        self._drawn: dict[tuple[Role, bool], Sampling] = {}
-        for role in ROLES:
-            each = settings.get(role, RoleSettings())
-            drawn = Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
-            greedy = replace(drawn, temperature=0.0, top_p=None)
-            self._models[role] = each.model or default_model
-            self._drawn[role, True] = greedy
-            self._drawn[role, False] = greedy if each.temperature == 0 else drawn
+        self._settings = {role: settings.get(role, RoleSettings()) for role in ROLES}
+        self._default = default_model
 
     def model_of(self, role: Role) -> str:
-        return self._models[role]
+        return self._settings[role].model or self._default
 
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
-        return self._drawn[role, greedy]
+        each = self._settings[role]
+        if greedy or each.temperature == 0:
+            return Sampling(0.0, None, each.max_tokens, each.extra)
+        return Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
 
     async def __call__(self, request: Request) -> Reply:
         sampling = _READ if request.embeds else request.sampling
         if sampling == Sampling():
             sampling = self.sampling_of(request.role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
-        model = request.model or self._models[request.role]
+        model = request.model or self.model_of(request.role)
         return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
 
 
