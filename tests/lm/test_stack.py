@@ -363,6 +363,17 @@ async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves
     assert limit.in_flight == 4
 
 
+async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
+    limit = AdaptiveLimit(1)
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await settle()
+    limit.release()
+    first.cancel()
+    await asyncio.wait_for(second, 20)
+    assert first.cancelled() and limit.in_flight == 1
+
+
 FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))
 
 
