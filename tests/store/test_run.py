@@ -225,6 +225,8 @@ def test_replayable_incidents_are_committed_with_their_step_only(
     run.count_replayable("route_repairs", 5)
     run.append(Ended("interrupted"))
     assert run.tallies() == {"rate_limited": 3, "route_repairs": 1}
+    run.append(Stepped(make_step(1)))
+    assert run.tallies() == {"rate_limited": 3, "route_repairs": 6}
 
 
 def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
