@@ -6,14 +6,12 @@ import pytest
 from pydantic import field_validator
 
 from promptcodebook.calls import Chat, Message, Reply
-from promptcodebook.data import load
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.home import BenchmarkRow, read_rows, read_seeds
-from promptcodebook.tasks.program import SingleCall, make_program, user_task
-from promptcodebook.tasks.rewards import Exact
-from promptcodebook.tasks.task import asks_nobody, load_task, task_names
+from promptcodebook.tasks.home import BenchmarkRow, read_rows
+from promptcodebook.tasks.program import SingleCall, make_program
+from promptcodebook.tasks.task import load_task, task_names
 from promptcodebook.types import Example, Output, Prompt
 
 
@@ -32,14 +30,6 @@ SECRET = "Jane Roe, 12 Elm Street"
 def lines(path: Path, *rows: str) -> Path:
     path.write_text("\n".join(rows) + "\n", "utf-8")
     return path
-
-
-def test_rows_know_their_line(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", '{"id": "1"}', "", '{"id": "2"}')
-    assert [(where, row) for where, row in read_rows(path, BenchmarkRow)] == [
-        (f"{path}:1", BenchmarkRow()),
-        (f"{path}:3", BenchmarkRow()),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +95,6 @@ def test_a_rows_own_rule_is_reported_at_its_line(tmp_path: Path) -> None:
     assert caught.value.hint == "fill it in"
 
 
-def test_seeds_are_lines_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "seeds.txt").write_text("One {x}.\n\n  Two.  \n", "utf-8")
-    assert read_seeds(tmp_path) == ("One {x}.", "Two.")
-
-
 # The registry, the default executor, and tasks of the user's own.
 
 
@@ -152,15 +137,6 @@ async def test_chat_messages_follow_the_prompt() -> None:
     assert lm.history[0].messages == (Message("system", "p"), *turns)
 
 
-def test_a_task_of_the_users_own() -> None:
-    dataset = load([{"input": f"x{n}", "target": "y"} for n in range(4)], name="tickets")
-    own = {"reward_range": (0.0, 5.0), "base_prompt": "Stay polite."}
-    task = user_task(dataset, asks_nobody(Exact()), program=SingleCall(), **own)  # type: ignore[arg-type]
-    assert (task.name, task.reward_range, task.base_prompt) == ("tickets", *own.values())
-    assert isinstance(task.program, SingleCall)
-    assert task.seeds == ()
-
-
 async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "async def run(prompt, example, lm):\n"
@@ -191,12 +167,3 @@ async def test_executors_handed_in_as_functions() -> None:
     assert isinstance(make_program("", Path()), SingleCall)
     executor = make_program(agent, Path())
     assert await executor(Prompt("p"), Example("e1", "x"), silent) == Output("p|x")  # type: ignore[arg-type]
-
-
-def test_the_environment_names_a_data_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_DATA", str(tmp_path))
-    with pytest.raises(TaskError, match=r"no train\.jsonl in"):
-        load_task("aime")
-    assert len(load_task("constraints").dataset) == 160
