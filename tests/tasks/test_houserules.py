@@ -221,20 +221,18 @@ def test_an_unknown_kind_is_named_with_what_is_near() -> None:
         reward(with_topics("weather"), "Sunny.")
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("", "is empty"),
-        ("\n \n", "is empty"),
-        ("Yes.\nYes.\nYes.", "only repeats one line"),
-        ("We see.\n\nWe see.\n\nWe see.\n\nWe s", "only repeats one line"),
-        ("1. We see.\n2. We see.\n3. WE SEE.", "only repeats one line"),
-        ("I see. I see. I see. I s", "only repeats one sentence"),
-        ("Yes.\nYes.", ""),
-        ("Well.\nYes.\nYes.\nYes.", ""),
-        ("One line that is long enough to be read.", ""),
-    ],
-)
+SPOILED = {
+    "is empty": ("", "\n \n"),
+    "only repeats one line": (
+        *("Yes.\nYes.\nYes.", "We see.\n\nWe see.\n\nWe see.\n\nWe s"),
+        "1. We see.\n2. We see.\n3. WE SEE.",
+    ),
+    "only repeats one sentence": ("I see. I see. I see. I s",),
+    "": ("Yes.\nYes.", "Well.\nYes.\nYes.\nYes.", "One line that is long enough."),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), [(t, f) for f, texts in SPOILED.items() for t in texts])
 def test_spoiled(text: str, fault: str) -> None:
     assert spoiled(text) == fault
 

@@ -242,28 +242,6 @@ def test_claims_without_text_join_once_the_corpus_holds_their_pages(tmp_path: Pa
     assert len(dataset.test) == 2
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"claim": 7}, "the field 'claim' must be a text"),
-        ({"claim": " "}, "the uid or the claim is empty"),
-        ({"label": "perhaps"}, "the label 'perhaps' is neither SUPPORTED nor"),
-        ({"gold_titles": []}, "gold_titles names no gold pages"),
-        ({"gold_titles": "Mill"}, "gold_titles names no gold pages"),
-        ({"gold_titles": ["Mill", 3]}, "gold_titles names no gold pages"),
-        ({"gold_titles": None}, "supporting_facts names no gold pages"),
-        ({"gold_titles": None, "supporting_facts": [[]]}, "supporting_facts names no gold"),
-    ],
-)
-def test_bad_rows_are_named_with_file_and_line(
-    tmp_path: Path, row: dict[str, object], said: str
-) -> None:
-    folder_with(tmp_path)
-    write(tmp_path / "val.jsonl", [claim("fine"), claim("bad", **row)])
-    with pytest.raises(DataError, match=rf"val\.jsonl:2: {said}"):
-        load_hover(tmp_path)
-
-
 def test_faults_of_files(tmp_path: Path) -> None:
     folder_with(tmp_path)
     write(tmp_path / "test.jsonl", [claim("train-0")])

@@ -386,29 +386,6 @@ def test_our_own_examples_load_and_can_be_solved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (row("b", kwargs=None), "the field 'kwargs' must be a list, not null"),
-        (row("b", kwargs=[None]), "one object for each constraint"),
-        (row("b", kwargs=[]), "1 constraints in instruction_id_list, 0 in kwargs"),
-        (row("b", instruction_id_list=[], kwargs=[]), "0 constraints"),
-        (row("b", instruction_id_list=["punctuation:no_coma"]), "unknown instruction id"),
-        (row("b", instruction_id_list=["count:numbers"]), "needs the argument 'N'"),
-        (row("b", prompt=" "), "the prompt is blank"),
-        ({"key": "b"}, "the field 'prompt' is missing"),
-        ([1], "expected a JSON object"),
-    ],
-)
-def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, bad: object, said: str) -> None:
-    folder(tmp_path, row("a"), bad)
-    with pytest.raises(DataError) as caught:
-        load_ifbench(tmp_path)
-    assert f"{tmp_path / 'train.jsonl'}:2" in str(caught.value)
-    assert said in str(caught.value)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
     ("constraint", "package"),
     [
         ("words:odd_even_syllables", "syllapy"),
