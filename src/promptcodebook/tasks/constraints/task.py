@@ -65,10 +65,8 @@ def constraints_of(example: Example) -> tuple[Constraint, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found.
-
-    Without constraints: 1 for an answer of at least five words, else 0.
-    """
+    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found. Without
+    constraints: 1 for an answer of at least five words, else 0."""
     constraints = constraints_of(example)
     if not constraints:
         if len(words(output)) >= _FEWEST_WORDS:
@@ -105,10 +103,8 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
 
 
 def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, object]]:
-    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike.
-
-    With `kinds`, which must go together, every prompt has constraints of just these kinds.
-    """
+    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike. With
+    `kinds`, which must go together, every prompt has constraints of just these kinds."""
     key = "constraints" if world == 1 else f"constraints {world}"
     wordings = read_wordings()
     lines = _FOLDER.joinpath("requests.txt").read_text("utf-8").splitlines()
