@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Message, Reply
-from promptcodebook.data import SPLITS, Dataset, examine
+from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.randomness import keyed_int
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.task import (
     KINDS,
@@ -57,18 +56,6 @@ def test_sizes_and_splits(dataset: Dataset) -> None:
         per = Counter(stratum(e) for e in part)
         rest = {"two": PER_REST[split], "none": PER_REST[split]}
         assert per == dict.fromkeys(RULES, PER_TOPIC[split]) | rest
-
-
-def test_the_splits_are_the_keyed_draw(dataset: Dataset) -> None:
-    strata: dict[str, list[tuple[int, str]]] = {}
-    for split, part in dataset.items():
-        for e in part:
-            strata.setdefault(stratum(e), []).append(
-                (keyed_int("houserules", "split", e.id), split)
-            )
-    for drawn in strata.values():
-        order = [split for _, split in sorted(drawn)]
-        assert order == sorted(order, key=SPLITS.index)
 
 
 def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:

@@ -6,9 +6,8 @@ answer keeps.
 
 `python -m promptcodebook.tasks.constraints.task` writes data.jsonl. Deterministic. Kinds are dealt
 so that each occurs about equally often in each split; kinds that contradict each other never meet,
-and parameters are drawn so that all constraints of a prompt can be kept at once (the tests build an
-answer that does, for every prompt). wordings.json puts a constraint to the model: several phrasings
-per kind, each exact about its check.
+and parameters are drawn so that all constraints of a prompt can be kept at once. wordings.json puts
+a constraint to the model: several phrasings per kind, each exact about its check.
 """
 
 from __future__ import annotations
