@@ -196,6 +196,8 @@ def test_a_pattern_that_would_never_end_is_not_met_and_counted() -> None:
     assert time.monotonic() - begun < 10
     assert found.strict == found.loose == [False, True, True]
     assert found.timed_out == ("keywords:forbidden_words",)
+    no_pattern = {"forbidden_words": ["(salt"]}  # plain text then
+    assert check("keywords:forbidden_words", no_pattern, "", "salt")
 
 
 AWKWARD = st.text(

@@ -46,6 +46,8 @@ class Gate:
             self.most = max(self.most, self.inside)
             self._change.notify_all()
             self._change.wait_for(lambda: self.most >= self._wanted, timeout=20)
+        time.sleep(0.02)
+        with self._change:
             self.inside -= 1
         return 1.0
 
@@ -120,6 +122,14 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
 
     program = Agent(agent, "agent", calls)
     assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
+
+    async def hangs(prompt: str, example: Example, lm: Chat) -> str:
+        await lm("a")
+        await asyncio.sleep(60)
+        return "late"
+
+    with pytest.raises(ExecutorError, match="did not return within"):
+        await Agent(hangs, "agent", UserCalls(seconds=0.1))(Prompt("p"), EXAMPLE, slow_model)  # type: ignore[arg-type]
 
 
 def _exit(*_: object) -> float:
