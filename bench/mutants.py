@@ -39,7 +39,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "verdict": ["run/verdict.py", "run/evaluation.py", "intervals.py",
                 "optimizers/selection.py"],
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
-                "routing/outcomes.py", "routing/upkeep.py"],
+                "routing/outcomes.py", "method/upkeep.py"],
     "registry": ["registry"],
     "audit": ["audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["exports"],
@@ -50,7 +50,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "store": ["store"],
     "batch": ["batch"],
     "estimation": ["estimation"],
-    "distilling": ["run/distilling.py"],
+    "distilling": ["run/measuring.py"],
 }  # fmt: skip
 _MOST_S = 40.0
 """The tests of a mutant: as many as ran this long on the code as it is."""

@@ -22,9 +22,9 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits
-from promptcodebook.serve.proxy import Policies, Proxy
+from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.spending import Records, Spending
-from promptcodebook.serve.upstream import OwnFields, Upstream
+from promptcodebook.serve.upstream import Upstream
 from promptcodebook.serve.versions import (
     Composing,
     FixedSource,
@@ -72,7 +72,7 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, bool] = field(default_factory=dict)
-    """Of `Policies`: conversation, joined, texts."""
+    """Of `Proxy`: conversation, joined, texts."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
     transport = Transport(spec.base_url, key, setup.timeout, {}, setup.most_bytes)
-    upstream = Upstream(spec, key, transport, OwnFields(setup.fields))
+    upstream = Upstream(spec, key, transport, setup.fields)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
     live = Live(
@@ -127,8 +127,8 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
         ),
     )
     records = Records(setup.records, 1000) if setup.records else None
-    policies = Policies("tickets", live, upstream, records, setup.spending, **setup.options)
-    proxy = Proxy(policies, Callers(setup.keys), setup.limits)
+    who = Callers(setup.keys), setup.limits
+    proxy = Proxy("tickets", live, upstream, *who, records, setup.spending, **setup.options)
     try:
         async with proxy.serving(poll_s=0.02) as address:
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)

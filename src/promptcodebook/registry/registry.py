@@ -1,7 +1,7 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
 lines to hand on.
 
-A registry is one file (`sqlite.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
+A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
 only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
 """
 
@@ -32,25 +32,21 @@ from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.references import StoredVersion
 from promptcodebook.registry.log import (
-    ATTEST,
     FIRST,
-    FREEZE,
-    IMPORT,
     LATEST,
-    PROMOTE,
-    ROLLBACK,
+    VERIFY,
     Broken,
     Entry,
     Fault,
     Log,
     Proposal,
+    SqliteStorage,
     Storage,
     canonical,
     check_name,
     check_ref,
     version_of,
 )
-from promptcodebook.registry.sqlite import VERIFY, SqliteStorage
 from promptcodebook.text import printable
 
 AUDIT = "audit"
@@ -90,16 +86,19 @@ class Version:
     who: str
     refs: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, log: Log, name: str) -> Version:
+        entry = log.versions[name]
+        refs = tuple(ref for ref, at in log.refs.items() if at == name)
+        return cls(name, entry.known, entry.time, entry.who, refs)
+
 
 class Gate(Protocol):
-    """What a version must pass before a ref moves to it; a rollback passes none.
+    """What a version must pass before a ref moves to it; a rollback passes none."""
 
-    Returns what the log's entry should say (JSON values). Raises PromotionRefused.
-    """
-
-    def __call__(
-        self, version: Version, policy: PolicyFile, ref: str
-    ) -> Mapping[str, JsonValue]: ...
+    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        """What the log's entry should say. Raises PromotionRefused."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ class Registry:
         unless the facts name one. Raises PolicyError for a text that is no policy file.
         """
         known = asdict(facts or Facts())
-        self.store(policy, f"{check_name(name)}@{LATEST}", FREEZE, known, why)
+        self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
         return self.version(version_of(policy.encode()))
 
     def store(
@@ -196,7 +195,7 @@ class Registry:
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version:
                 return Proposal()
-            parent = facts.get("parent") or (log.at(ref) if action == FREEZE else None) or ""
+            parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             entry = self._entry(log, action, ref, version, why, known)
             return Proposal((entry,), {version: policy})
@@ -231,7 +230,7 @@ class Registry:
             if log.at(ref) == version.version:
                 return Proposal()
             facts = passed() if found is None else found
-            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, facts),))
+            return Proposal((self._entry(log, "promote", ref, version.version, why, facts),))
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -249,8 +248,7 @@ class Registry:
                 if earlier:
                     return earlier[-1]
                 raise RefNotFound(
-                    f"{ref} has no version before {now}",
-                    hint=f"pco codebook promote VERSION {ref}",
+                    f"{ref} has no version before {now}", hint=f"pco codebook promote VERSION {ref}"
                 )
             version = log.resolve(to)
             if version == now:
@@ -265,7 +263,7 @@ class Registry:
             return version
 
         def propose(log: Log) -> Proposal:
-            return Proposal((self._entry(log, ROLLBACK, ref, target(log), why, {}),))
+            return Proposal((self._entry(log, "rollback", ref, target(log), why, {}),))
 
         return self.storage.append(propose)[-1]
 
@@ -277,7 +275,7 @@ class Registry:
         def propose(log: Log) -> Proposal:
             version = log.resolve(source)
             known = {"topic": topic, "found": dict(facts)}
-            return Proposal((self._entry(log, ATTEST, "", version, why, known),))
+            return Proposal((self._entry(log, "attest", "", version, why, known),))
 
         return self.storage.append(propose)[-1]
 
@@ -285,7 +283,7 @@ class Registry:
         """What was attested of a version under a topic, in order."""
         log = self.storage.read()
         version = log.resolve(source)
-        found = (e.known for e in log.entries if e.action == ATTEST and e.after == version)
+        found = (e.known for e in log.entries if e.action == "attest" and e.after == version)
         return tuple(known["found"] for known in found if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
@@ -295,12 +293,12 @@ class Registry:
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
         log = self.storage.read()
-        return _version(log, log.resolve(source))
+        return Version.of(log, log.resolve(source))
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
         log = self.storage.read()
-        return tuple(_version(log, name) for name in log.versions)
+        return tuple(Version.of(log, name) for name in log.versions)
 
     def text(self, source: str) -> str:
         """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
@@ -315,11 +313,9 @@ class Registry:
         return policy.decode()
 
     def policy(self, source: str) -> PolicyFile:
-        """The policy of a version."""
         return parse_policy_file(self.text(source), source)
 
     def refs(self) -> dict[str, str]:
-        """The version that each ref points to."""
         return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[Entry, ...]:
@@ -402,14 +398,7 @@ class Watch:
         return now
 
 
-def _version(log: Log, name: str) -> Version:
-    entry = log.versions[name]
-    refs = tuple(ref for ref, at in log.refs.items() if at == name)
-    return Version(name, entry.known, entry.time, entry.who, refs)
-
-
 def user_name() -> str:
-    """The user's name, as the system knows it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users
@@ -431,7 +420,6 @@ def open_registry(location: str | Path | None = None, who: str = "") -> Registry
 
 
 def stored_version(ref: str) -> StoredVersion:
-    """What core reads of a version. Raises RefNotFound."""
     with open_registry() as registry:
         version, text = registry.version(ref), registry.text(ref)
         before = registry.before(ref) if "@" in ref else None
@@ -498,7 +486,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
     if name:
         ref = f"{check_name(name)}@{LATEST}"
         entries = sum(
-            registry.store(tree["policy"], ref, IMPORT, tree["facts"]) is not None
+            registry.store(tree["policy"], ref, "import", tree["facts"]) is not None
             for tree in versions.values()
         )
     elif not theirs.entries:

@@ -24,16 +24,17 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.admission import (
     HUNG_UP,
+    Address,
     Admission,
-    Answers,
     Callers,
     Limits,
     Metrics,
+    Paths,
     Visit,
     json_response,
+    showing,
 )
 from promptcodebook.serve.completions import Refusal, Text, error_body
-from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
@@ -145,33 +146,31 @@ class PolicyMetrics(Metrics):
             self._fallbacks.labels(*fallback.split(":")).inc()
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """What is served: a ref's `name`, without 'pco/'. `spending` = what callers may spend a day;
-    `conversation` = all turns are the input, not the last one alone; `joined` = the prompt goes
-    into the caller's own first instruction; `texts` = what requests say is recorded too."""
+@dataclass
+class Proxy:
+    """The paths under which a policy is asked: a ref's `name`, without 'pco/'.
+
+    `spending` = what callers may spend a day; `conversation` = all turns are the input, not the
+    last one alone; `joined` = the prompt goes into the caller's own first instruction; `texts` =
+    what requests say is recorded too.
+    """
 
     name: str
     live: Live
     upstream: Upstream
+    callers: Callers
+    limits: Limits
     records: Records | None = None
     spending: Spending | None = None
     conversation: bool = False
     joined: bool = False
     texts: bool = False
+    stopping: bool = False
 
-
-class Proxy:
-    """The paths under which a policy is asked."""
-
-    def __init__(
-        self, policies: Policies, callers: Callers | None = None, limits: Limits | None = None
-    ) -> None:
-        self.policies = policies
-        self.stopping = False
+    def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._admission = Admission(callers or Callers(()), limits or Limits())
-        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, policies.live)
+        self._admission = Admission(self.callers, self.limits)
+        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, self.live)
 
     @asynccontextmanager
     async def serving(
@@ -180,18 +179,19 @@ class Proxy:
         """The server, listening while the block runs. At its end no more requests are taken, those
         in flight may finish, and all that it was given is closed. Raises OSError when the port is
         taken."""
-        paths: Mapping[str, tuple[str, Answers]] = {
+        described = resources.files("promptcodebook.serve").joinpath("openapi.json")
+        description = json.loads(described.read_text("utf-8"))
+        paths: Paths = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
-            "/v1/models": ("GET", self._models),
+            "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
-            "/healthz": ("GET", self._health),
+            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", self._description),
+            "/openapi.json": ("GET", showing(lambda: description)),
         }
-        policies = self.policies
-        watching = asyncio.ensure_future(policies.live.watch(poll_s))
+        watching = asyncio.ensure_future(self.live.watch(poll_s))
         try:
             async with self._admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -202,9 +202,9 @@ class Proxy:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
-            await policies.live.close()
-            await policies.upstream.close()
-            for kept in (policies.records, policies.spending):
+            await self.live.close()
+            await self.upstream.close()
+            for kept in (self.records, self.spending):
                 if kept is not None:
                     await asyncio.to_thread(kept.close)
 
@@ -214,13 +214,13 @@ class Proxy:
         messages: Messages = body["messages"]
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"))) as composing,
         ):
-            text = input_of(messages, whole=self.policies.conversation)
+            text = input_of(messages, whole=self.conversation)
             composed = await self._composed(composing, text, visit)
             status = HUNG_UP
             try:
-                sent = place_prompt(messages, composed.prompt, joined=self.policies.joined)
+                sent = place_prompt(messages, composed.prompt, joined=self.joined)
                 response = await self._passed_on(request, {**body, "messages": sent}, visit)
                 status = response.status
                 return response
@@ -233,8 +233,7 @@ class Proxy:
     async def _passed_on(
         self, request: web.BaseRequest, asked: Mapping[str, Any], visit: Visit
     ) -> web.StreamResponse:
-        """The model's answer, booked where its caller has a budget."""
-        upstream, spending = self.policies.upstream, self.policies.spending
+        upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
         data = await self._admission.apart(visit, lambda: upstream.body(body))
         if spending is None:
@@ -251,17 +250,17 @@ class Proxy:
         given = check(PromptRequest, body).input
         if given is None:
             check(ChatRequest, body)
-            given = input_of(body["messages"], whole=self.policies.conversation)
+            given = input_of(body["messages"], whole=self.conversation)
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"))) as composing,
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
             made = {
                 "object": "prompt",
                 "id": visit.id,
-                "model": _PREFIX + self.policies.name,
+                "model": _PREFIX + self.name,
                 "version": composing.version,
                 "mode": composing.mode,
                 "route": composed.route.indices,
@@ -272,9 +271,8 @@ class Proxy:
             return json_response(made, visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
-        """The prompt, told in the headers of the response."""
-        if self.policies.spending is not None:
-            self.policies.spending.paying(visit.caller)
+        if self.spending is not None:
+            self.spending.paying(visit.caller)
         composed = await composing.compose(text)
         self._metrics.composed(composing.mode, composed)
         visit.headers |= {
@@ -290,8 +288,8 @@ class Proxy:
     async def _version(self, model: object) -> Composing:
         """What a request's model names: the version of now by the ref's name, or also one from
         before by its hash. Raises Refusal."""
-        live, name = self.policies.live, str(model or "").removeprefix(_PREFIX)
-        if name in ("", self.policies.name):
+        live, name = self.live, str(model or "").removeprefix(_PREFIX)
+        if name in ("", self.name):
             return live.now
         if _HASH.fullmatch(name):
             if live.version.startswith(name):
@@ -304,13 +302,12 @@ class Proxy:
                 raise Refusal(said, status=503, kind="server_error") from None
             if earlier is not None:
                 return earlier
-        text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
+        text = f"no such model here; there is {_PREFIX + self.name!r}"
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
         self, request: web.BaseRequest, answer: Answer, visit: Visit
     ) -> web.StreamResponse:
-        """The answer, at the pace of who takes it."""
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None and len(answer.body) <= _PIECE:
             return web.Response(body=answer.body, status=answer.status, headers=headers)
@@ -348,16 +345,16 @@ class Proxy:
     def _record(
         self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
     ) -> None:
-        if self.policies.records is None:
+        if self.records is None:
             return
         route = composed.route
         own: dict[str, Any] = {}
-        if self.policies.texts:
+        if self.texts:
             own = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
         record = Record(
             id=visit.id,
             time=now(),
-            model=_PREFIX + self.policies.name,
+            model=_PREFIX + self.name,
             version=composing.version,
             mode=composing.mode,
             route=route.indices,
@@ -368,12 +365,12 @@ class Proxy:
             status=status,
             **own,
         )
-        self.policies.records.put(record)
+        self.records.put(record)
 
-    async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        version = self.policies.live.version
-        named = [self._entry(name, version) for name in (self.policies.name, version)]
-        return json_response({"object": "list", "data": named}, visit)
+    def _models(self) -> dict[str, object]:
+        version = self.live.version
+        named = [self._entry(name, version) for name in (self.name, version)]
+        return {"object": "list", "data": named}
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
@@ -388,16 +385,9 @@ class Proxy:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _health(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        return json_response({"status": "ok"}, visit)
-
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        return json_response({"status": said, "version": self.policies.live.version}, visit, status)
-
-    async def _description(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        text = resources.files("promptcodebook.serve").joinpath("openapi.json").read_text("utf-8")
-        return json_response(json.loads(text), visit)
+        return json_response({"status": said, "version": self.live.version}, visit, status)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
