@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
-from promptcodebook.registry.log import ATTEST, Entry
+from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
 from promptcodebook.report.pages import render
 from promptcodebook.store.header import has_simulated
@@ -194,7 +194,7 @@ def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
     """The reports that can be read, by version, in order."""
     found: dict[str, list[AuditReport]] = {}
     for entry in entries:
-        if entry.action == ATTEST and entry.known.get("topic") == AUDIT:
+        if entry.action == "attest" and entry.known.get("topic") == AUDIT:
             try:
                 report = AuditReport.from_json(entry.known["found"])
             except (PolicyError, KeyError, AttributeError):
