@@ -142,10 +142,8 @@ def matches(pattern: str, flags: int, full: bool, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """`pattern` is searched for, or must match the whole stripped answer (`full`).
-
-    `seconds` limits one match; an answer on which it is reached counts as not matching.
-    """
+    """`pattern` is searched for, or must match the whole stripped answer (`full`). `seconds` limits
+    one match; an answer on which it is reached counts as not matching."""
 
     pattern: str
     full: bool = False
