@@ -260,7 +260,7 @@ def _cache(config: Config, specs: list[str]) -> Finding:
     except StoreError as error:
         return Finding("cache", "warn", f"a run would go without it: {error}", error.hint)
     try:
-        return Finding("cache", "ok", f"{cache.stats().replies} replies in {path}")
+        return Finding("cache", "ok", f"{cache.stats()[0]} replies in {path}")
     finally:
         cache.close()
 
