@@ -134,11 +134,6 @@ def test_a_read_only_folder_keeps_its_index_in_the_cache(corpus: Path, tmp_path:
     assert len(list(cache.glob("*.bm25"))) == 1
 
 
-def test_without_keeping_nothing_is_written(corpus: Path) -> None:
-    assert open_retriever(corpus, keep=False).search("acorns", 1)
-    assert not corpus.with_name("corpus.jsonl.bm25").exists()
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -223,12 +218,6 @@ async def test_each_query_is_searched_once(search: Search) -> None:
     assert len(await search("page", 5)) == 5
     assert len(await search("page", 2)) == 2
     assert search.asked == 3
-
-
-async def test_the_answers_are_those_of_the_retriever(search: Search) -> None:
-    queries = ["page", "word3 word4", "", "zebra"]
-    found = await asyncio.gather(*(search(query, 7) for query in queries))
-    assert found == search.retriever.search_many(queries, 7)
 
 
 async def test_a_cancelled_asker_takes_nothing_from_the_others(search: Search) -> None:

@@ -185,12 +185,10 @@ class Log:
 
     @property
     def head(self) -> str:
-        """The hash of the last entry, which depends on all entries."""
         return self.entries[-1].hash if self.entries else FIRST
 
     @property
     def next(self) -> int:
-        """The number of the entry that comes next, from 1."""
         return len(self.entries) + 1
 
     def at(self, ref: str) -> str | None:
@@ -204,7 +202,6 @@ class Log:
 
     @property
     def refs(self) -> dict[str, str]:
-        """The version that each ref points to, by name."""
         return {ref: self._history[ref][-1] for ref in sorted(self._history)}
 
     def about(self, ref: str) -> tuple[Entry, ...]:
