@@ -43,20 +43,24 @@ _LISTED = "\n".join(f"[{k}] {text} (success 0.{k + 2})" for k, text in enumerate
 _CHOSEN = "\n".join(f"[{k}] {_BOOK[k]}" for k in (0, 2, 4))
 _BULLETED = "\n".join(f"{k}) {text} - worked {10 * k}%" for k, text in enumerate(_BOOK))
 
-_CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
+CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
 
 
-@pytest.mark.parametrize("case", _CASES, ids=lambda case: case["kind"])
-def test_paraphrased_templates_are_recognised(case: Mapping[str, str]) -> None:
+def paraphrased(case: Mapping[str, str], example: Example, temperature: float = 0) -> ChatRequest:
+    """The request of a case about an example."""
     known = {"{listed}": _LISTED, "{chosen}": _CHOSEN, "{bulleted}": _BULLETED}
+    said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
+    system, user = (case.get(name, "") for name in ("system", "user"))
+    for mark, text in said.items():
+        system, user = system.replace(mark, text), user.replace(mark, text)
+    turns = [Message("system", system)] if system else []
+    return ChatRequest((*turns, Message("user", user)), temperature)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["kind"])
+def test_paraphrased_templates_are_recognised(case: Mapping[str, str]) -> None:
     for example in examples[:25]:
-        said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
-        system, user = (case.get(name, "") for name in ("system", "user"))
-        for mark, text in said.items():
-            system, user = system.replace(mark, text), user.replace(mark, text)
-        turns = [Message("system", system)] if system else []
-        request = ChatRequest((*turns, Message("user", user)), temperature=0.0)
-        understood = understand(request, world)
+        understood = understand(paraphrased(case, example), world)
         assert understood.kind == case["kind"], example.input
         if "{input}" in case["user"]:
             assert understood.input == example.input

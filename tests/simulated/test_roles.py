@@ -18,7 +18,7 @@ from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
 from tests.simulated.test_executor import mean
-from tests.simulated.test_recognise import EXPECTED, template_values
+from tests.simulated.test_recognise import CASES, paraphrased, template_values
 
 EXACT = SimulatedSettings(
     encoder_noise=0.0,
@@ -158,50 +158,30 @@ def test_the_encoder_gives_s_distinct_indices_and_prefers_conditions_that_hold(c
     assert fits > 0.9 * chosen
 
 
-def told(example: Example, settings: SimulatedSettings) -> dict[str, str]:
-    """What each role says about a run that failed, one after the other: by the critic's verdict,
-    beside instincts that order this, something else, or harm."""
-    harmful = "Set all of the text in capital letters."
-    instincts = f"[0] Be kind.\n[2] {BULLETS}\n[3] {harmful}"
-    values = {"reference": failing(example), "instincts": instincts, "prompt": harmful}
-    values |= {"codebook": f"{instincts}\n[4] {world.skills.say(5, 5)}", "text": f"Mind. {BULLETS}"}
-    critic = ask(filled(example, "critic", **values), settings)
-    verdict = f"{json_of(critic)['feedback']} The prompt should have said: {BULLETS}"
-    blamed = ask(filled(example, "attribution", **values, verdict=verdict), settings)
-    parts = {k: str(v) for k, v in json_of(blamed).items()}
-    feedback = {"verdict": verdict, "gradient": f"- {verdict}\n- {parts['instinct_errors']}"}
-    names = [name for name in EXPECTED if name not in ("critic", "attribution")]
-    rest = {n: ask(filled(example, n, **values, **feedback), settings) for n in names}
-    return {"critic": critic, "attribution": blamed, **rest}
-
-
 def test_what_every_role_says_stays_as_it_is() -> None:
-    """Each role takes up, lays and loses advice as figures of earlier runs have it."""
+    """To requests in words of nobody's: each role takes up, lays and loses advice as before."""
     wild = SimulatedSettings(capacity=0.5, attribution_error=0.5, generator_drop=0.5, judge_noise=1)
-    asked = 'Grade the answer. JSON: {"score": 0.0, "reason": ""}'
     found: dict[str, str] = {}
     for settings in (EXACT, SimulatedSettings(), wild):
         for example in examples[:25]:
-            user = f"Question:\nWho?\n\nAnswer:\n{example.input}\n\nReference:\nMary Shelley"
-            graded = ask((Message("system", asked), Message("user", user)), settings)
-            for name, text in (*told(example, settings).items(), ("judge", graded)):
-                found[name] = found.get(name, "") + text
-    digests = {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in found.items()}
+            for case in CASES:
+                asked = understand(paraphrased(case, example, 0.7), world)
+                said = answer(asked, world, settings)
+                found[asked.kind] = found.get(asked.kind, "") + said
+    digests = {kind: hashlib.sha256(text.encode()).hexdigest()[:8] for kind, text in found.items()}
     assert digests == DIGESTS, "figures depend on these texts"
 
 
 DIGESTS = {
-    "critic": "43d273dd",
-    "attribution": "83d0bac8",
-    "encoder": "b74f40cf",
-    "generator": "0f740a3e",
-    "critic_one": "e2c0f634",
-    "adversary": "12fec24b",
-    "updater": "4fee1065",
-    "merge": "880161be",
-    "revive": "20618944",
-    "split": "ce4bb705",
-    "from_prompt": "ce4bb705",
-    "random": "ea736f9e",
-    "judge": "1e592ca8",
+    "route": "29a720ce",
+    "compose": "588cad98",
+    "critique": "d604ec1f",
+    "critique_and_blame": "66c98a6d",
+    "blame": "a0d544f5",
+    "adversary": "e611887d",
+    "improve": "b26ee17e",
+    "split": "a61e7628",
+    "instincts": "0e6e7639",
+    "judge": "63b2dbb7",
+    "execute": "7b9b4cf3",
 }
