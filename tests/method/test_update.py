@@ -125,7 +125,7 @@ def test_what_is_no_matter_for_an_instinct_teaches_nobody():
     (one,) = batch({"generator": QUOTES})
     found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
     assert found == []
-    fault = "Its reply could not be used as a choice: it was not the JSON asked for."
+    fault = "Its reply was not a valid choice: it was not the JSON asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
