@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -93,12 +93,9 @@ class Version:
         return cls(name, entry.known, entry.time, entry.who, refs)
 
 
-class Gate(Protocol):
-    """What a version must pass before a ref moves to it; a rollback passes none."""
-
-    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        """What the log's entry should say. Raises PromotionRefused."""
-        ...
+Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
+"""What a version must pass before a ref moves to it: says what the log's entry should say, or
+raises PromotionRefused. A rollback passes none."""
 
 
 @dataclass(frozen=True, slots=True)

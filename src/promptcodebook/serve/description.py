@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -125,52 +124,28 @@ def _json(model: type[BaseModel]) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """What a path does. `answer` and `content` are those of status 200; of `errors`, 401 = it
-    takes a key where there are any. What `reads` a body is a POST."""
-
-    name: str
-    summary: str
-    answer: str
-    content: Mapping[str, Any]
-    errors: Sequence[int] = ()
-    reads: type[ChatRequest | PromptRequest] | None = None
+def _operation(
+    name: str,
+    summary: str,
+    answer: str,
+    content: Mapping[str, Any],
+    errors: Sequence[int] = (),
+    reads: type[BaseModel] | None = None,
+) -> dict[str, Any]:
+    """`answer` and `content` are those of status 200; without an error 401 it takes no key."""
+    named = _HEADERS if reads else ("x-request-id",)
+    headers = {each: {"description": _HEADERS[each], **_TEXT} for each in named}
+    done = {"description": answer, "headers": headers, "content": content}
+    failed = {str(s): {"description": _ERRORS[s], "content": _json(Error)} for s in errors}
+    said = {"operationId": name, "summary": summary, "responses": {"200": done, **failed}}
+    said |= {} if 401 in errors else {"security": []}
+    if reads is None:
+        return {"get": said}
+    return {"post": {**said, "requestBody": {"required": True, "content": _json(reads)}}}
 
 
 _KEY = (401, 403, 429)
 _COMPOSED = (400, 408, 413, 415, 404, *_KEY)
-_OPERATIONS: Mapping[str, _Operation] = {
-    "/v1/chat/completions": _Operation(
-        "chat",
-        "A completion under the composed prompt",
-        "What the model answers; a stream where that was asked for.",
-        {"application/json": {"schema": {"type": "object"}}, "text/event-stream": _TEXT},
-        (*_COMPOSED, 502, 504),
-        ChatRequest,
-    ),
-    "/v1/prompt": _Operation(
-        "prompt",
-        "The composed prompt alone",
-        "The prompt and how it came about.",
-        _json(Prompt),
-        _COMPOSED,
-        PromptRequest,
-    ),
-    "/v1/models": _Operation(
-        "models",
-        "The names of the policy that is served",
-        "Its name and its version.",
-        _json(ModelList),
-        _KEY,
-    ),
-    "/v1/models/{name}": _Operation("model", "One of them", "It.", _json(Model), (404, *_KEY)),
-    "/metrics": _Operation(
-        "metrics", "Counts for Prometheus", "The text format.", {"text/plain": _TEXT}, _KEY
-    ),
-    "/healthz": _Operation("healthz", "Whether the server lives", "It does.", _json(State)),
-    "/readyz": _Operation("readyz", "Whether it takes requests", "It does.", _json(State)),
-}
 
 
 class _Untitled(GenerateJsonSchema):
@@ -189,31 +164,45 @@ def description() -> dict[str, Any]:
         ref_template=_REF,
         schema_generator=_Untitled,
     )
-    paths: dict[str, Any] = {}
-    for path, each in _OPERATIONS.items():
-        done: dict[str, Any] = {"description": each.answer, "content": each.content}
-        if path != "/metrics":
-            named = _HEADERS if each.reads else ("x-request-id",)
-            done["headers"] = {name: {"description": _HEADERS[name], **_TEXT} for name in named}
-        failed = {str(s): {"description": _ERRORS[s], "content": _json(Error)} for s in each.errors}
-        operation = {
-            "operationId": each.name,
-            "summary": each.summary,
-            "responses": {"200": done, **failed},
-        }
-        if each.reads:
-            operation["requestBody"] = {"required": True, "content": _json(each.reads)}
-        if "{name}" in path:
-            kind = {"type": "string", "minLength": 1}
-            named = {"name": "name", "in": "path", "required": True, "schema": kind}
-            operation["parameters"] = [named]
-        if not each.errors:
-            operation["security"] = []
-        if path == "/readyz":
-            operation["responses"]["503"] = {**done, "description": "It is stopping."}
-        if 502 in each.errors:
-            operation["responses"]["default"] = {"description": "The model's own error."}
-        paths[path] = {"post" if each.reads else "get": operation}
+    paths: dict[str, Any] = {
+        "/v1/chat/completions": _operation(
+            "chat",
+            "A completion under the composed prompt",
+            "What the model answers; a stream where that was asked for.",
+            {"application/json": {"schema": {"type": "object"}}, "text/event-stream": _TEXT},
+            (*_COMPOSED, 502, 504),
+            ChatRequest,
+        ),
+        "/v1/prompt": _operation(
+            "prompt",
+            "The composed prompt alone",
+            "The prompt and how it came about.",
+            _json(Prompt),
+            _COMPOSED,
+            PromptRequest,
+        ),
+        "/v1/models": _operation(
+            "models",
+            "The names of the policy that is served",
+            "Its name and its version.",
+            _json(ModelList),
+            _KEY,
+        ),
+        "/v1/models/{name}": _operation("model", "One of them", "It.", _json(Model), (404, *_KEY)),
+        "/metrics": _operation(
+            "metrics", "Counts for Prometheus", "The text format.", {"text/plain": _TEXT}, _KEY
+        ),
+        "/healthz": _operation("healthz", "Whether the server lives", "It does.", _json(State)),
+        "/readyz": _operation("readyz", "Whether it takes requests", "It does.", _json(State)),
+    }
+    del paths["/metrics"]["get"]["responses"]["200"]["headers"]
+    schema = {"type": "string", "minLength": 1}
+    named = {"name": "name", "in": "path", "required": True, "schema": schema}
+    paths["/v1/models/{name}"]["get"]["parameters"] = [named]
+    other = {"description": "The model's own error."}
+    paths["/v1/chat/completions"]["post"]["responses"]["default"] = other
+    ready = paths["/readyz"]["get"]["responses"]
+    ready["503"] = {**ready["200"], "description": "It is stopping."}
     about = (
         "A learned policy behind an OpenAI-compatible endpoint. Each request gets the prompt that "
         "the policy composes for it; all else is passed on to the model as it came."

@@ -203,10 +203,10 @@ class Proxy:
         if spending is None:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
-        with spending.call(body, len(data)) as paid:
+        with spending.call(body, len(data)) as learn:
             answer = await upstream.ask(data, usage="told" if wanted else "hidden")
             response = await self._respond(request, answer, visit)
-            spending.learn(paid, answer)
+            learn(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
