@@ -113,7 +113,7 @@ def jsonl_records(path: Path) -> Iterator[Record]:
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            yield Record(where, parse_object(line.rstrip("\n"), where))
+            yield Record(where, _parse_object(line.rstrip("\n"), where))
 
 
 def read_jsonl(path: Path) -> Table:
@@ -210,7 +210,7 @@ def _delimiter_of(text: str) -> str:
     return best
 
 
-def parse_object(text: str, where: str) -> dict[str, object]:
+def _parse_object(text: str, where: str) -> dict[str, object]:
     """One JSON object. DataError names the place."""
     return _require_object(_parse_json(text, where), where)
 

@@ -24,8 +24,6 @@ from promptcodebook.serve.admission import (
     HUNG_UP,
     Address,
     Admission,
-    Callers,
-    Limits,
     Metrics,
     Paths,
     Visit,
@@ -124,8 +122,7 @@ class Proxy:
     name: str
     live: Live
     upstream: Upstream
-    callers: Callers
-    limits: Limits
+    admission: Admission
     records: Records | None = None
     spending: Spending | None = None
     conversation: bool = False
@@ -135,8 +132,7 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._admission = Admission(self.callers, self.limits)
-        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, self.live)
+        self._metrics = PolicyMetrics(lambda: self.admission.in_flight, self.live)
 
     @asynccontextmanager
     async def serving(
@@ -157,7 +153,7 @@ class Proxy:
         }
         watching = asyncio.ensure_future(self.live.watch(poll_s))
         try:
-            async with self._admission.listening(paths, self._metrics, host, port) as address:
+            async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
                     yield address
                 finally:
@@ -173,11 +169,11 @@ class Proxy:
                     await asyncio.to_thread(kept.close)
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._admission.read(request, visit)
+        body = await self.admission.read(request, visit)
         check(ChatRequest, body)
         messages: Messages = body["messages"]
         with (
-            self._admission.place(visit),
+            self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
             text = input_of(messages, whole=self.conversation)
@@ -199,7 +195,7 @@ class Proxy:
     ) -> web.StreamResponse:
         upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
-        data = await self._admission.apart(visit, lambda: upstream.body(body))
+        data = await self.admission.apart(visit, lambda: upstream.body(body))
         if spending is None:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
@@ -210,13 +206,13 @@ class Proxy:
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._admission.read(request, visit)
+        body = await self.admission.read(request, visit)
         given = check(PromptRequest, body).input
         if given is None:
             check(ChatRequest, body)
             given = input_of(body["messages"], whole=self.conversation)
         with (
-            self._admission.place(visit),
+            self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
             composed = await self._composed(composing, given, visit)
@@ -298,7 +294,7 @@ class Proxy:
     ) -> None:
         """Hands a piece to the caller; hangs up on one who does not take it in time."""
         try:
-            async with asyncio.timeout(self._admission.limits.write_s):
+            async with asyncio.timeout(self.admission.limits.write_s):
                 await response.write(piece)
         except TimeoutError:
             if request.transport is not None:
