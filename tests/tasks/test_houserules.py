@@ -80,17 +80,6 @@ def test_topics(dataset: Dataset) -> None:
     assert set().union(*pairs) == set(RULES)
 
 
-FORMS = r"""german|russian|spanish|french|italian|english|bullet|numbered|poem|rhyme|briefly
-|in short|step by step|one sentence|how to answer|reply in|answer in|hashtag|html|fairy tale"""
-
-
-def test_no_message_says_how_to_answer(dataset: Dataset) -> None:
-    asks = re.compile(rf"\b({FORMS})\b".replace("\n", ""), re.IGNORECASE)
-    for example in everything(dataset):
-        if topics_of(example):
-            assert not asks.search(example.input), example
-
-
 def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> None:
     said = {topic: right_rules(Example("x", "", fields={"topics": [topic]})) for topic in RULES}
     assert all(len(rule) == 1 for rule in said.values())

@@ -137,12 +137,6 @@ def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
     assert "Barn" not in said
 
 
-def test_a_hop_after_the_last_page_is_not_blamed() -> None:
-    said = reward(CLAIM, found("SUPPORTED", ("Mill", "River", "Hill"), (), ("Mill",))).feedback
-    assert "Hop 2 (query2) had nothing left to find. Hop 3 (query3) had nothing left" in said
-    assert said.endswith("All needed pages were retrieved. The label SUPPORTED is right.")
-
-
 def test_a_label_that_cannot_be_read_is_quoted() -> None:
     said = reward(CLAIM, found("perhaps", *ALL)).feedback
     assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
@@ -333,14 +327,3 @@ def test_three_page_claims_whose_pages_are_there_in_the_paper_s_split() -> None:
     assert row["gold_titles"] == ["A", "B", "Zoe\u0308"]
     assert {"uid", "claim", "label", "num_hops", "supporting_facts", "hpqa_id"} <= set(row)
     assert made["corpus"][0] == {"title": "A", "sentences": ["On A."]}
-
-
-def test_fetched_and_loaded(tmp_path: Path) -> None:
-    """The rows as the fetch writes them are what the task reads."""
-    made = SOURCE.arrange([claims(100, "A", "B", "C"), questions("A", "B"), questions("C")])
-    for name, rows in made.items():
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (tmp_path / f"{name}.jsonl").write_text(text)
-    task = load_hover(tmp_path)
-    assert [len(part) for _, part in task.dataset.items()] == [20, 40, 40]
-    assert "rest on pages" not in task.description

@@ -32,7 +32,7 @@ from promptcodebook.tasks.ifbench.task import (
     IFBenchProgram,
     load_ifbench,
 )
-from promptcodebook.types import Example, Prompt, Score
+from promptcodebook.types import Example, Prompt
 from tests.tasks.shared import shared, vectors
 
 HERE = Path(__file__).parent
@@ -319,23 +319,6 @@ def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: flo
     kept, _, unkept = score.feedback.partition("The final response does not keep:")
     assert kept.count("\n- ") == round(2 * value)
     assert unkept.count("\n- ") == round(2 * (1 - value))
-
-
-def test_our_own_examples_load_and_can_be_solved() -> None:
-    task = load_ifbench()
-    answers = {
-        "own-1": "A lantern swings while a gull calls",
-        "own-5": "Dear neighbour\n\nThe fence leans. Talk soon!",
-        "own-6": '{"colour": "green", "taste": "sour"}',
-        "own-10": "My Answer: yes. My Conclusion: build. Future Outlook: good.",
-        "own-12": "Ash",
-        "own-13": "Yellow zebras amble by",
-    }
-    examples = {e.id: e for _, part in task.dataset.items() for e in part}
-    for key, answer in answers.items():
-        score = task.reward(None)(examples[key], answer)
-        assert isinstance(score, Score)
-        assert score.value == 1.0, score.feedback
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.tasks.livebench_math.score import (
@@ -87,17 +87,6 @@ QUESTION = (
     r"How many corners has a cube? $\textbf{(A) }6\qquad\textbf{(B) }8\qquad\textbf{(C)}~10"
     r"\qquad\textbf{(D) }12\qquad\textbf{(E) }14$"
 )
-LATEX = st.lists(
-    st.sampled_from(
-        [
-            *["\\left(", "\\right)", "\\text", "\\sin", "\\cdot", "\\int", "\\sum"],
-            *["^", "_", "{", "}", "(", ")", "[", "]", "$", "\\frac"],
-            *["\\frac", "\\sqrt", "\\boxed", "\\boxed ", "\\fbox{", "$$", "answer:", "<solution>"],
-            *["x", "2", "17", "e", "+C", "=", ",", ".", "\n", "**", "<think>", "</think>", "A"],
-        ]
-    ),
-    max_size=25,
-).map("".join)
 
 
 @pytest.fixture(scope="module")
@@ -230,13 +219,6 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str, worker: 
     start = time.monotonic()
     assert 0 <= math_score(text, gold, subtask, text, worker).score <= 1
     assert time.monotonic() - start < 3 * crowding()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["smc", "aime_i", "imo"]), LATEX)
-def test_any_answer_has_a_score(subtask: str, answer: str) -> None:
-    gold = {"smc": "B", "aime_i": "123"}.get(subtask, "1,2,3")
-    assert 0 <= score(QUESTION, gold, subtask, answer) <= 1
 
 
 def test_agreement_with_the_public_scorer(worker: Worker) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import io
 import json
-import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 
 from promptcodebook.data import SPLITS
 from promptcodebook.data.table import read_jsonl
-from promptcodebook.errors import MissingExtra, TaskError
+from promptcodebook.errors import TaskError
 from promptcodebook.tasks.home import default_data_cache, home_of
 from promptcodebook.tasks.public_sources import SOURCES, Remote, Source, source_of
 from tests.cli.invoked import pco
@@ -253,15 +252,6 @@ def test_a_download_that_drips_on_and_on_is_given_up(
     monkeypatch.setattr("promptcodebook.tasks.public_sources._DOWNLOAD_S", -1.0)
     with pytest.raises(TaskError, match="was not here after"):
         source_of("ifbench").fetch(tmp_path)
-
-
-def test_without_pooch_the_command_to_install_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingExtra, match="fetching a benchmark needs") as caught:
-        source_of("pupa").fetch(tmp_path)
-    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
 
 
 ROWS, ARCHIVE = Remote("github", "o/r", "rows.jsonl"), Remote("github", "o/r", "z", unpack="more")

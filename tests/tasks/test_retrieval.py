@@ -250,13 +250,6 @@ async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: Search)
     assert await search("a", 1) == ["1"]
 
 
-async def test_the_memo_forgets_the_oldest(search: Search) -> None:
-    small = Search(search.retriever, kept=2)
-    for query in ("word1", "word2", "word3", "word3", "word1"):
-        await small(query, 1)
-    assert small.asked == 4
-
-
 def test_one_search_serves_several_event_loops(search: Search) -> None:
     assert asyncio.run(search("word1", 1)) == asyncio.run(search("word1", 1))
     assert title_of(asyncio.run(search("word2", 1))[0]) == "Page 2"

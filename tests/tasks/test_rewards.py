@@ -117,6 +117,14 @@ async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) 
         await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
 
 
+async def test_the_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def reward(example, output):\n    return 0.0\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
+    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
+
+
 async def test_the_users_function(tmp_path: Path) -> None:
     (tmp_path / "my_words.py").write_text("GOOD = 'seven'\n")
     (tmp_path / "json.py").write_text(  # named like a standard module on purpose
@@ -136,14 +144,6 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert sys.path == before
     assert sys.modules["json"] is json
     sys.modules.pop("my_words")
-
-
-async def test_the_file_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "reward.py"
-    path.write_text("def reward(example, output):\n    return 0.0\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
-    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
 
 
 @pytest.mark.parametrize(
