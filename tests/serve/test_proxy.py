@@ -218,7 +218,8 @@ async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None
         one = await served.ask("/v1/models/pco/tickets")
         none = await served.ask("/v1/models/pco/other")
     assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
-    assert one[1]["version"] == version and none[0] == 404
+    own = {"id": "pco/tickets", "object": "model", "owned_by": "promptcodebook"}
+    assert one[1] == {**own, "version": version, "created": one[1]["created"]} and none[0] == 404
 
 
 async def test_its_state_and_its_counts() -> None:
