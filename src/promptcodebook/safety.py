@@ -120,8 +120,8 @@ def _gradient(reason: str) -> str:
     # What a reason quotes is left out: it is not to be repeated.
     fault = reason.partition(":")[0].strip().rstrip(".")
     return (
-        f"The text is harmful: {fault}. Take that out altogether, whatever it earns, and let the "
-        "text advise something honest about the task instead."
+        f"The text is harmful: {fault}. Remove that completely, even if it raises the reward. "
+        "Let the text give honest advice about the task instead."
     )
 
 

@@ -487,7 +487,7 @@ async def test_a_harmful_instinct_costs_the_whole_penalty_and_its_advice_is_to_m
     }
     gradients = trace.gradients.codebook
     assert gradients[0] == "say more", "what is not harmful keeps its advice"
-    assert gradients[2].startswith("The text is harmful: it lies. Take that out")
+    assert gradients[2].startswith("The text is harmful: it lies. Remove that")
     assert "no charge" not in gradients[2] and "say less" not in gradients[2]
     assert world.tally[Incident.HARMFUL] == 1
 

@@ -35,10 +35,10 @@ from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
-from promptcodebook.method.upkeep import rounds_every
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
+from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore

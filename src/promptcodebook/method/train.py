@@ -16,8 +16,9 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
@@ -37,10 +38,18 @@ from promptcodebook.method.failures import FailureWatch, attempt, gather_all
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
-from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
-from promptcodebook.types import Check, Example, Gradients, Rollout, Step, Trace, Verdict
+from promptcodebook.types import (
+    Check,
+    Example,
+    Gradients,
+    Rewrite,
+    Rollout,
+    Step,
+    Trace,
+    Verdict,
+)
 
 
 async def train(
@@ -101,6 +110,26 @@ async def train(
         )
 
 
+class BatchHooks(Protocol):
+    """What a run does beyond Algorithm 1, before and after each batch (routing/upkeep.py)."""
+
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        """Reads back, for a resumed run, what it needs of the steps before `step`."""
+        ...
+
+    async def before(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """The state to run the batch under, routes made already, and what was taken back."""
+        ...
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        """The state for the next batch, and what was rewritten beside the update."""
+        ...
+
+
 @dataclass(frozen=True)
 class Learner:
     """The parts Algorithm 1 calls."""
@@ -112,7 +141,7 @@ class Learner:
     credit: Credit
     updater: Updater
     rerun: Rerun
-    upkeep: Upkeep
+    upkeep: BatchHooks
 
     async def trace(
         self, example: Example, state: State, epsilon: float, made: Made | None = None

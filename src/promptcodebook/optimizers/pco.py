@@ -39,7 +39,6 @@ from promptcodebook.method.update import (
     Updater,
     near_copy,
 )
-from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -57,6 +56,7 @@ from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
+from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore

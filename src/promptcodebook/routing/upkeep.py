@@ -1,5 +1,6 @@
 """What a run does beside Algorithm 1: the trial of a rewritten θ, and maintenance of the codebook.
-Ours; the paper has neither, and `preset: paper` switches both off.
+Ours; the paper has neither, and `preset: paper` switches both off. method/train.py calls both as
+its BatchHooks.
 
 The trial (method decisions 23, 28): a rewritten θ must route a batch's worth of inputs, which takes
 no call of its own. Without it θ may drift, rewrite by rewrite, to a directive under which no reply

@@ -13,7 +13,7 @@ from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
-from promptcodebook.method.upkeep import Twins, count_things, find_dead, find_twins, tidied
+from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
 from promptcodebook.types import (
     Gradients,
     Parameters,
