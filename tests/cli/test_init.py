@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from promptcodebook.cli.settings import set_layer
-from promptcodebook.config import comparable, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.loading import comparable
 from promptcodebook.data import examine, load
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import pco
@@ -61,20 +62,6 @@ def test_every_commented_setting_is_one_that_exists_with_its_default(folder: Pat
     shown.pop("executor")
     own = {"lm", "reward", "data"}
     assert load_config(shown).model_dump(exclude=own) == load_config().model_dump(exclude=own)
-
-
-def test_it_names_the_differences_of_the_default_preset_from_the_paper(folder: Path) -> None:
-    import promptcodebook.config as config
-
-    rows = [
-        line.split("|")[1].strip()
-        for line in (config.__doc__ or "").splitlines()
-        if line.startswith("| ") and not line.startswith("| key")
-    ]
-    head = (folder / "pco.toml").read_text().split("\npreset =")[0]
-    same = {"update.accept"}
-    for key in set(rows) - same:
-        assert key in head, key
 
 
 def test_no_file_is_written_over(tmp_path: Path) -> None:

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import ROLES
-from promptcodebook.config import (
-    Config,
+from promptcodebook.config import Config, load_config, schema
+from promptcodebook.config.loading import (
     Key,
     comparable,
     describe,
     describe_group,
-    load_config,
     optimizer_settings,
-    schema,
 )
 from promptcodebook.errors import ConfigError
 from promptcodebook.store.header import digest

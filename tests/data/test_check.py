@@ -7,8 +7,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.data import Dataset, Leak, examine, leaks, load, near_leaks
-from promptcodebook.data.check import NEAR, SHINGLE
+from promptcodebook.data import Dataset, examine, load
+from promptcodebook.data.check import NEAR, SHINGLE, Leak, leaks, near_leaks
 from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from promptcodebook.calls import Message
-from promptcodebook.config import DataSettings
+from promptcodebook.config.schema import DataSettings
 from promptcodebook.data import Dataset, load, load_settings
 from promptcodebook.data.dataset import draw_splits
 from promptcodebook.data.table import parse_input_template, read_csv

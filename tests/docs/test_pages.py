@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from promptcodebook.config import describe, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.loading import describe
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
 from tests.docs.blocks import DOCS, blocks_of

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.calls import Message, Request, Sampling, request_key
-from promptcodebook.config import Config, RoleSettings, load_config
+from promptcodebook.config import Config, load_config
+from promptcodebook.config.schema import RoleSettings
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,

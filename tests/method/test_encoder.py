@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply
-from promptcodebook.config import Explore, preset
+from promptcodebook.config.schema import Explore, preset
 from promptcodebook.errors import LMError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.policy import (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.config import Update
+from promptcodebook.config.schema import Update
 from promptcodebook.method.policy import repair_route
 from promptcodebook.method.state import (
     RoutingStatistics,

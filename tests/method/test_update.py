@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.calls import Reply
-from promptcodebook.config import Update, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Update
 from promptcodebook.errors import EndpointDown
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM

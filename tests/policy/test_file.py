@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError, create_model
 
-from promptcodebook.config import full_config
+from promptcodebook.config.loading import full_config
 from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates

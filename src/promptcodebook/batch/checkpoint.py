@@ -20,7 +20,7 @@ from typing import Any
 
 from promptcodebook.batch.results import Result
 from promptcodebook.calls import Role, Usage
-from promptcodebook.config import training_keys
+from promptcodebook.config.loading import training_keys
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout, store_os_error

@@ -29,7 +29,8 @@ from promptcodebook.batch.results import Result
 from promptcodebook.batch.session import Batch, Summary
 from promptcodebook.calls import Role, Usage
 from promptcodebook.cluster import join_cluster, machine_name, require_version
-from promptcodebook.config import Config, full_config
+from promptcodebook.config import Config
+from promptcodebook.config.loading import full_config
 from promptcodebook.data.table import Record
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated

@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -102,7 +102,7 @@ def outer_command(path: str, extra: str) -> Any:
     except MissingExtra as missing:
         error = missing
 
-        def absent(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+        def absent(_: list[str] | None = typer.Argument(None, hidden=True)) -> None:
             raise error
 
         anything = {"ignore_unknown_options": True}

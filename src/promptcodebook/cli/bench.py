@@ -77,16 +77,16 @@ class Cell:
 @app.command()
 def bench(
     suite: Annotated[str, typer.Argument(help="quick or paper.")],
-    only: Annotated[
-        list[str] | None, typer.Option("--task", help="Only this benchmark (may be repeated).")
-    ] = None,
+    only: list[str] | None = typer.Option(
+        None, "--task", help="Only this benchmark (may be repeated)."
+    ),
     data: DataDir = None,
     lm: Model = None,
     budget: Budget = None,
     seed: Seed = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the suite's runs; default: RUNS/bench/SUITE.")
-    ] = None,
+    out: Path | None = typer.Option(
+        None, help="Folder of the suite's runs; default: RUNS/bench/SUITE."
+    ),
     sets: Sets = None,
     plain: Plain = False,
     as_json: Json = False,

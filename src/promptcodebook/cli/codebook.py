@@ -201,17 +201,15 @@ def _entry_cells(row: dict[str, Any], adds: float | None) -> dict[str, str]:
 
 @codebook.command()
 def log(
-    ref: Annotated[
-        str | None,
-        typer.Argument(
-            help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
-            "for a whole codebook; none = the whole registry."
-        ),
-    ] = None,
-    index: Annotated[int | None, typer.Option(help="Only this instinct, 0..K-1.")] = None,
-    part: Annotated[
-        str | None, typer.Option(help="Only theta (encoder), phi (generator) or psi (critic).")
-    ] = None,
+    ref: str | None = typer.Argument(
+        None,
+        help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
+        "for a whole codebook; none = the whole registry.",
+    ),
+    index: int | None = typer.Option(None, help="Only this instinct, 0..K-1."),
+    part: str | None = typer.Option(
+        None, help="Only theta (encoder), phi (generator) or psi (critic)."
+    ),
     as_json: Json = False,
 ) -> None:
     """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
@@ -300,13 +298,11 @@ def _rewrite_text(step: int, rewrite: Rewrite) -> str:
 @codebook.command()
 def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
-    b: Annotated[
-        str | None,
-        typer.Argument(
-            help="Another; without it, a run's first codebook and its kept one, or the version "
-            "that NAME@REF stood at before and the present one."
-        ),
-    ] = None,
+    b: str | None = typer.Argument(
+        None,
+        help="Another; without it, a run's first codebook and its kept one, or the version "
+        "that NAME@REF stood at before and the present one.",
+    ),
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""

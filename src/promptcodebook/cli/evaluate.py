@@ -50,18 +50,12 @@ def evaluate(
     split: SplitName = "test",
     count: Count = None,
     samples: Runs = 1,
-    row: Annotated[
-        str,
-        typer.Option(
-            "--row",
-            metavar="ROW",
-            help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
-        ),
-    ] = "learned",
-    at_least: Annotated[
-        float | None,
-        typer.Option("--at-least", help="Exit 1 where the mean reward is below this."),
-    ] = None,
+    row: str = typer.Option(
+        "learned",
+        metavar="ROW",
+        help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
+    ),
+    at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
     as_json: Json = False,
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
@@ -95,14 +89,9 @@ def compare(
     typed: Typed,
     split: SplitName = "test",
     count: Count = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            "--margin",
-            min=0.0,
-            help="Exit 1 unless A loses at most this against B, by the whole interval.",
-        ),
-    ] = None,
+    margin: float | None = typer.Option(
+        None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
+    ),
     as_json: Json = False,
 ) -> None:
     """The gain of A over B, paired by example, with its 95 % interval.
@@ -171,17 +160,13 @@ def _comparison_text(made: Comparison) -> str:
 def distill(
     ref: Ref,
     typed: Typed,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The policy file; else distilled.json in the run."),
-    ] = None,
-    fresh: Annotated[
-        int, typer.Option("--fresh", min=0, help="Ask the encoder on this many training inputs.")
-    ] = 0,
-    margin: Annotated[
-        float,
-        typer.Option("--margin", min=0.0, help="Loss that counts as none, of the reward's range."),
-    ] = 0.02,
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The policy file; else distilled.json in the run."
+    ),
+    fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
+    margin: float = typer.Option(
+        0.02, min=0.0, help="Loss that counts as none, of the reward's range."
+    ),
     count: Count = None,
     as_json: Json = False,
 ) -> None:

@@ -50,14 +50,12 @@ def explain(
         str, typer.Argument(metavar="REF", help=f"{REF_HELP} Or a request's id, from `pco serve`.")
     ],
     typed: Unpaid,
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[INPUT]",
-            help="The input, its columns as a JSON object, or the id of an example of the run; '-' "
-            "reads stdin.",
-        ),
-    ] = None,
+    text: str | None = typer.Argument(
+        None,
+        metavar="[INPUT]",
+        help="The input, its columns as a JSON object, or the id of an example of the run; '-' "
+        "reads stdin.",
+    ),
     as_json: Json = False,
 ) -> None:
     """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
@@ -266,19 +264,15 @@ def _story_json(story: _Story) -> dict[str, Any]:
 def prompt(
     ref: Ref,
     typed: Unpaid,
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."),
-    ] = None,
-    row: Annotated[
-        str,
-        typer.Option(
-            "--row",
-            metavar="ROW",
-            help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
-            "verdict; or the row of another optimizer, such as gepa.",
-        ),
-    ] = _LEARNED,
+    text: str | None = typer.Argument(
+        None, metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."
+    ),
+    row: str = typer.Option(
+        _LEARNED,
+        metavar="ROW",
+        help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
+        "verdict; or the row of another optimizer, such as gepa.",
+    ),
     as_json: Json = False,
 ) -> None:
     """The prompt of a row of the verdict, and nothing else on stdout.

@@ -16,7 +16,7 @@ from promptcodebook.cli.settings import Json, command_group
 from promptcodebook.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from promptcodebook.config import Key
+    from promptcodebook.config.loading import Key
 
 app = command_group()
 templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
@@ -27,9 +27,7 @@ FILES = ("pco.toml", "data.jsonl", "reward.py")
 
 @app.command()
 def init(
-    folder: Annotated[
-        Path, typer.Argument(help="Where to write them; created if missing.")
-    ] = Path(),
+    folder: Path = typer.Argument(Path(), help="Where to write them; created if missing."),
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
@@ -63,13 +61,11 @@ def init(
 
 @app.command()
 def config(
-    key: Annotated[
-        str, typer.Argument(help="A key or a group, such as update or roles.critic.top_p.")
-    ] = "",
+    key: str = typer.Argument("", help="A key or a group, such as update or roles.critic.top_p."),
     as_json: Json = False,
 ) -> None:
     """Every key of pco.toml and --set: its default, its kind, and what it does."""
-    from promptcodebook.config import describe, describe_group
+    from promptcodebook.config.loading import describe, describe_group
 
     keys = _select_keys(describe(), key)
     if as_json:
@@ -125,7 +121,7 @@ def list_sets(as_json: Json = False) -> None:
 @templates.command()
 def copy(
     folder: Annotated[Path, typer.Argument(help="Where to write it; created if missing.")],
-    name: Annotated[str, typer.Option("--set", help="default or paper.")] = "default",
+    name: str = typer.Option("default", "--set", help="default or paper."),
     as_json: Json = False,
 ) -> None:
     """Write a whole set of templates to edit; no existing file is overwritten."""

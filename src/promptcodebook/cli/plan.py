@@ -35,11 +35,11 @@ app.add_typer(data, name="data")
 @data.command()
 def check(
     path: Annotated[Path, typer.Argument(help="jsonl, json, csv, tsv, parquet, or a folder.")],
-    input: Annotated[str, typer.Option(help="A column, or '{title}\\n{body}'.")] = "input",
-    target: Annotated[str, typer.Option(help="The reference column; '' = none.")] = "target",
-    messages: Annotated[str, typer.Option(help="A column of chat messages.")] = "",
-    id: Annotated[str, typer.Option(help="A column of ids.")] = "",
-    split: Annotated[str, typer.Option(help="A column that names each row's split.")] = "",
+    input: str = typer.Option("input", help="A column, or '{title}\\n{body}'."),
+    target: str = typer.Option("target", help="The reference column; '' = none."),
+    messages: str = typer.Option("", help="A column of chat messages."),
+    id: str = typer.Option("", help="A column of ids."),
+    split: str = typer.Option("", help="A column that names each row's split."),
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
@@ -63,12 +63,12 @@ def check(
 @data.command()
 def fetch(
     name: Annotated[str, typer.Argument(help="A benchmark, such as ifbench.")],
-    cache: Annotated[
-        Path | None, typer.Option(help="Where copies are kept; default: the user's cache folder.")
-    ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Accept files that have changed at their public home.")
-    ] = False,
+    cache: Path | None = typer.Option(
+        None, help="Where copies are kept; default: the user's cache folder."
+    ),
+    accept: bool = typer.Option(
+        False, "--accept", help="Accept files that have changed at their public home."
+    ),
     as_json: Json = False,
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
@@ -165,12 +165,10 @@ async def _sections(settings: Config, base: Path, *, quiet: bool) -> list[Sectio
 @options
 def estimate(
     wanted: Wanted,
-    seconds_per_call: Annotated[
-        float | None, typer.Option("--seconds-per-call", min=0.0, help="How long a call takes.")
-    ] = None,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Measure it: three short calls to each model.")
-    ] = False,
+    seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
+    probe: bool = typer.Option(
+        False, "--probe", help="Measure it: three short calls to each model."
+    ),
     as_json: Json = False,
 ) -> None:
     """Low, expected and high, from a dry run of the plan; no model is asked, unless by --probe.

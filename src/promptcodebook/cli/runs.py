@@ -137,9 +137,7 @@ def report(
             "run that it came from."
         ),
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where; else RUN/report.html.")
-    ] = None,
+    output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:

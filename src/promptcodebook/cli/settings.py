@@ -198,7 +198,7 @@ def _parse_value(key: str, text: str) -> Any:
 
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
     """The settings of a pco.toml, and the folder that its paths start from."""
-    from promptcodebook.config import read_toml
+    from promptcodebook.config.loading import read_toml
 
     path = toml_path(config)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -38,12 +38,12 @@ app = command_group()
 @options
 def train(
     wanted: Wanted,
-    resume: Annotated[str | None, typer.Option(help="Resume this run (or 'last').")] = None,
-    name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
+    resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
+    name: str = typer.Option("", help="What to call the run; works wherever a run is."),
     trust: Trust = False,
-    edited: Annotated[
-        bool, typer.Option("--edited", help="Resume although the reward or agent was edited.")
-    ] = False,
+    edited: bool = typer.Option(
+        False, "--edited", help="Resume although the reward or agent was edited."
+    ),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:

@@ -50,8 +50,8 @@ def header_fault(name: str, value: str) -> str:
 
 
 def body_fault(fields: Mapping[str, object]) -> str:
-    """Why body fields may not be in the settings; '' = they may. Never repeats what they
-    hold. A text under a name that sounds like a secret must be the name of a variable."""
+    """The same for the fields of a body. A text under a name that sounds like a secret must be the
+    name of a variable."""
     for name, value in _secrets(fields):
         if not value.startswith("$") or header_fault(name, value):
             return header_fault(name, value if value.startswith("$") else "")
@@ -76,9 +76,8 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
 
 def _is_plain(value: object) -> bool:
     """A number, a switch, or one short word such as 'low'."""
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    return value is None or isinstance(value, int | float)
+    short = isinstance(value, str) and _WORD.fullmatch(value) is not None
+    return short or value is None or isinstance(value, int | float)
 
 
 def _is_list_of(name: str, value: object) -> bool:
@@ -127,11 +126,8 @@ def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     """Name and text of what may be a secret, at any depth."""
     found: list[tuple[str, str]] = []
 
-    def keep(name: str, text: str) -> None:
-        found.append((name, text))
-
     for name, value in fields.items():
-        _changed(name, value, keep)
+        _changed(name, value, lambda *each: found.append(each))
     return found
 
 

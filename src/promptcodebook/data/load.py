@@ -40,7 +40,7 @@ from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.types import Example
 
 if TYPE_CHECKING:
-    from promptcodebook.config import DataSettings
+    from promptcodebook.config.schema import DataSettings
 
 _READERS: dict[str, Callable[[Path], Table]] = {
     ".jsonl": read_jsonl,

@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from promptcodebook.assemble import Assembled
-from promptcodebook.config import Explore, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Explore
 from promptcodebook.experiments.experiment import (
     Experiment,
     Measured,

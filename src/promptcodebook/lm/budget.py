@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import Limits, Request, Role, Usage
-from promptcodebook.config import Budget, Price
+from promptcodebook.config import Budget
+from promptcodebook.config.schema import Price
 from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import parse_spec, providers

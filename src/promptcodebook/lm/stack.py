@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling, Usage
-from promptcodebook.config import Config, RoleSettings, fill_secrets, secret_variables
+from promptcodebook.config import Config
+from promptcodebook.config.schema import RoleSettings
+from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import (
     ConfigError,
     LMError,

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Usage
-from promptcodebook.config import Config, RouterSettings
+from promptcodebook.config import Config
+from promptcodebook.config.schema import RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, EpsilonGreedy, Explorer, OffPolicy, Router
 from promptcodebook.method.state import State

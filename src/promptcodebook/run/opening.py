@@ -19,7 +19,8 @@ from typing import Any
 
 from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
+from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.config.loading import comparable, optimizer_settings
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger

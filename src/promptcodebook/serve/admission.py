@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.config import Budget, parse_budget
+from promptcodebook.config import Budget
+from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError
 from promptcodebook.serve.completions import Refusal, error_body, parse_body, require_json
 from promptcodebook.serve.metrics import Metrics, kind_and_place
