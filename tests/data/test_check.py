@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.data import Dataset, examine, load
-from promptcodebook.data.check import NEAR, SHINGLE, Leak, leaks, near_leaks
+from promptcodebook.data.dataset import NEAR, SHINGLE, Leak, leaks
 from promptcodebook.text import fold_text
 from promptcodebook.types import Example
 
@@ -39,7 +39,7 @@ def test_marks_tell_inputs_apart() -> None:
 
 def test_near_copies_across_splits_only() -> None:
     data = dataset(train=[STORY, STORY + " again"], val=["Explain rain."], test=[STORY + " at all"])
-    found = near_leaks(data)
+    found = examine(data).near
     assert {leak.ids for leak in found} == {("train0", "test0"), ("train1", "test0")}
     assert all(0.6 <= leak.similarity < 1 for leak in found)
 
@@ -144,4 +144,4 @@ def test_what_is_looked_up_finds_the_near_copies_of_any_length(
                 changed[place] = "changed"
         rows += [Example(f"{number}a", " ".join(base)), Example(f"{number}b", ", ".join(changed))]
     dataset = Dataset(tuple(rows[::2]), tuple(rows[1::2]), ())
-    assert {leak.ids for leak in near_leaks(dataset)} == _near_by_hand(dataset)
+    assert {leak.ids for leak in examine(dataset).near} == _near_by_hand(dataset)

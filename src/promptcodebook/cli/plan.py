@@ -20,7 +20,7 @@ from promptcodebook.units import duration
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
-    from promptcodebook.data.check import DataCheck
+    from promptcodebook.data.dataset import DataCheck
     from promptcodebook.doctor.probe import Section
     from promptcodebook.estimation.estimate import Estimate, Share
 

@@ -76,8 +76,8 @@ def _config_for(tree: Mapping[str, Any]) -> type[Config]:
     """`Config` with a field for the table of its optimizer, and for each that the tree has: no
     other optimizer is imported."""
     name = str(tree.get("optimizer", "pco"))
-    named = {} if name == "pco" else optimizer_settings(name)
-    tables = {model.table: model for model in named.values()}
+    own = optimizer_settings(name).values() if name != "pco" else ()
+    tables = {model.table: model for model in own}
     if tree.keys() - Config.model_fields.keys() - tables.keys():
         tables |= {m.table: m for m in optimizer_settings().values() if m.table in tree}
     return _config_with(tuple(tables[name] for name in sorted(tables)))

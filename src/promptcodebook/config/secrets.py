@@ -126,8 +126,11 @@ def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     """Name and text of what may be a secret, at any depth."""
     found: list[tuple[str, str]] = []
 
+    def keep(name: str, text: str) -> None:
+        found.append((name, text))
+
     for name, value in fields.items():
-        _changed(name, value, lambda *each: found.append(each))
+        _changed(name, value, keep)
     return found
 
 

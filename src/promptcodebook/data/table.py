@@ -88,7 +88,7 @@ def read_jsonl(path: Path) -> Table:
         if line.strip():
             where = f"{path}:{number}"
             rows.append(Record(where, parse_object(line, where)))
-    return _filled(path, rows)
+    return table_of(path.name, rows, str(path))
 
 
 def read_json(path: Path) -> Table:
@@ -101,7 +101,8 @@ def read_json(path: Path) -> Table:
             hint="for one object per line use a .jsonl file",
         )
     places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
-    return _filled(path, [Record(at, _require_object(row, at)) for at, row in places])
+    rows = [Record(at, _require_object(row, at)) for at, row in places]
+    return table_of(path.name, rows, str(path))
 
 
 def read_csv(path: Path, delimiter: str = "") -> Table:
@@ -121,7 +122,7 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
         values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
         rows.append(Record(where, values))
     if not header:
-        _filled(path, rows)
+        return table_of(path.name, rows, str(path))
     return Table(path.name, header, tuple(rows))
 
 
@@ -256,14 +257,10 @@ def _kind(value: object) -> str:
     return "null" if value is None else kinds.get(type(value).__name__, "a number")
 
 
-def _filled(path: Path, rows: list[Record]) -> Table:
-    if not rows:
-        raise DataError(f"{path} is empty", hint="give it at least three examples")
-    return table_of(path.name, rows)
-
-
-def table_of(name: str, rows: Sequence[Record]) -> Table:
-    """The rows with the union of their columns."""
+def table_of(name: str, rows: Sequence[Record], empty: str = "") -> Table:
+    """The rows with the union of their columns. DataError where nothing is to be `empty`."""
+    if empty and not rows:
+        raise DataError(f"{empty} is empty", hint="give it at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
     return Table(name, tuple(columns), tuple(rows))
 
@@ -279,51 +276,11 @@ def read_parquet(path: Path) -> Table:
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
     header = check_header(table.column_names, str(path))
-    return _numbered(path.name, header, table.to_pylist())
+    return numbered(path.name, header, table.to_pylist())
 
 
-def is_frame(source: object) -> bool:
-    """Is this a pandas DataFrame?"""
-    return _is_instance(source, ("pandas", "DataFrame"))
-
-
-def read_frame(frame: Any, name: str) -> Table:
-    """All rows of a pandas DataFrame; its NaN, NaT and NA are missing values."""
-    header = check_header(frame.columns, name)
-    frame = frame.astype(object).where(frame.notna(), None)
-    rows = frame.itertuples(index=False, name=None)
-    return _numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
-
-
-def is_hf_dataset(source: object) -> bool:
-    """Is this one split of a Hugging Face dataset (a Dataset, streaming or not)?"""
-    return _is_instance(source, ("datasets", "Dataset"), ("datasets", "IterableDataset"))
-
-
-def read_hf_dataset(dataset: Any, name: str) -> Table:
-    """All rows of a `datasets.Dataset`."""
-    rows = cast("list[Mapping[str, object]]", list(dataset))
-    header = dataset.column_names or list(rows[0] if rows else ())
-    return _numbered(name, check_header(header, name), rows)
-
-
-def is_arrow_folder(path: Path) -> bool:
-    """Was this folder written by `datasets`' save_to_disk?"""
-    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def read_arrow_folder(path: Path) -> object:
-    """The Dataset or DatasetDict that was saved in this folder (extra: datasets)."""
-    datasets = import_extra("datasets", f"reading the dataset folder {path.name}", "datasets")
-    return datasets.load_from_disk(str(path))
-
-
-def _is_instance(source: object, *classes: tuple[str, str]) -> bool:
-    """Of one of these classes, by package and name; none is imported."""
-    return any((k.__module__.split(".")[0], k.__name__) in classes for k in type(source).__mro__)
-
-
-def _numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+    """A table of rows that have no place of their own but their number."""
     records = tuple(
         Record(f"{name} row {number}", {column: plain(row[column]) for column in header})
         for number, row in enumerate(rows, start=1)
@@ -390,7 +347,9 @@ def _make_example(
     messages = ()
     if template is None:
         messages = _read_messages(row, columns.messages or "")
-        text = _transcript(messages)
+        text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
+        if len(messages) == 1:
+            text = messages[0].content
     elif template.literals == ("", ""):
         text = _read_input(row, template.columns[0])
     else:
@@ -487,12 +446,6 @@ def _read_message(part: object, where: str) -> Message:
             hint="roles are system, user and assistant; content is a string",
         )
     return Message(role, content)
-
-
-def _transcript(messages: tuple[Message, ...]) -> str:
-    if len(messages) == 1:
-        return messages[0].content
-    return "\n\n".join(f"{m.role}: {m.content}" for m in messages)
 
 
 @dataclass(frozen=True, slots=True)
