@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.cli.bench import Cell, suite_text
+from promptcodebook.cli.train import Cell, suite_text
 from promptcodebook.intervals import Interval
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.simulated.tour import _print_table  # pyright: ignore[reportPrivateUsage]

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -25,14 +26,14 @@ from promptcodebook.cli.settings import (
 )
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
-from promptcodebook.types import Variable, variable_name
+from promptcodebook.types import variable_name
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
     from promptcodebook.policy.response import Explanation
     from promptcodebook.report.traces import Record, Training
-    from promptcodebook.types import Example, Rewrite, Rollout
+    from promptcodebook.types import Example, Rollout
 
 app = command_group()
 
@@ -72,6 +73,8 @@ def explain(
     from promptcodebook.assemble import Sources
     from promptcodebook.policy.policy import deploy
     from promptcodebook.policy.references import resolve
+    from promptcodebook.report.traces import read_record
+    from promptcodebook.store.runs import find_run
 
     given = sys.stdin.read().rstrip("\n") if text == "-" else text
     if not given.strip():
@@ -83,18 +86,9 @@ def explain(
         example = _known_example(reference, asked.input)
         made = policy.explain(example or asked)
         texts = policy.codebook.texts
-    record = None if example is None else _record(ref, example)
-    story = _Story(made, texts, record)
-    show(lambda: _story_json(story), lambda: "\n\n".join(_story_text(story)), as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class _Story:
-    """What is said about an input; `record` is what the run has of it."""
-
-    explanation: Explanation
-    texts: Sequence[str]
-    record: Record | None
+    record = None if example is None else read_record(find_run(runs_dir(), ref), example.id)
+    parts = _explained(made, texts, record)
+    show(lambda: _explained_json(made, record), lambda: "\n\n".join(parts), as_json=as_json)
 
 
 def _known_example(reference: Reference, given: str) -> Example | None:
@@ -109,15 +103,8 @@ def _known_example(reference: Reference, given: str) -> Example | None:
         examples = [e for _, split in stored_dataset(header).items() for e in split]
     except PcoError:
         return None
-    by_input = next((e for e in examples if e.input == given), None)
-    return by_input or next((e for e in examples if e.id == given), None)
-
-
-def _record(ref: str, example: Example) -> Record | None:
-    from promptcodebook.report.traces import read_record
-    from promptcodebook.store.runs import find_run
-
-    return read_record(find_run(runs_dir(), ref), example.id)
+    by_input = [e for e in examples if e.input == given]
+    return next(iter(by_input or [e for e in examples if e.id == given]), None)
 
 
 def _columns(given: str, template: str) -> str | dict[str, Any]:
@@ -141,9 +128,9 @@ def _columns(given: str, template: str) -> str | dict[str, Any]:
     return columns if several or template in columns else given
 
 
-def _story_text(story: _Story) -> Iterator[str]:
-    """The parts, in the order of what happens."""
-    made, route = story.explanation, story.explanation.route
+def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
+    """The parts, in the order of what happens; `record` is what the run has of the input."""
+    route, spans = made.route, made.spans
     yield f"input\n{wrap_text(made.input)}"
     if route.constraints:
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
@@ -152,12 +139,18 @@ def _story_text(story: _Story) -> Iterator[str]:
         doubt = "  (the encoder gave no valid route: filled up by highest r̄)"
     chosen = [wrap_text(instinct, f"  [{k}] ") for k, instinct in made.instincts]
     head = f"route {', '.join(map(str, route.indices))}{doubt}"
-    yield "\n".join([head, *chosen, *_promises(made, story.texts)])
+    yield "\n".join([head, *chosen, *_promises(made, texts)])
     if route.analysis:
         yield f"why\n{wrap_text(route.analysis)}"
-    yield "\n".join(["prompt", *_prompt_lines(made)])
-    if story.record is not None:
-        yield from _record_text(story.record)
+    pieces = [wrap_text(made.prompt or "(empty)")]
+    if any(span.instinct is not None for span in spans):  # each piece behind its source
+        width = max(len(span.label) for span in spans)
+        pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
+    if any(span.instinct is not None and not span.exact for span in spans):
+        pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
+    yield "\n".join(["prompt", *pieces])
+    if record is not None:
+        yield from _record_text(record)
 
 
 def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
@@ -172,18 +165,6 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
             text = "no instinct" if k is None else f"[{k}] {texts[k]}"
             mark = "  (chosen)" if k in chosen or (k is None and not chosen) else ""
             yield wrap_text(f"{text}{mark}", f"  {number(value)}  ")
-
-
-def _prompt_lines(made: Explanation) -> list[str]:
-    """Every piece of the prompt behind its source."""
-    spans = made.spans
-    if not any(span.instinct is not None for span in spans):
-        return [wrap_text(made.prompt or "(empty)")]
-    width = max(len(span.label) for span in spans)
-    pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
-    if any(span.instinct is not None and not span.exact for span in spans):
-        pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
-    return pieces
 
 
 def _record_text(record: Record) -> Iterator[str]:
@@ -209,6 +190,9 @@ def _answer_text(rollout: Rollout, *, reward: bool = True) -> list[str]:
 
 
 def _training_text(training: Training, times: int, name: str) -> str:
+    """What training made of the example. Others of its batch may have shared the blame."""
+    from promptcodebook.cli.codebook import mark_changes
+
     trace, rollout = training.trace, training.trace.rollout
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
@@ -220,11 +204,15 @@ def _training_text(training: Training, times: int, name: str) -> str:
         said = f": {trace.verdict.feedback}" if trace.verdict.feedback else ""
         figures = f"{number(trace.verdict.score)}, penalty {number(trace.penalty)}"
         lines.append(wrap_text(figures + said, "  critic   "))
-    lines += [
-        wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    ")
-        for variable, gradient in training.blamed
-    ]
-    lines += [_change_text(rewrite, training.reverted) for rewrite in training.rewrites]
+    for variable, gradient in training.blamed:
+        lines.append(wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    "))
+    for rewrite in training.rewrites:
+        fate = mark_changes(rewrite.before, rewrite.after)
+        if rewrite.variable in training.reverted:
+            fate = "taken back"
+        elif not rewrite.kept:
+            fate = f"refused: {rewrite.reason}"
+        lines.append(wrap_text(f"{variable_name(rewrite.variable)}: {fate}", "  changed  "))
     return "\n".join(lines)
 
 
@@ -234,28 +222,14 @@ def _outcome(rollout: Rollout) -> str:
     return number(rollout.reward) + (f": {rollout.feedback}" if rollout.feedback else "")
 
 
-def _change_text(rewrite: Rewrite, reverted: Sequence[Variable]) -> str:
-    """What the update made of the blame, which other examples of its batch may have shared."""
-    from promptcodebook.cli.codebook import mark_changes
-
-    fate = mark_changes(rewrite.before, rewrite.after)
-    if rewrite.variable in reverted:
-        fate = "taken back"
-    elif not rewrite.kept:
-        fate = f"refused: {rewrite.reason}"
-    return wrap_text(f"{variable_name(rewrite.variable)}: {fate}", "  changed  ")
-
-
-def _story_json(story: _Story) -> dict[str, Any]:
+def _explained_json(made: Explanation, record: Record | None) -> dict[str, Any]:
     """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
-    made = story.explanation
     tree, expected = asdict(made), made.expected
-    if story.record is not None:
-        tree["record"] = asdict(story.record)
+    if record is not None:
+        tree["record"] = asdict(record)
     if expected is not None:
         alone = [expected.alone(k) for k in range(len(expected.marginal))]
-        promised = expected.of(made.route.indices)
-        tree["expected"] = {**asdict(expected), "alone": alone, "route": promised}
+        tree["expected"] |= {"alone": alone, "route": expected.of(made.route.indices)}
     return tree
 
 
@@ -295,10 +269,8 @@ def prompt(
         if row in (_UNTRAINED, _LEARNED):
             made = _composed(ref, row, reference, text, typed)
         elif text is not None:
-            raise ConfigError(
-                f"the row {row} has one prompt for every input",
-                hint=f"pco prompt {ref} --row {row}",
-            )
+            message = f"the row {row} has one prompt for every input"
+            raise ConfigError(message, hint=f"pco prompt {ref} --row {row}")
         else:
             made = reference.file.fixed_prompt(row).text
     if as_json:
@@ -317,11 +289,8 @@ def _of_another_optimizer(ref: str, row: str) -> str | None:
 
     if Path(ref).suffix == ".json":
         return None
-    store = RunStore.open(find_run(runs_dir(), ref))
-    try:
+    with closing(RunStore.open(find_run(runs_dir(), ref))) as store:
         outline = store.outline()
-    finally:
-        store.close()
     if outline.conclusion is None or (row in _ROWS and outline.parameters is not None):
         return None
     return {r["name"]: r.get("prompt") for r in outline.conclusion.rows}.get(row)

@@ -65,8 +65,6 @@ _ENVIRONMENT: Mapping[str, tuple[str, type]] = {
     "PCO_SIZE": ("size", int),
     "PCO_SELECT": ("select", int),
 }
-_UNCUT = 1000
-"""Letters of a summary, more than any has."""
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
@@ -83,52 +81,37 @@ class CommandGroup(TyperGroup):
     """Its help lists each command with its whole first sentence, wrapped and not cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [
-            (name, command.get_short_help_str(limit=_UNCUT))
-            for name, command in named
-            if command is not None and not command.hidden
-        ]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in named if c])
 
 
 def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
-    return typer.Typer(
-        cls=kind,
-        rich_markup_mode=None,
-        add_completion=False,
-        no_args_is_help=True,
-        help=help_text,
-    )
+    plain: Any = {"rich_markup_mode": None, "add_completion": False, "no_args_is_help": True}
+    return typer.Typer(cls=kind, help=help_text, **plain)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with an option for each annotated field of a parameter that is a dataclass, such
     as `Typed`."""
-    signature = inspect.signature(command, eval_str=True)
-    groups = {
-        n: p.annotation for n, p in signature.parameters.items() if is_dataclass(p.annotation)
-    }
     flat: list[inspect.Parameter] = []
-    members: dict[str, list[str]] = {}
-    for name, parameter in signature.parameters.items():
-        if name not in groups:
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        group: Any = parameter.annotation
+        if not is_dataclass(group):
             flat.append(parameter)
             continue
-        hints = get_type_hints(groups[name], include_extras=True)
-        given = {f.name: f.default for f in fields(groups[name]) if f.name in hints}
-        members[name] = [n for n in given if hasattr(hints[n], "__metadata__")]
+        hints = get_type_hints(group, include_extras=True)
+        options = [f for f in fields(group) if hasattr(hints[f.name], "__metadata__")]
+        groups[name] = group, [f.name for f in options]
         flat += [
-            inspect.Parameter(n, parameter.kind, default=given[n], annotation=hints[n])
-            for n in members[name]
+            inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=hints[f.name])
+            for f in options
         ]
 
     def run(**given: Any) -> Any:
-        for name, own in members.items():
-            group: Any = groups[name]
+        for name, (group, own) in groups.items():
             given[name] = group(**{each: given.pop(each) for each in own})
         return command(**given)
 
@@ -145,20 +128,19 @@ def flag_layer(task: str | None = None, data: str | None = None, **more: Any) ->
     return {key: value for key, value in flags.items() if value is not None}
 
 
-def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
-    PCO_LM_<ROLE>."""
+def environment_layer() -> dict[str, Any]:
+    """The variables of _ENVIRONMENT, and PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
 
     layer: dict[str, Any] = {}
     for name, (key, kind) in _ENVIRONMENT.items():
-        if text := environment.get(name):
+        if text := os.environ.get(name):
             try:
                 layer[key] = kind(text)
             except ValueError:
                 message = f"{name} is not a whole number: {text!r}"
                 raise ConfigError(message, hint=f"unset {name}") from None
-    specs = {role: environment.get(f"PCO_LM_{role.upper()}") for role in ROLES}
+    specs = {role: os.environ.get(f"PCO_LM_{role.upper()}") for role in ROLES}
     roles = {role: {"model": spec} for role, spec in specs.items() if spec}
     return {**layer, "roles": roles} if roles else layer
 
@@ -196,18 +178,18 @@ def _parse_value(key: str, text: str) -> Any:
     return tree["value"] if tree.keys() == {"value"} else text
 
 
-def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    """The settings of a pco.toml, and the folder that its paths start from."""
-    from promptcodebook.config.loading import read_toml
-
-    path = toml_path(config)
-    return ({}, Path()) if path is None else (read_toml(path), path.parent)
-
-
 def toml_path(config: Path | None) -> Path | None:
     """The pco.toml that is read: the one named, or in the folder named, else ./pco.toml if any."""
     path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
     return path / "pco.toml" if path is not None and path.is_dir() else path
+
+
+def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
+    """The settings of that file, and the folder that its paths start from."""
+    from promptcodebook.config.loading import read_toml
+
+    path = toml_path(config)
+    return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
 
 def gather_settings(
@@ -236,12 +218,10 @@ class Wanted:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The options, as a layer."""
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:
-        """The configuration and the folder its paths start from."""
         return gather_settings(self.config, self.flags, self.sets)
 
 
@@ -262,10 +242,9 @@ class Typed:
         from promptcodebook.config import merge
         from promptcodebook.run.subject import Given
 
-        flags = flag_layer(self.task, self.data, lm=self.lm)
         return Given(
             verb=verb,
-            above=merge(flags, set_layer(self.sets or ())),
+            above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
             below=lambda: _toml_layer(self.config),
             named=self.config is not None,
             environment=environment_layer(),
