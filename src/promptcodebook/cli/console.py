@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from promptcodebook.text import printable
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 BETWEEN = ".."
 """Comes between the ends of an interval, as 0.120..0.340."""
-_GAP = 2
-"""Blanks between two columns."""
-_LEAST_TEXT = 24
-"""Characters of running text in a line of a table, at the least."""
+_GAP = 2  # blanks between two columns
+_LEAST_TEXT = 24  # characters of running text in a line of a table
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
@@ -75,13 +73,16 @@ def screen_width() -> int:
     return max(40, shutil.get_terminal_size((80, 24)).columns)
 
 
-def columns(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> str:
     """Rows as aligned text, headed by their keys; numbers to the right.
 
     Nothing is wider than `width` (None = the screen): a column of running text is broken into
     lines, and columns that find no room follow below, each beside the first one.
     """
     from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     if not rows:
         return ""
@@ -97,31 +98,24 @@ def columns(rows: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
         widths[text] = min(widths[text], max(room - taken, _LEAST_TEXT))
     blocks = [[first]]
     for head in others:
-        block = blocks[-1]
-        if sum(widths[h] + _GAP for h in block) + widths[head] > room and len(block) > 1:
+        taken = sum(widths[h] + _GAP for h in blocks[-1])
+        if taken + widths[head] > room and len(blocks[-1]) > 1:
             blocks.append([first])
         blocks[-1].append(head)
-    return "\n\n".join(_table({h: cells[h] for h in b}, widths, right) for b in blocks)
-
-
-def _table(
-    cells: Mapping[str, Sequence[str]], widths: Mapping[str, int], right: Mapping[str, bool]
-) -> str:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    for head in cells:
-        side = "right" if right[head] else "left"
-        table.add_column(Text(head), justify=side, width=widths[head], overflow="fold")
-    for row in zip(*cells.values(), strict=True):
-        table.add_row(*map(Text, row))
-    room = sum(widths[head] + _GAP for head in cells)
-    console = Console(width=room, force_terminal=False, color_system=None)
-    with console.capture() as shown:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in shown.get().splitlines())
+    shown: list[str] = []
+    for block in blocks:
+        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+        for head in block:
+            side = "right" if right[head] else "left"
+            table.add_column(Text(head), justify=side, width=widths[head], overflow="fold")
+        for row in zip(*(cells[head] for head in block), strict=True):
+            table.add_row(*map(Text, row))
+        fit = sum(widths[head] + _GAP for head in block)
+        console = Console(width=fit, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(table)
+        shown.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    return "\n\n".join(shown)
 
 
 def verdict_text(table: VerdictTable, per: str = "per query:") -> str:

@@ -26,7 +26,6 @@ from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
-    from promptcodebook.routing.distil import Agreement
     from promptcodebook.run.distilling import Distillation
     from promptcodebook.run.evaluation import Assessment, Comparison
 
@@ -202,8 +201,11 @@ def distill(
 def _distilled_text(made: Distillation, target: Path) -> str:
     lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
     lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
-    lines += _agreement("held out of training", made.cross)
-    lines += [*_agreement("validation", made.validation), ""]
+    for name, of in (("held out of training", made.cross), ("validation", made.validation)):
+        if of is not None:
+            exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
+            lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
+    lines.append("")
     if made.difference is None:
         why = "There is no validation split, so that no difference in reward is known."
         lines.append(wrap_text(why, ""))
@@ -213,21 +215,12 @@ def _distilled_text(made: Distillation, target: Path) -> str:
             f"reward, distilled - encoder: {of.text(signed=True, more='paired')}, n = {of.n}",
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
+    least = f"-{number(made.margin)}"
+    verdict = (
+        f"Not shown to be as good: the interval does not lie above {least}. "
+        "Keep the encoder as the default, or judge it on more examples."
+    )
     if made.non_inferior:
-        verdict = (
-            f"Not inferior: the interval lies above -{number(made.margin)}. The distilled policy "
-            "can be the default."
-        )
-    else:
-        verdict = (
-            f"Not shown to be as good: the interval does not lie above -{number(made.margin)}. "
-            "Keep the encoder as the default, or judge it on more examples."
-        )
+        says = "The distilled policy can be the default."
+        verdict = f"Not inferior: the interval lies above {least}. {says}"
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
-
-
-def _agreement(name: str, of: Agreement | None) -> list[str]:
-    if of is None:
-        return []
-    exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
-    return [f"  {name}, n = {of.exact.n}: {exact}, {overlap}"]
