@@ -83,27 +83,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "calls": ("LM", "Chat", "Message", "Reply", "Request"),
-    "config": ("Config",),
-    "data": ("Dataset", "load"),
-    "errors": ("PcoError",),
-    "estimation.estimate": ("Estimate", "estimate"),
-    "lm.scripted": ("ScriptedLM",),
-    "policy.policy": ("Policy", "load_policy"),
-    "policy.response": ("Explanation", "Response"),
-    "registry.registry": ("Registry", "open_registry"),
-    "run.distilling": ("Distillation", "distill"),
-    "run.effect": ("aeffect", "effect"),
-    "run.evaluation": (
-        "Assessment",
-        "Comparison",
-        "acompare",
-        "aevaluate",
-        "compare",
-        "evaluate",
-    ),
-    "run.optimize": ("Run", "aoptimize", "load_run", "optimize"),
-    "store.effects": ("Effect",),
+    "calls": "LM Chat Message Reply Request",
+    "config": "Config",
+    "data": "Dataset load",
+    "errors": "PcoError",
+    "estimation.estimate": "Estimate estimate",
+    "lm.scripted": "ScriptedLM",
+    "policy.policy": "Policy load_policy",
+    "policy.response": "Explanation Response",
+    "registry.registry": "Registry open_registry",
+    "run.distilling": "Distillation distill",
+    "run.effect": "aeffect effect",
+    "run.evaluation": "Assessment Comparison acompare aevaluate compare evaluate",
+    "run.optimize": "Run aoptimize load_run optimize",
+    "store.effects": "Effect",
 }
 """Where the names come from; all others are of `types`."""
 
@@ -117,7 +110,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     if name == "rewards":
         return importlib.import_module("promptcodebook.tasks.rewards.library")
-    homes = (home for home, names in _HOMES.items() if name in names)
+    homes = (home for home, names in _HOMES.items() if name in names.split())
     home = f"promptcodebook.{next(homes, 'types')}"
     try:
         return getattr(importlib.import_module(home), name)

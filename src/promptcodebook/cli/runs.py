@@ -266,7 +266,8 @@ def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
 
     for event in store.events(full=True):
         event = withhold(event) if store.header.private else event
-        where, found = "", list[tuple[str, Failure | None]]()
+        where = ""
+        found: list[tuple[str, Failure | None]] = []
         if isinstance(event, Stepped | Broke):
             at, traces = (
                 (event.step, event.traces)
