@@ -9,6 +9,7 @@ decision 5).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -122,17 +123,9 @@ class Prompt:
     @classmethod
     def read(cls, text: str, stages: Sequence[str]) -> Prompt:
         """What `of_stages` made of prompts for these stages; any other text is for all of them."""
-        found: dict[str, str] = {}
-        rest = f"\n\n{text}"
-        for stage, after in zip(stages, (*stages[1:], None), strict=False):
-            head = f"\n\n{stage}: "
-            if not rest.startswith(head):
-                return cls(text)
-            end = len(rest) if after is None else rest.find(f"\n\n{after}: ", len(head))
-            if end < 0:
-                return cls(text)
-            found[stage], rest = rest[len(head) : end], rest[end:]
-        return cls(text, found)
+        heads = [re.escape(f"{stage}: ") for stage in stages]
+        found = re.fullmatch("\n\n".join(f"{head}(.*?)" for head in heads), text, re.DOTALL)
+        return cls(text, dict(zip(stages, found.groups(), strict=True)) if found else {})
 
     def of(self, stage: str) -> str:
         """The prompt for one stage of a compound executor; the whole where it has none."""
@@ -141,9 +134,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Tokens of the prompts that the executor was sent (method decision 17): the `longest` one,
-    with the stage's own instruction, and the `total` over a rollout's calls. `estimated` where no
-    server counted."""
+    """Tokens of the prompts that the executor was sent (method decision 17): of the `longest`, and
+    in `total` over a rollout's calls. `estimated` where no server counted."""
 
     longest: int = 0
     total: int = 0

@@ -50,19 +50,6 @@ def test_explain_as_json_adds_up(folder: Path) -> None:
     )
 
 
-def test_the_range_of_rewards_is_the_tasks(tmp_path: Path) -> None:
-    """Rewards of 0 and 10 promise up to 10."""
-    ten = learn(
-        tmp_path,
-        lambda example, output: 10.0 * (output == example.target),
-        config={"update": {"epochs": 3}, "reward_range": [0.0, 10.0]},
-    )
-    explained = ten.explain(QUERY)
-    assert explained.expected is not None
-    assert 2.0 < explained.expected.of(explained.route.indices) < 13.0
-    assert explained.ranked[0][1] == max(value for _, value in explained.ranked)
-
-
 def test_the_codebook_says_what_is_learned_of_each_instinct(folder: Path, run: pco_api.Run) -> None:
     said = pco("codebook", "show", "last", cwd=folder)
     assert "learned from 192 outcomes, no model is asked" in said.out
@@ -118,11 +105,6 @@ def test_the_report_says_how_the_router_learned(folder: Path, run: pco_api.Run) 
     assert "this run explored otherwise" in text
     [row] = [r for r in run.rows.values() if r.reference]
     assert row.name == "none"
-
-
-def test_a_report_of_an_encoders_run_has_no_such_section(trained: Path, run_id: str) -> None:
-    assert pco("report", run_id, "-o", "r.html", cwd=trained).code == 0
-    assert 'id="router"' not in (trained / "r.html").read_text("utf-8")
 
 
 def test_the_estimate_is_kept_as_figures(run: pco_api.Run) -> None:

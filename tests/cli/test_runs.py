@@ -48,13 +48,6 @@ def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: 
     assert shown["verdict"] in text and "executor" in text
 
 
-def test_runs_are_looked_for_where_the_environment_says(
-    trained: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_RUNS", str(trained / "runs"))
-    assert run_id in pco("runs", "list", cwd=tmp_path).out
-
-
 def test_a_yes_removes(trained: Path, run_id: str) -> None:
     pco("runs", "rm", run_id, cwd=trained).error(2, run_id, "add --yes")
     assert (trained / "runs" / run_id).is_dir()
@@ -79,11 +72,6 @@ def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> 
     rows = map(json.loads, (trained / "data.jsonl").read_text().splitlines())
     assert any(row["input"] in html for row in rows)  # the run's store holds ids alone
     assert pco("report", run_id, cwd=trained).out.strip() == f"runs/{run_id}/report.html"
-
-
-def test_a_report_does_without_data_that_is_gone(trained: Path) -> None:
-    (trained / "data.jsonl").unlink()
-    assert pco("report", "last", "-o", "r.html", cwd=trained).code == 0
 
 
 # --- What `pco train` prints at its end ---
