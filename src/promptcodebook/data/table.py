@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -312,33 +312,22 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
     over all of them. Without an id column an id is the hash of input and target; repeats of it get
     '-2', '-3', ...; a given id that repeats is a DataError.
     """
-    template = _input_template(table, columns)
-    for option in ("target", "messages", "id", "split"):
-        name: str | None = getattr(columns, option)
-        if name is not None:
-            _require_column(name, table, option)
+    template: InputTemplate | None = None
+    wanted = [(name, getattr(columns, name)) for name in ("target", "messages", "id", "split")]
+    if columns.messages is None:
+        template = InputTemplate(("", ""), (columns.input,))
+        if columns.input not in table.columns:
+            template = parse_input_template(columns.input)
+        wanted = [*(("input", name) for name in template.columns or (columns.input,)), *wanted]
+    for option, name in wanted:
+        if name is not None and name not in table.columns:
+            there = ", ".join(map(repr, table.columns)) or "none"
+            raise DataError(
+                f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
+                hint=f"its columns are {there}: set {option} to one of them"
+                + (", or to none (target=None in Python)" if option == "target" else ""),
+            )
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)
-
-
-def _input_template(table: Table, columns: Columns) -> InputTemplate | None:
-    if columns.messages is not None:
-        return None
-    if columns.input in table.columns:
-        return InputTemplate(("", ""), (columns.input,))
-    template = parse_input_template(columns.input)
-    for name in template.columns or (columns.input,):
-        _require_column(name, table, "input")
-    return template
-
-
-def _require_column(name: str, table: Table, option: str) -> None:
-    if name not in table.columns:
-        there = ", ".join(map(repr, table.columns)) or "none"
-        raise DataError(
-            f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
-            hint=f"its columns are {there}: set {option} to one of them"
-            + (", or to none (target=None in Python)" if option == "target" else ""),
-        )
 
 
 def _make_example(
@@ -351,15 +340,23 @@ def _make_example(
         if len(messages) == 1:
             text = messages[0].content
     elif template.literals == ("", ""):
-        text = _read_input(row, template.columns[0])
+        column = template.columns[0]
+        value = _require_value(row, column)
+        if not isinstance(value, str):
+            kind = type(value).__name__
+            chat = f'; for chat messages set messages to "{column}"' if kind == "list" else ""
+            raise DataError(
+                f"{row.where}: column {column!r} holds {kind!r}, not text",
+                hint=f"make it a string{chat}",
+            )
+        text = value
     else:
         text = template.render({n: _as_text(_require_value(row, n)) for n in template.columns})
     if not text.strip():
         raise DataError(f"{row.where}: the input is empty", hint="fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else _as_text(target)
-    given = columns.id
-    name = _content_id(text, reference, seen) if given is None else _given_id(row, given, seen)
+    name = _example_id(row, columns.id, [text, reference], seen)
     seen[name] = row.where
     return Example(name, text, reference, messages, row.values)
 
@@ -374,22 +371,21 @@ def _require_value(row: Record, column: str) -> object:
     return value
 
 
-def _read_input(row: Record, column: str) -> str:
-    value = _require_value(row, column)
-    if isinstance(value, str):
-        return value
-    kind = type(value).__name__
-    chat = f'; for chat messages set messages to "{column}"' if isinstance(value, list) else ""
-    raise DataError(
-        f"{row.where}: column {column!r} holds {kind!r}, not text", hint=f"make it a string{chat}"
-    )
-
-
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
+def _example_id(
+    row: Record, column: str | None, content: Sequence[str | None], seen: Mapping[str, str]
+) -> str:
+    """What the column says, else the hash of the content: the JSON of input and target."""
+    if column is None:
+        # By its parts: an encoder would be set up again for every row.
+        text, target = ("null" if each is None else encode_basestring(each) for each in content)
+        whole = f"[{text}, {target}]".encode("utf-8", "surrogatepass")
+        base = hashlib.sha256(whole).hexdigest()[:12]
+        names = (f"{base}-{again}" if again > 1 else base for again in count(1))
+        return next(name for name in names if name not in seen)
     value = _require_value(row, column)
     if isinstance(value, bool | float | list | dict) or not str(value).strip():
         raise DataError(
@@ -406,18 +402,6 @@ def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
     return name
 
 
-def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
-    # The JSON of [text, target], by its parts: an encoder would be set up again for every row.
-    reference = "null" if target is None else encode_basestring(target)
-    content = f"[{encode_basestring(text)}, {reference}]"
-    base = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    name, again = base, 1
-    while name in seen:
-        again += 1
-        name = f"{base}-{again}"
-    return name
-
-
 def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
     value, where = _require_value(row, column), row.where
     if isinstance(value, str):
@@ -428,24 +412,23 @@ def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
             f"{where}: column {column!r} is not a list of chat messages",
             hint='write e.g. [{"role": "user", "content": "..."}]',
         )
-    messages = tuple(_read_message(part, where) for part in cast("Iterable[object]", value))
+    messages = list[Message]()
+    for part in cast("Iterable[object]", value):
+        fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
+        role, content = fields.get("role"), fields.get("content")
+        if role not in ("system", "user", "assistant") or not isinstance(content, str):
+            raise DataError(
+                f"{where}: a chat message must have a role and text content, "
+                f"not {str(fields)[:80]}",
+                hint="roles are system, user and assistant; content is a string",
+            )
+        messages.append(Message(role, content))
     if messages[-1].role != "user":
         raise DataError(
             f"{where}: the chat ends with a message of role {messages[-1].role}",
             hint="end it with a user message; the wanted reply belongs in the target column",
         )
-    return messages
-
-
-def _read_message(part: object, where: str) -> Message:
-    fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
-    role, content = fields.get("role"), fields.get("content")
-    if role not in ("system", "user", "assistant") or not isinstance(content, str):
-        raise DataError(
-            f"{where}: a chat message must have a role and text content, not {str(fields)[:80]}",
-            hint="roles are system, user and assistant; content is a string",
-        )
-    return Message(role, content)
+    return tuple(messages)
 
 
 @dataclass(frozen=True, slots=True)
