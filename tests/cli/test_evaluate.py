@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import promptcodebook
-from promptcodebook.intervals import paired_interval
 from promptcodebook.store.run import RunStore
 from tests.cli.invoked import Result, pco
 
@@ -63,19 +62,6 @@ def test_data_that_changed_since_the_run_are_named(trained: Path) -> None:
     assert result.code == 0 and "the data changed since the run" in result.err
 
 
-def test_a_budget_stops_an_evaluation_and_holds_for_both_sides_of_a_comparison(
-    trained: Path,
-) -> None:
-    stopped = pco("eval", "last", "--budget", "4calls", cwd=trained)
-    assert stopped.code == 3 and "the budget is reached: 4 calls" in stopped.err
-    saved = evaluate(trained)
-    (trained / "a.json").write_text(saved.out)
-    less = ("--budget", f"{2 * round(saved.json['calls_per_query'] * 6) - 1}calls")
-    assert pco("compare", "last", "a.json", *less, cwd=trained).code == 0
-    both = pco("compare", "last", "last", *less, cwd=trained)
-    assert both.code == 3 and "the budget is reached" in both.err
-
-
 def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:
     args = ("--lm", "http://127.0.0.1:9/v1#m", "--set", "retries=0")
     result = pco("eval", "last", *args, cwd=trained)
@@ -87,23 +73,6 @@ def test_the_training_budget_does_not_bind_an_evaluation(folder: Path) -> None:
     args = ("--preset", "quick", "--set", "update.epochs=2", "--budget", "400calls")
     assert pco("train", *args, cwd=folder).code in (0, 3)
     assert pco("eval", "last", "--set", "budget.calls=1", cwd=folder).code == 0
-
-
-def test_compare_pairs_by_example(trained: Path, run_id: str) -> None:
-    path = trained / "runs" / run_id / "policy.json"
-    other = json.loads(path.read_text())
-    for entry in other["codebook"]:
-        entry["text"] = f"Say {entry['text'][:5]}."
-    (trained / "other.json").write_text(json.dumps(other))
-    a = evaluate(trained).json["examples"]
-    b = evaluate(trained, "other.json").json["examples"]
-    comparison = pco("compare", "last", "other.json", "--json", cwd=trained).json
-    expected = paired_interval([e["reward"] for e in a], [e["reward"] for e in b])
-    assert comparison["gain"]["mean"] == pytest.approx(expected.mean)
-    assert (comparison["gain"]["low"], comparison["gain"]["high"]) == (expected.low, expected.high)
-    assert comparison["simulated"] is True and comparison["n"] == 6
-    text = pco("compare", "last", "other.json", cwd=trained).out
-    assert text.startswith("simulated model") and "A - B:" in text
 
 
 def test_compare_reads_saved_evaluations(trained: Path) -> None:

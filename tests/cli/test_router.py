@@ -135,21 +135,6 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
     assert {len(e["route"]) for e in evaluated.json["examples"]} == {shown["select"]}
 
 
-def test_distill_from_python_makes_the_same_policy(trained: Path, run_id: str) -> None:
-    """A run from the command line brings all that is needed, its simulated model too."""
-    file, own = trained / "typed.json", trained / "called.json"
-    said = pco("distill", run_id, "--fresh", "4", "--n", "6", "-o", str(file), cwd=trained)
-    assert said.code == 0, said.err
-    made = pco_api.distill(run_id, fresh=4, n=6, runs_dir=trained / "runs", output=own)
-    assert own.read_text("utf-8") == file.read_text("utf-8") == made.file.text()
-
-
-def test_a_budget_of_time_holds_for_distill(trained: Path, run_id: str) -> None:
-    said = pco("distill", run_id, "--fresh", "8", "--budget", "0.001s", cwd=trained)
-    assert said.code == 3 and "the budget is reached: 0.001 seconds" in said.err
-    assert "greater budget" in said.err and "pco train" not in said.err
-
-
 def test_distill_is_held_to_its_budget(trained: Path, run_id: str) -> None:
     said = pco("distill", run_id, "--fresh", "8", "--budget", "9calls", cwd=trained)
     said.error(2, "calls, and the budget has 9", "--budget")

@@ -80,6 +80,7 @@ def test_report_is_written_where_it_is_asked_for(trained: Path, run_id: str) -> 
 def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path) -> None:
     result = pco("train", *QUICK, cwd=folder)
     assert result.code == 0, result.err
+    assert "\x1b" not in result.out + result.err and "\r" not in result.err  # it is no terminal
     [path] = (folder / "runs").iterdir()
     store = RunStore.open(path)
     conclusion = store.outline().conclusion

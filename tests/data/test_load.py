@@ -118,13 +118,6 @@ def test_marks_inside_names_and_cells_are_text(
     assert tuple(table.rows[0].values.values()) == first
 
 
-def test_a_broken_row_is_told_of_the_usual_form(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("input,target\na,b,c;d\n")
-    with pytest.raises(DataError, match=r"t\.csv:2: 3 cells where the header names 2"):
-        read_csv(path)
-
-
 def test_a_csv_cell_may_be_of_any_length_and_the_interpreter_keeps_its_limit(
     tmp_path: Path,
 ) -> None:
@@ -375,13 +368,6 @@ def test_another_seed_draws_another_split() -> None:
     assert {e.id for e in one.train} != {e.id for e in two.train}
 
 
-def test_a_new_row_moves_few_others() -> None:
-    rows = [{"input": f"x{n}"} for n in range(200)]
-    before = {e.id for e in load(rows, target=None).train}
-    after = {e.id for e in load([*rows, {"input": "new"}], target=None).train}
-    assert len(before - after) <= 2
-
-
 # Each fault of the data is named with its place and a way out.
 
 
@@ -400,9 +386,7 @@ def refused(source: object, match: str, **options: object) -> DataError:
     ("content", "match"),
     [
         (GOOD + "{oops}\n", r"t\.jsonl:3: not valid JSON at character 2"),
-        (GOOD + '\n{"input": "c"\n', r"t\.jsonl:4: not valid JSON"),
         (GOOD + "[1]\n", r"t\.jsonl:3: expected a JSON object, found an array"),
-        (GOOD + "null\n", r"t\.jsonl:3: expected a JSON object, found null"),
         (GOOD + '{"input": "c", "input": "d"}\n', r"t\.jsonl:3: duplicate columns: 'input'"),
         (GOOD + '{"input": "c", "target": NaN}\n', r"t\.jsonl:3: NaN is not JSON"),
         (GOOD + "[" * 100_000 + "\n", r"t\.jsonl:3: nested too deep"),
@@ -410,7 +394,6 @@ def refused(source: object, match: str, **options: object) -> DataError:
         (GOOD + '{"input": null}\n', r"t\.jsonl:3: column 'input' is null"),
         (GOOD + '{"input": 5}\n', r"t\.jsonl:3: column 'input' holds 'int', not text"),
         (GOOD + '{"input": " \\n"}\n', r"t\.jsonl:3: the input is empty"),
-        ("", "is empty"),
         ("\n\n", "is empty"),
     ],
 )
@@ -486,7 +469,6 @@ def test_paths(tmp_path: Path) -> None:
         ),
         ([], "is empty"),
         ([{"input": "a"}, {"input": "b"}], "2 distinct inputs, too few for the 3 splits"),
-        ([{"input": "a"}] * 9, "1 distinct input, too few"),
     ],
 )
 def test_objects(source: object, match: str) -> None:
@@ -501,12 +483,10 @@ BAD_ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(
     [
         ({"input": "qestion"}, "no column 'qestion'.*did you mean 'question'"),
         ({"input": "question"}, "no column 'target'"),
-        ({"input": "question", "target": None, "id": "kay"}, "no column 'kay'"),
         ({"input": "{question} {boddy}", "target": None}, "no column 'boddy'"),
         ({"input": "{question", "target": None}, "lone '{' at character 1"),
         ({"input": "question", "target": None, "messages": "chat"}, "no column 'chat'"),
         ({"input": "question", "target": None, "split": "answer"}, r"data\[0\]: unknown split 'x'"),
-        ({"input": "question", "target": None, "fractions": (0.5, 0.5)}, "fractions must be"),
         ({"input": "question", "target": None, "fractions": (0.5, 0.5, 0.0)}, "fractions must be"),
         ({"input": "question", "target": None, "fractions": (0.5, 0.4, 0.2)}, "fractions must be"),
         (
@@ -596,15 +576,6 @@ def dataset(**splits: list[str]) -> Dataset:
 def test_equal_inputs_in_two_splits() -> None:
     found = leaks(dataset(train=["One  two", "one two"], val=["x"], test=["ONE TWO"]))
     assert found == [Leak(("train", "test"), ("train0", "test0"))]
-
-
-def test_an_input_in_all_three_splits_gives_each_pair() -> None:
-    pairs = {leak.splits for leak in leaks(dataset(train=["a"], val=["a"], test=["a"]))}
-    assert pairs == {("train", "val"), ("train", "test"), ("val", "test")}
-
-
-def test_marks_tell_inputs_apart() -> None:
-    assert leaks(dataset(train=["x + 1"], val=["x - 1"], test=["x * 1"])) == []
 
 
 def test_near_copies_across_splits_only() -> None:
