@@ -204,7 +204,7 @@ def _training_text(training: Training, times: int, name: str) -> str:
         said = f": {trace.verdict.feedback}" if trace.verdict.feedback else ""
         figures = f"{number(trace.verdict.score)}, penalty {number(trace.penalty)}"
         lines.append(wrap_text(figures + said, "  critic   "))
-    for variable, gradient in training.blamed:
+    for variable, gradient in trace.gradients.blamed.items():
         lines.append(wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    "))
     for rewrite in training.rewrites:
         fate = mark_changes(rewrite.before, rewrite.after)
