@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.cli.console import columns, wrap_text
+from promptcodebook.cli.command import columns, wrap_text
 from promptcodebook.cli.train import Cell, suite_text
 from promptcodebook.intervals import Interval
 from promptcodebook.run.verdict import Conclusion, Row

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.cli.settings import set_layer
+from promptcodebook.cli.command import set_layer
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import comparable
 from tests.cli.conftest import QUICK

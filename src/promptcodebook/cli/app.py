@@ -40,14 +40,14 @@ COMMANDS = {
     "data": ("plan", "Look at a data file, or fetch a benchmark's data."),
     "estimate": ("plan", "Calls, tokens, money and time by role, before anything is spent."),
     "train": ("train", "Learn a codebook; ends with a verdict."),
-    "eval": ("evaluate", "Score a run or a policy file on a split."),
+    "eval": ("policies", "Score a run or a policy file on a split."),
     "bench": ("train", "Train, evaluate and report on every benchmark."),
-    "distill": ("evaluate", "Learn the encoder's routes: one model call less a query."),
+    "distill": ("policies", "Learn the encoder's routes: one model call less a query."),
     "reproduce": ("[bench]", "Measure what a page of docs/results says, and write the page."),
-    "compare": ("evaluate", "Two runs or policies on the same examples."),
-    "prompt": ("explain", "The prompt of a row of the verdict, to use elsewhere."),
+    "compare": ("policies", "Two runs or policies on the same examples."),
+    "prompt": ("policies", "The prompt of a row of the verdict, to use elsewhere."),
     "batch": ("[serve]", "A policy over a file of rows: every row with its answer."),
-    "explain": ("explain", "Route, composed prompt and reasons for one input."),
+    "explain": ("policies", "Route, composed prompt and reasons for one input."),
     "serve": ("[serve]", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),
@@ -88,7 +88,7 @@ class _Lazy(TyperGroup):
 def outer_command(path: str, extra: str) -> Any:
     """The command that a part registered as `path`, such as "serve" or "codebook.audit"; where the
     part is not installed, a command that says what to install."""
-    from promptcodebook.cli.settings import command_group
+    from promptcodebook.cli.command import command_group
 
     typed = f"pco {path.replace('.', ' ')}"
     holder, name = command_group(), path.rpartition(".")[2]

@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
-from promptcodebook.cli.console import announced, columns, emit, note, show, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     CommandGroup,
     Count,
     Json,
     Ref,
     SplitName,
     Typed,
+    announced,
+    columns,
     command_group,
+    emit,
+    note,
     options,
+    show,
+    wrap_text,
 )
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir

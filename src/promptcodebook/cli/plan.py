@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.console import columns, emit, note, show, wrap_text
-from promptcodebook.cli.settings import Json, Wanted, command_group, options
+from promptcodebook.cli.command import (
+    Json,
+    Wanted,
+    columns,
+    command_group,
+    emit,
+    note,
+    options,
+    show,
+    wrap_text,
+)
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable

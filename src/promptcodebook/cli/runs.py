@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, note, show, wrap_text
-from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group
+from promptcodebook.cli.command import (
+    Json,
+    RunRef,
+    Trust,
+    Yes,
+    columns,
+    command_group,
+    confirm,
+    emit,
+    note,
+    show,
+    wrap_text,
+)
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import (

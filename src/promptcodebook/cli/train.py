@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import BETWEEN, columns, note, show, verdict_text, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
+    BETWEEN,
     Budget,
     DataDir,
     Json,
@@ -24,12 +24,17 @@ from promptcodebook.cli.settings import (
     Sets,
     Trust,
     Wanted,
+    columns,
     command_group,
     environment_layer,
     flag_layer,
+    note,
     options,
     set_layer,
+    show,
     toml_path,
+    verdict_text,
+    wrap_text,
 )
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
 from promptcodebook.paths import BENCH, run_reference, runs_dir

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Plain
+from promptcodebook.cli.command import Plain, emit, note
 from promptcodebook.errors import MissingExtra, import_part
 
 _WORLDS = 5

@@ -20,7 +20,7 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
-from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.command import emit, note, verdict_text, wrap_text
 from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config

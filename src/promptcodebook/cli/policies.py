@@ -1,5 +1,6 @@
-"""What a policy does with an input: `pco explain` says why, and where the input is an example of
-the policy's run, what became of it there; `pco prompt` prints the prompt alone."""
+"""What a policy does: `pco eval` and `pco compare` say how well, `pco distill` does without its
+encoder, `pco explain` says why, and `pco prompt` prints the prompt alone.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +8,244 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.console import emit, note, show, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
+    BETWEEN,
     REF_HELP,
+    ConfigPath,
+    Count,
     Json,
     Ref,
+    Runs,
+    SplitName,
+    Typed,
     Unpaid,
+    announced,
+    columns,
     command_group,
+    emit,
+    note,
     options,
     settings_for,
+    show,
+    wrap_text,
 )
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.text import printable
 from promptcodebook.types import variable_name
-from promptcodebook.units import number
+from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
     from promptcodebook.policy.references import Reference
     from promptcodebook.policy.response import Explanation
     from promptcodebook.report.traces import Record, Training
+    from promptcodebook.run.distilling import Distillation
+    from promptcodebook.run.evaluation import Assessment, Comparison
     from promptcodebook.types import Example, Rollout
 
 app = command_group()
+
+DISTILLED = "distilled.json"
+
+
+@dataclass(frozen=True)
+class _TypedPath(Typed):
+    """The settings file is an argument, not an option."""
+
+    config: ConfigPath = None
+
+
+@app.command("eval")
+@options
+def evaluate(
+    ref: Ref,
+    typed: _TypedPath,
+    split: SplitName = "test",
+    count: Count = None,
+    samples: Runs = 1,
+    row: str = typer.Option(
+        "learned",
+        metavar="ROW",
+        help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
+    ),
+    at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
+    as_json: Json = False,
+) -> None:
+    """Reward with its 95 % interval, failures, and what a query costs.
+
+    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
+    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
+    named, and by its own models, unless others are given. --row evaluates another row of its
+    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
+    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
+    pco compare A.json B.json
+    """
+    from promptcodebook.run.evaluation import Evaluating, Sample
+    from promptcodebook.sync import run_sync
+
+    sample = Sample(split, count, samples)
+    with typed.given("pco eval").until_done(ref, sample, row) as kept:
+        asked = Evaluating.of(ref, kept, sample, row, progress=True)
+        made = run_sync(asked.answer(), announced(asked.interrupt))
+    show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
+    mean = made.row.score.mean
+    if at_least is not None and not mean >= at_least:
+        note(f"the mean reward {number(mean)} is below --at-least {at_least:g}")
+        raise typer.Exit(1)
+
+
+@app.command()
+@options
+def compare(
+    a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
+    typed: Typed,
+    split: SplitName = "test",
+    count: Count = None,
+    margin: float | None = typer.Option(
+        None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
+    ),
+    as_json: Json = False,
+) -> None:
+    """The gain of A over B, paired by example, with its 95 % interval.
+
+    Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
+    limits both together.
+    """
+    from promptcodebook.run.evaluation import Comparing, Sample
+    from promptcodebook.sync import run_sync
+
+    sample = Sample(split, count)
+    with typed.given("pco compare").until_done(a, b, sample) as kept:
+        asked = Comparing.of((a, b), kept, sample, progress=True)
+        made = run_sync(asked.answer(), announced(asked.interrupt))
+    show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
+    if margin is not None and not made.gain.low >= -margin:
+        note(f"A may lose {number(-made.gain.low)} against B, more than --margin {margin:g}")
+        raise typer.Exit(1)
+
+
+def _assessment_text(made: Assessment) -> str:
+    row, usage, rollouts = made.row, made.row.per_query, made.evaluation.rollouts
+    model = "simulated model, " if made.simulated else ""
+    per = "query" if made.runs == 1 else f"example, all {made.runs} sampled runs of it"
+    facts = {
+        "policy": made.name,
+        **({} if made.kind == "learned" else {"row": made.kind}),
+        "reward": row.score.text(between=BETWEEN),
+        "answered only": number(row.answered),
+        "failed": str(row.failed),
+        "truncated": str(row.truncated),
+        "fallback routes": "-" if row.fallbacks is None else percent(row.fallbacks),
+        "longest prompt": f"{row.prompt_length.longest} tokens" if row.prompt_length else "-",
+        f"per {per}": (
+            f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
+            f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
+        ),
+    }
+    width = max(map(len, facts))
+    lines = [f"{model}{made.evaluation.split} split, n = {len(rollouts)}", ""]
+    lines += [wrap_text(value, f"{name:<{width}}  ") for name, value in facts.items()]
+    for first in [r for r in rollouts if r.failure is not None][:1]:
+        assert first.failure is not None
+        what = f"{first.failure.kind} at {first.failure.stage}: {first.failure.message}"
+        lines += ["", wrap_text(f"{row.failed} failed; the first, {first.example_id}: {what}", "")]
+    return printable("\n".join(lines))
+
+
+def _comparison_text(made: Comparison) -> str:
+    rows = [
+        {
+            "": mark,
+            "policy": side.name,
+            "reward": number(side.score.mean),
+            "95 %": side.score.ends(between=BETWEEN),
+        }
+        for mark, side in (("A", made.a), ("B", made.b))
+    ]
+    model = "simulated model, " if made.simulated else ""
+    head = f"{model}{made.split} split, n = {made.gain.n}:"
+    return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"
+
+
+@app.command()
+@options
+def distill(
+    ref: Ref,
+    typed: Typed,
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The policy file; else distilled.json in the run."
+    ),
+    fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
+    margin: float = typer.Option(
+        0.02, min=0.0, help="Loss that counts as none, of the reward's range."
+    ),
+    count: Count = None,
+    as_json: Json = False,
+) -> None:
+    """Learn the encoder's routes, so that a query asks one model call less.
+
+    A linear ranking is fitted to the routes that the encoder gave in training, and to fresh ones
+    where asked. Then both policies answer the validation split, or --n examples of it: that costs
+    calls, and their number is printed first. The policy file is written in any case; it is offered
+    as the default only where the whole 95 % interval of the difference in reward lies above minus
+    the margin.
+    """
+    from promptcodebook.run.distilling import Distiller, Needs
+    from promptcodebook.run.subject import Subject
+    from promptcodebook.sync import run_sync
+
+    needs = Needs(fresh, count, margin)
+    with typed.given("pco distill").until_done(ref, needs) as kept:
+        subject = Subject.resolve(ref, kept)
+        if output is None and subject.run is None:
+            raise ConfigError(
+                f"{ref} is a policy file: it is not said where to write the distilled one",
+                hint=f"pco distill {ref} -o {DISTILLED}",
+            )
+        target = output or (subject.run or Path()) / DISTILLED
+        distiller = Distiller.of(subject, needs)
+        note(distiller.plan)
+        made = run_sync(distiller.distil(note), distiller.interrupt)
+        made.file.save(target)
+    facts = {"ref": subject.reference.name, "policy": str(target)}
+    show(lambda: facts | made.as_json(), lambda: _distilled_text(made, target), as_json=as_json)
+
+
+def _distilled_text(made: Distillation, target: Path) -> str:
+    lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
+    lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
+    for name, of in (("held out of training", made.cross), ("validation", made.validation)):
+        if of is not None:
+            exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
+            lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
+    lines.append("")
+    if made.difference is None:
+        why = "There is no validation split, so that no difference in reward is known."
+        lines.append(wrap_text(why, ""))
+    else:
+        of, (ours, theirs) = made.difference, made.per_query
+        lines += [
+            f"reward, distilled - encoder: {of.text(signed=True, more='paired')}, n = {of.n}",
+            f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
+        ]
+    least = f"-{number(made.margin)}"
+    verdict = (
+        f"Not shown to be as good: the interval does not lie above {least}. "
+        "Keep the encoder as the default, or judge it on more examples."
+    )
+    if made.non_inferior:
+        says = "The distilled policy can be the default."
+        verdict = f"Not inferior: the interval lies above {least}. {says}"
+    return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
+
 
 _PROMISES = 3
 """Instincts that are shown with what they promise, beside the chosen ones."""
