@@ -101,10 +101,8 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
-    """What an outer part of this package, or a plug-in, registered as an entry point.
-
-    Raises MissingExtra where the part is not installed: `what` needs the `extra`.
-    """
+    """What an outer part of this package, or a plug-in, registered as an entry point. Raises
+    MissingExtra where the part is not installed: `what` needs the `extra`."""
     entries = registered(group).select(name=name)
     try:
         return next(iter(entries)).load()

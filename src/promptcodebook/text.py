@@ -169,7 +169,6 @@ def cut_at_sentence(text: str, words: int) -> str:
 
 
 def _is_open(text: str) -> bool:
-    """Whether a quotation has begun in it and not ended."""
     return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
 
 

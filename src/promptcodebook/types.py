@@ -162,11 +162,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """z: S distinct sorted indices (Eq. 3), who chose them, and why.
-
-    `fallback`: θ made no valid route even when asked again, for the reason `fault`; its valid picks
-    were filled up. `propensity` is the chance of the route, where a router drew it that knows it.
-    """
+    """z: S distinct sorted indices (Eq. 3), who chose them, and why. `fallback`: θ made no valid
+    route even when asked again, for the reason `fault`; its valid picks were filled up.
+    `propensity` is the chance of the route, where a router drew it that knows it."""
 
     indices: tuple[int, ...]
     explored: bool = False
@@ -339,11 +337,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
-
-    `severity` rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v).
-    The codebook has one number for all active instincts; the paper's is a mean over them (Eq. 33).
-    """
+    """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame. `severity`
+    rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v). The codebook
+    has one number for all active instincts; the paper's is a mean over them (Eq. 33)."""
 
     encoder: str = ""
     generator: str = ""

@@ -246,7 +246,6 @@ def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool)
 
 
 def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
-    """The name of the variable asked for; None = all of them."""
     if part is not None:
         if part not in _DIRECTIVES:
             message = f"unknown part {part!r}{did_you_mean(part, _DIRECTIVES)}"

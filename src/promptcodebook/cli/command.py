@@ -62,16 +62,9 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-_ENVIRONMENT: Mapping[str, tuple[str, type]] = {
-    "PCO_LM": ("lm", str),
-    "PCO_TASK": ("task", str),
-    "PCO_DATA": ("data_dir", str),
-    "PCO_PRESET": ("preset", str),
-    "PCO_BUDGET": ("budget", str),
-    "PCO_SEED": ("seed", int),
-    "PCO_SIZE": ("size", int),
-    "PCO_SELECT": ("select", int),
-}
+_TEXT_KEYS = ("lm", "task", "data_dir", "preset", "budget")
+_WHOLE_KEYS = ("seed", "size", "select")
+"""Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ..."""
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
@@ -136,14 +129,16 @@ def flag_layer(task: str | None = None, data: str | None = None, **more: Any) ->
 
 
 def environment_layer() -> dict[str, Any]:
-    """The variables of _ENVIRONMENT, and PCO_LM_<ROLE>."""
+    """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_BUDGET, PCO_SEED, PCO_SIZE, PCO_SELECT and
+    PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
 
     layer: dict[str, Any] = {}
-    for name, (key, kind) in _ENVIRONMENT.items():
+    for key in (*_TEXT_KEYS, *_WHOLE_KEYS):
+        name = f"PCO_{key.removesuffix('_dir').upper()}"
         if text := os.environ.get(name):
             try:
-                layer[key] = kind(text)
+                layer[key] = int(text) if key in _WHOLE_KEYS else text
             except ValueError:
                 message = f"{name} is not a whole number: {text!r}"
                 raise ConfigError(message, hint=f"unset {name}") from None
@@ -192,7 +187,6 @@ def toml_path(config: Path | None) -> Path | None:
 
 
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    """The settings of that file, and the folder that its paths start from."""
     from promptcodebook.config.loading import read_toml
 
     path = toml_path(config)
@@ -331,11 +325,9 @@ def screen_width() -> int:
 
 
 def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> str:
-    """Rows as aligned text, headed by their keys; numbers to the right.
-
-    Nothing is wider than `width` (None = the screen): a column of running text is broken into
-    lines, and columns that find no room follow below, each beside the first one.
-    """
+    """Rows as aligned text, headed by their keys; numbers to the right. Nothing is wider than
+    `width` (None = the screen): a column of running text is broken into lines, and columns that
+    find no room follow below, each beside the first one."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table

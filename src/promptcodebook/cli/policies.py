@@ -393,7 +393,6 @@ def _record_text(record: Record) -> Iterator[str]:
 
 
 def _answer_text(rollout: Rollout, *, reward: bool = True) -> list[str]:
-    """Stages, output and reward."""
     stages = [wrap_text(f"{s.input}\n→ {s.output}", f"  {s.name}  ") for s in rollout.stages]
     output = [wrap_text(rollout.output or "(empty)", "  output   ")]
     return [*stages, *output, *([wrap_text(_outcome(rollout), "  reward   ")] if reward else [])]
@@ -507,7 +506,6 @@ def _of_another_optimizer(ref: str, row: str) -> str | None:
 
 
 def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Unpaid) -> str:
-    """What the policy, or the one that its run began with, composes for the input."""
     from promptcodebook.assemble import Sources
     from promptcodebook.policy.policy import deploy
     from promptcodebook.policy.references import first_policy

@@ -297,7 +297,6 @@ def bench(
 
 
 def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell:
-    """The benchmark's run with its report, which a finished run has already."""
     from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.run.opening import Where
@@ -330,7 +329,6 @@ def suite_text(suite: str, done: Sequence[Cell], failed: Mapping[str, str]) -> s
 
 
 def _cells(cell: Cell) -> tuple[dict[str, str], dict[str, str]]:
-    """The rewards of a run, and what it took."""
     rows, run = list(cell.run.rows.values()), cell.run
     first, last = (rows[0], rows[-1]) if rows else (None, None)
     gain = last.gain if last else None

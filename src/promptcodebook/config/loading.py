@@ -143,11 +143,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
-    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step.
-
-    A layer that sends a role to another address takes away the headers, and the secrets in
-    the body, that layers below gave for the old one.
-    """
+    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step. A
+    layer that sends a role to another address takes away the headers, and the secrets in the body,
+    that layers below gave for the old one."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)
@@ -239,7 +237,6 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
 
 
 def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:
-    """The model of a field that is a group of keys."""
     kind = None if field is None else field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
@@ -291,11 +288,9 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature.
-
-    `default` is written as it would be in pco.toml ('none' = not set, '' = must be given; where
-    roles differ, each value with its roles); `kind` is its type with its choices or its range.
-    """
+    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature. `default` is
+    written as it would be in pco.toml ('none' = not set, '' = must be given; where roles differ,
+    each value with its roles); `kind` is its type with its choices or its range."""
 
     key: str
     default: str

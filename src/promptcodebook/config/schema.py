@@ -35,10 +35,7 @@ class Group(BaseModel):
 
 class OptimizerSettings(Group):
     """The settings of an optimizer: a table of its own in pco.toml. They decide nothing of what a
-    trained policy answers.
-
-    The optimizer's class names its model: `settings = MySettings`.
-    """
+    trained policy answers. The optimizer's class names its model: `settings = MySettings`."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
@@ -344,10 +341,8 @@ TRAINING = (
 
 
 class Config(Group):
-    """A whole run; `Config()` is the `default` preset.
-
-    `load_config` adds a field for each table of the installed optimizers (`OptimizerSettings`).
-    """
+    """A whole run; `Config()` is the `default` preset. `load_config` adds a field for each table of
+    the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
     """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""

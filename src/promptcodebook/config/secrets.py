@@ -26,7 +26,6 @@ _WORD = re.compile(r"[a-z]{1,16}")
 
 @cache
 def _lists() -> Mapping[str, Any]:
-    """Names of headers, variables and body fields, by what they may be."""
     file = resources.files("promptcodebook.config").joinpath("secrets.toml")
     return tomllib.loads(file.read_text("utf-8"))
 
@@ -150,10 +149,8 @@ def _changed(
 
 
 def refuse_password(spec: str) -> str:
-    """The spec of a model. ValueError, which does not repeat it, if its address holds a password.
-
-    A model's name may hold an '@': what comes before it is then no host.
-    """
+    """The spec of a model. ValueError, which does not repeat it, if its address holds a password. A
+    model's name may hold an '@': what comes before it is then no host."""
     head, _, name = spec.partition("#")
     ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):

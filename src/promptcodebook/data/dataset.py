@@ -32,9 +32,7 @@ _ALIASES: dict[str, Split] = {
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """What a run learns from, is validated on and is judged by. Ids are unique over all splits.
-
-    `input` is the column or template that inputs were read from; a policy reads columns by it.
-    """
+    `input` is the column or template that inputs were read from; a policy reads columns by it."""
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]
@@ -100,10 +98,8 @@ def complete_splits(
 def draw_splits(
     examples: Iterable[Example], shares: Mapping[Split, float], seed: int, name: str
 ) -> dict[Split, tuple[Example, ...]]:
-    """A seeded draw of the splits named in `shares`, which need not sum to 1.
-
-    Each gets at least one example; shares count distinct inputs. DataError if there are too few.
-    """
+    """A seeded draw of the splits named in `shares`, which need not sum to 1. Each gets at least
+    one example; shares count distinct inputs. DataError if there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
         groups.setdefault(fold_text(example.input), []).append(example)
@@ -197,9 +193,7 @@ class InputLengths:
 @dataclass(frozen=True, slots=True)
 class DataCheck:
     """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split.
-
-    `duplicates` holds the first example of an input with each of its repeats.
-    """
+    `duplicates` holds the first example of an input with each of its repeats."""
 
     name: str
     counts: Mapping[str, int]
@@ -305,7 +299,6 @@ def _rows(dataset: Dataset) -> list[_Row]:
 
 
 def _repeated(rows: Sequence[_Row]) -> list[list[_Row]]:
-    """The rows of each input that there is more than once."""
     counts = Counter(row.folded for row in rows)
     groups = dict[str, list[_Row]]()
     for row in rows:
@@ -353,11 +346,9 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
 
 
 def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
-    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR.
-
-    Of a long input only some runs are looked up, so that a pair may be missed: one in a thousand of
-    those that just reach NEAR.
-    """
+    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. Of a long
+    input only some runs are looked up, so that a pair may be missed: one in a thousand of those
+    that just reach NEAR."""
 
     @lru_cache(maxsize=10_000)
     def shingles(folded: str) -> frozenset[str]:
@@ -378,10 +369,8 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each such run that is looked up.
-
-    Runs go by their hashes: two runs of one hash make one more pair to compare, and no more.
-    """
+    """Rows that have a run in common, for each such run that is looked up. Runs go by their hashes:
+    two runs of one hash make one more pair to compare, and no more."""
     zeros, latest = _Zeros(), dict[int, int]()
     groups = dict[int, list[int]]()
     for number, row in enumerate(rows):

@@ -131,7 +131,6 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
 def _from_one(
     table: Table, columns: Columns
 ) -> tuple[Example, ...] | dict[Split, tuple[Example, ...]]:
-    """All examples; by split where a column names it."""
     if not table.rows:
         raise DataError(f"{table.name} is empty", hint="give it at least three examples")
     examples = read_examples(table, columns, {})
@@ -160,9 +159,8 @@ def _from_splits(
 
 def read_source(source: object) -> Table | dict[Split, Table]:
     """Reads a path (file or folder), frame, dataset, list of dicts, or a mapping of splits to any.
-
-    A folder holds train/val/test files. DataError for anything else, and for what cannot be read.
-    """
+    A folder holds train/val/test files. DataError for anything else, and for what cannot be
+    read."""
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
         return _read_folder(path) if path.is_dir() else _read_file(path)

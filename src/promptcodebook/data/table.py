@@ -62,9 +62,7 @@ def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
 
 def plain(value: object) -> object:
     """A value as JSON knows it: NumPy scalars and arrays unpacked, NaN as None, the rest as text.
-
-    So what a frame, a Parquet file and a JSON line hold compares equal.
-    """
+    So what a frame, a Parquet file and a JSON line hold compares equal."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -106,11 +104,9 @@ def read_json(path: Path) -> Table:
 
 
 def read_csv(path: Path, delimiter: str = "") -> Table:
-    """A header line, then one record each; an empty cell is a missing value.
-
-    Cells may be of any length. Without a `delimiter` it is found by the header: a comma, or one of
-    those that spreadsheets write in its place.
-    """
+    """A header line, then one record each; an empty cell is a missing value. Cells may be of any
+    length. Without a `delimiter` it is found by the header: a comma, or one of those that
+    spreadsheets write in its place."""
     text = _read_text(path)
     header, rows = tuple[str, ...](), list[Record]()
     lines = io.StringIO(text, newline="")
@@ -307,11 +303,9 @@ class Columns:
 
 def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple[Example, ...]:
     """A table's rows as Examples, in their order; DataError names the row and the column at fault.
-
     `seen` (id -> place) is shared by the tables of a dataset and filled in, so that ids are unique
     over all of them. Without an id column an id is the hash of input and target; repeats of it get
-    '-2', '-3', ...; a given id that repeats is a DataError.
-    """
+    '-2', '-3', ...; a given id that repeats is a DataError."""
     template: InputTemplate | None = None
     wanted = [(name, getattr(columns, name)) for name in ("target", "messages", "id", "split")]
     if columns.messages is None:
