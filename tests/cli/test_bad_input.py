@@ -159,29 +159,6 @@ def reward(folder: Path, body: str) -> None:
     (folder / "reward.py").write_text(f"def reward(example, output):\n{body}\n")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("    return float('nan') if wrong(example) else 0.5", "returned nan"),
-        ("    return 7 if wrong(example) else 0.5", "outside its range 0..1"),
-        ("    return 1 / 0 if wrong(example) else 0.5", "ZeroDivisionError"),
-    ],
-)
-def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_continues(
-    folder: Path, body: str, message: str
-) -> None:
-    reward(folder, f"{body}\n\ndef wrong(example):\n    return 'prime' in example.input")
-    rows = [r for r in lines(folder) if "prime" not in r]
-    rows += [json.dumps({"input": f"Is {n} prime? Yes or no.", "target": "no"}) for n in (4, 6, 8)]
-    write(folder, rows)
-    assert train(folder).code == 0
-    failures = pco("runs", "show", "last", "--json", cwd=folder).json["failures"]
-    assert failures and all(f["stage"] == "reward" and message in f["message"] for f in failures)
-    assert all("reward.py" in f["traceback"] for f in failures if message == "ZeroDivisionError")
-    text = pco("runs", "show", "last", cwd=folder).out
-    assert f"{len(failures)} failures" in text and message in text
-
-
 def test_a_reward_that_always_fails_stops_the_run_with_the_first_error(folder: Path) -> None:
     reward(folder, "    return example.no_such_thing")
     train(folder).error(2, "no_such_thing", "reward.py:2", "user_code.trial = false")
@@ -246,7 +223,8 @@ def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path
     assert shown["ended"] == "failed"
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
-    assert "pco doctor" in pco("runs", "show", "last", cwd=folder).out
+    text = pco("runs", "show", "last", cwd=folder).out
+    assert "pco doctor" in text and f"{len(shown['failures'])} failures" in text
 
 
 # Runs

@@ -179,13 +179,11 @@ def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained
 
 
 def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id: str) -> None:
-    policy = f"runs/{run_id}/policy.json"
-    for ref in (run_id, policy):
-        for command in (("eval", ref), ("explain", ref, "a question")):
-            told = pco(*command, "--set", "concurrency=many", cwd=trained)
-            told.error(2, "the command line or PCO_*: concurrency")
-            told = pco(*command, "--set", "concurency=3", cwd=trained)
-            told.error(2, "unknown key 'concurency' in the command line or PCO_*")
+    for command in (("eval", run_id), ("explain", f"runs/{run_id}/policy.json", "a question")):
+        told = pco(*command, "--set", "concurrency=many", cwd=trained)
+        told.error(2, "the command line or PCO_*: concurrency")
+        told = pco(*command, "--set", "concurency=3", cwd=trained)
+        told.error(2, "unknown key 'concurency' in the command line or PCO_*")
     told = pco("train", "--resume", run_id, "--set", "concurrency=many", cwd=trained)
     told.error(2, "the command line or PCO_*: concurrency")
 

@@ -129,12 +129,6 @@ def shell(tmp_path: Path, *typed: str, **variables: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", MARKS)
-def test_there_is_a_script_for_each_shell(name: str, tmp_path: Path) -> None:
-    script = shell(tmp_path, _PCO_COMPLETE=f"source_{name}")
-    assert MARKS[name] in script and "_PCO_COMPLETE" in script
-
-
 def test_the_shell_at_hand_is_recognised(tmp_path: Path) -> None:
     assert MARKS["bash"] in shell(tmp_path, "--show-completion")
     shell(tmp_path, "--install-completion")

@@ -123,13 +123,6 @@ def test_the_last_layout_has_nothing_left_to_do(console: Console) -> None:
     assert "Ctrl-C" not in shown and " left" not in shown and "validating" not in shown
 
 
-def test_an_event_draws_nothing(console: Console) -> None:
-    view = Screen(console)
-    for event in script():
-        view(event)
-    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
-
-
 class Ascii(Terminal):
     encoding = "ascii"  # type: ignore[assignment]
 

@@ -146,26 +146,6 @@ def test_csv_cells_with_line_breaks_and_quotes(tmp_path: Path) -> None:
     )
 
 
-def test_parquet(tmp_path: Path, from_list: Dataset) -> None:
-    path = tmp_path / "tickets.parquet"
-    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
-    assert loaded(path).fingerprint() == from_list.fingerprint()
-    path.write_bytes(b"PAR1 but no more")
-    with pytest.raises(DataError, match="as Parquet"):
-        loaded(path)
-
-
-def test_pandas(from_list: Dataset) -> None:
-    dataset = loaded(pandas.DataFrame(ROWS))
-    assert dataset.fingerprint() == from_list.fingerprint()
-    assert all(type(e.fields["n"]) is int for e in dataset.train)
-    frame = pandas.DataFrame({"input": ["a", "b", "c"], "target": [1.5, float("nan"), 2.0]})
-    targets = {e.input: e.target for e in every(load(frame))}
-    assert targets == {"a": "1.5", "b": None, "c": "2.0"}, "a missing value is a missing target"
-    with pytest.raises(DataError, match="duplicate columns: 'input'"):
-        load(pandas.DataFrame([["a", "b"]], columns=["input", "input"]))
-
-
 class FakeArrowDataset(list[dict[str, object]]):
     """Has what `datasets.Dataset` shows: rows by iteration and its column names."""
 
@@ -178,11 +158,39 @@ FakeArrowDataset.__name__ = "Dataset"
 FakeArrowDataset.__module__ = "datasets.arrow_dataset"
 
 
-def test_a_hugging_face_dataset_and_a_dict_of_them(from_list: Dataset) -> None:
-    assert loaded(FakeArrowDataset(ROWS)).fingerprint() == from_list.fingerprint()
+def test_every_library_gives_the_same(tmp_path: Path, from_list: Dataset) -> None:
+    path = tmp_path / "tickets.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    for source in (path, pandas.DataFrame(ROWS), FakeArrowDataset(ROWS)):
+        dataset = loaded(source)
+        assert dataset.fingerprint() == from_list.fingerprint()
+        assert all(type(e.fields["n"]) is int for e in dataset.train)
+    path.write_bytes(b"PAR1 but no more")
+    with pytest.raises(DataError, match="as Parquet"):
+        loaded(path)
+    frame = pandas.DataFrame({"input": ["a", "b", "c"], "target": [1.5, float("nan"), 2.0]})
+    targets = {e.input: e.target for e in every(load(frame))}
+    assert targets == {"a": "1.5", "b": None, "c": "2.0"}, "a missing value is a missing target"
+    with pytest.raises(DataError, match="duplicate columns: 'input'"):
+        load(pandas.DataFrame([["a", "b"]], columns=["input", "input"]))
+
+
+def test_splits_are_given_by_a_folder_a_column_or_by_name(tmp_path: Path) -> None:
     parts = {"train": ROWS[:4], "validation": ROWS[4:6], "test": ROWS[6:]}
-    found = loaded({name: FakeArrowDataset(rows) for name, rows in parts.items()})
-    assert sizes(found) == [4, 2, 2]
+    for name, rows in parts.items():
+        jsonl(tmp_path / f"{name}.jsonl", rows)
+    (tmp_path / "README.md").write_text("not data")
+    column = [{**row, "part": name} for name, rows in parts.items() for row in rows]
+    for dataset in (
+        loaded(tmp_path),
+        loaded(parts),
+        loaded({name: FakeArrowDataset(rows) for name, rows in parts.items()}),
+        load(column, input="question", target="answer", split="part"),
+    ):
+        assert [e.fields["n"] for e in every(dataset)] == list(range(8))
+        assert sizes(dataset) == [4, 2, 2]
+    drawn = loaded({"train": ROWS[:6], "test": ROWS[6:]})
+    assert [e.fields["n"] for e in drawn.test] == [6, 7] and sizes(drawn) == [4, 2, 2]
 
 
 def test_a_saved_dataset_folder_names_the_missing_extra(
@@ -193,27 +201,6 @@ def test_a_saved_dataset_folder_names_the_missing_extra(
     with pytest.raises(MissingExtra) as caught:
         load(tmp_path)
     assert caught.value.hint == "pip install 'promptcodebook[datasets]'"
-
-
-def test_a_folder_of_split_files(tmp_path: Path) -> None:
-    jsonl(tmp_path / "train.jsonl", ROWS[:4])
-    jsonl(tmp_path / "validation.jsonl", ROWS[4:6])
-    jsonl(tmp_path / "test.jsonl", ROWS[6:])
-    (tmp_path / "README.md").write_text("not data")
-    assert sizes(loaded(tmp_path)) == [4, 2, 2]
-
-
-def test_a_split_column() -> None:
-    parts = ["train"] * 3 + ["dev"] * 2 + ["test"] * 3
-    rows = [{**row, "part": part} for row, part in zip(ROWS, parts, strict=True)]
-    dataset = load(rows, input="question", target="answer", split="part")
-    found = [[e.fields["n"] for e in part] for _, part in dataset.items()]
-    assert found == [[0, 1, 2], [3, 4], [5, 6, 7]]
-
-
-def test_splits_that_are_not_given_are_drawn_from_train() -> None:
-    dataset = loaded({"train": ROWS[:6], "test": ROWS[6:]})
-    assert [e.fields["n"] for e in dataset.test] == [6, 7] and sizes(dataset) == [4, 2, 2]
 
 
 def test_targets_that_are_no_text_become_json() -> None:
