@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -146,6 +146,7 @@ def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any]
         assert parse_budget(text).model_dump(exclude_none=True) == fields
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=20))
 def test_no_text_breaks_the_budget_parser(text: str) -> None:
     try:
