@@ -53,8 +53,7 @@ from promptcodebook.run.session import Session
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
-from promptcodebook.tasks.constraints.compose import compatible
-from promptcodebook.tasks.constraints.task import draw_constraints, reward
+from promptcodebook.tasks.constraints.task import compatible, draw_constraints, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import (
     Channel,

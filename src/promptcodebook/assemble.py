@@ -40,7 +40,7 @@ from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import Agent, make_program, user_task
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task
-from promptcodebook.tasks.user_calls import UserCalls
+from promptcodebook.tasks.user_code import UserCalls
 from promptcodebook.types import (
     Example,
     Executor,
@@ -251,7 +251,7 @@ class _DiscreetProgram:
     """A program on private data: an error of its own does not say what it may quote.
 
     Ours say nothing of the data: what a server said is withheld where it is read
-    (`lm/transport.py`).
+    (`lm/wire.py`).
     """
 
     inner: Program

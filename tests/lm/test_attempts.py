@@ -23,9 +23,9 @@ from promptcodebook.errors import (
     StoreError,
 )
 from promptcodebook.incidents import Counts
-from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.budget import Ledger, credible
 from promptcodebook.lm.limit import StopSignal
-from promptcodebook.lm.stack import Models, Supplies, credible
+from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.paths import unfinished_folder
 from promptcodebook.store.header import Header
 from promptcodebook.store.journal import until_done

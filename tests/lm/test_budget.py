@@ -25,9 +25,8 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable, prompt_bound
+from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable, prompt_bound
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
-from promptcodebook.lm.stack import Attempted
 from promptcodebook.lm.wire import byte_size
 from tests.lm.conftest import Counts
 from tests.load import crowding

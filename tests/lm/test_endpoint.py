@@ -28,7 +28,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
-from promptcodebook.lm.transport import read_retry_after
+from promptcodebook.lm.wire import read_retry_after
 from promptcodebook.method.policy import route_schema
 from tests.lm.server import Server, Step, drops, fails, pours, raw, refusing, says
 

@@ -375,7 +375,7 @@ async def test_a_reply_counts_when_it_is_paid_for_and_not_again(
 async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts):
     lm = ScriptedLM().enqueue("<think>x</think> Be brief. ", Reply("half a", finish="length"))
     told = [await Ask(lm, tally).text(REQUEST) for _ in range(2)]
-    assert [(each.text, each.truncated) for each in told] == [
+    assert [(each.value, each.truncated) for each in told] == [
         ("Be brief.", False),
         ("half a", True),
     ]
@@ -399,7 +399,7 @@ async def test_a_text_at_fault_is_asked_for_once_more(
 ):
     lm = ScriptedLM().enqueue(reply, "one two", reply, reply)
     answer = await Ask(lm, tally).text(REQUEST, too_long)
-    assert (answer.text, answer.fault, answer.usage.calls) == ("one two", None, 2)
+    assert (answer.value, answer.fault, answer.usage.calls) == ("one two", None, 2)
     assert complaint in lm.history[1].messages[-1].content
     assert "JSON" not in lm.history[1].messages[-1].content
     assert tally == {counted: 1, "reasked": 1}
@@ -410,7 +410,7 @@ async def test_a_text_at_fault_is_asked_for_once_more(
 async def test_a_text_whose_second_try_fails_comes_back_with_its_fault(tally: Counts):
     lm = ScriptedLM().enqueue("one two three", RequestRefused("context too long"))
     answer = await Ask(lm, tally).text(REQUEST, too_long)
-    assert (answer.text, answer.fault) == ("one two three", "it has more than two words")
+    assert (answer.value, answer.fault) == ("one two three", "it has more than two words")
 
 
 # What a model wrote is read as what it can only mean; what means nothing costs no other field.

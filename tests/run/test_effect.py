@@ -241,7 +241,7 @@ def test_other_data_with_the_same_ids_are_another_question(own: pco.Run) -> None
 
 
 def test_one_process_measures_at_a_time(own: pco.Run) -> None:
-    with closing(EffectStore.open(own.path, "pco")):
+    with closing(EffectStore(own.path, "pco")):
         busy = f"an instinct of the run {own.id} is being measured by process"
         with pytest.raises(RunBusy, match=busy):
             pco.effect(own, GOOD, reward=worth, lm=planted(own), n=1)
@@ -277,7 +277,7 @@ def test_another_policy_model_of_a_role_or_reward_is_another_question(own: pco.R
     other_reward = replace(both, scored_by="another reward")
     other_policy = replace(both, policy="of another")
     again = replace(both, models={"executor": "b", "encoder": "a"}, at="2027-01-01T00:00:00+00:00")
-    with closing(EffectStore.open(own.path, "pco")) as store:
+    with closing(EffectStore(own.path, "pco")) as store:
         for effect in (both, swapped, alone, other_reward, other_policy, again):
             store.add(effect)
     kept = [(dict(each.models), each.policy, each.at) for each in read_effects(own.path)]

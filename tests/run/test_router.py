@@ -26,7 +26,7 @@ from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
-from tests.tasks.houserules.test_task import KEPT, PLAIN
+from tests.tasks.test_houserules import KEPT, PLAIN
 
 from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
 

@@ -29,8 +29,9 @@ from promptcodebook.store.events import (
     Validated,
     fold,
     fold_event,
+    pack_event,
+    unpack_event,
 )
-from promptcodebook.store.tables import PackedEvent, pack_event, unpack_event
 from promptcodebook.types import (
     Codebook,
     Evaluation,
@@ -75,14 +76,20 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
 events: st.SearchStrategy[Event] = of(Event)
 
 
+def again(event: Event, *, whole: bool = True) -> Event:
+    """The event as it is read from its row."""
+    kind, _, light, bulk = pack_event(event)
+    return unpack_event(kind, light, bulk if whole else None)
+
+
 @given(events)
 def test_an_event_comes_back_as_it_was(event: Event) -> None:
-    assert unpack_event(pack_event(event)) == event
+    assert again(event) == event
 
 
 @given(events)
 def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> None:
-    light = unpack_event(replace(pack_event(event), bulk=None))
+    light = again(event, whole=False)
     if isinstance(event, Stepped):
         assert light == Stepped(replace(event.step, traces=()))
     elif isinstance(event, Broke):
@@ -99,13 +106,13 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
 @pytest.mark.parametrize("text", ["\ud800", "\ud83d\ude00", "\U0001f600", "\0", "{x} <|im_end|>"])
 def test_text_is_never_interpreted_nor_repaired(text: str) -> None:
     event = Started(Parameters(text, text, Codebook((Instinct(text),)), text), text)
-    assert unpack_event(pack_event(event)) == event
+    assert again(event) == event
 
 
 def test_not_a_number_comes_back_as_such() -> None:
     verdict = Verdict(math.nan, "")
     step = Step(0, 0, math.inf, (Trace(Rollout("x"), verdict=verdict),), (), _NO, (), (), ())
-    back = unpack_event(pack_event(Stepped(step)))
+    back = again(Stepped(step))
     assert isinstance(back, Stepped)
     assert back.step.epsilon == math.inf
     seen = back.step.traces[0].verdict
@@ -117,11 +124,11 @@ _NO = Parameters("", "", Codebook(()), "")
 
 def test_a_damaged_event_says_where() -> None:
     with pytest.raises(StoreError, match=r"damaged at reason"):
-        unpack_event(PackedEvent("ended", None, pack({"reason": "tired", "detail": ""})))
+        unpack_event("ended", pack({"reason": "tired", "detail": ""}))
     with pytest.raises(StoreError, match="damaged"):
-        unpack_event(PackedEvent("ended", None, b"not compressed"))
+        unpack_event("ended", b"not compressed")
     with pytest.raises(StoreError, match="unknown kind 'danced'"):
-        unpack_event(PackedEvent("danced", None, pack({})))
+        unpack_event("danced", pack({}))
 
 
 MakeStep = Callable[[int], Step]

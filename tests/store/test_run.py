@@ -28,8 +28,7 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.header import Header
-from promptcodebook.store.run import RunStore
-from promptcodebook.store.tables import LAYOUT
+from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 from tests.store.edit import edit_header
 

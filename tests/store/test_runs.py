@@ -29,9 +29,8 @@ from promptcodebook.store import runs as module
 from promptcodebook.store.events import Ended, Event, Started, Stepped, Validated
 from promptcodebook.store.header import Header, check_run_name
 from promptcodebook.store.lock import RunLock
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.store.runs import find_run, list_runs, remove_run, remove_unborn
-from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]

@@ -21,8 +21,7 @@ from promptcodebook.errors import (
     MissingExtra,
     did_you_mean,
 )
-from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.litellm_client import LiteLLM
+from promptcodebook.lm.endpoint import Endpoint, LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER

@@ -60,18 +60,29 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if "://" in text:
         return _parse_url(text)
     head, slash, name = text.partition("/")
-    if head == "openai" and slash:
+    if slash and head in ("openai", "litellm"):
+        if not name:
+            raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
+        if head == "litellm":
+            return Spec(text, "litellm", model=name)
         base = env.get("OPENAI_BASE_URL", "").strip()
         # The override is an address like any other and is read with the same care.
         _refuse_password(base)
         url = _parse_url(base).base_url if base else _OPENAI
-        return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
-    if head == "litellm" and slash:
-        return Spec(text, "litellm", model=_require_name(text, name))
-    head, question, query = text.partition("?")
-    if head == "simulated":
-        return Spec(text, "simulated", params=_params(query) if question else {})
-    raise _unknown(text)
+        return Spec(text, "openai", url, name, key_names=("OPENAI_API_KEY",))
+    head, _, query = text.partition("?")
+    if head != "simulated":
+        raise _unknown(text)
+    params: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"cannot read {part!r} in the simulated model's settings",
+                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
+            )
+        params[key] = unquote(value)
+    return Spec(text, "simulated", params=params)
 
 
 def is_local(text: str) -> bool:
@@ -108,25 +119,6 @@ def _parse_url(text: str) -> Spec:
     return Spec(text, "http", base, unquote(model), key_names=keys)
 
 
-def _require_name(text: str, name: str) -> str:
-    if not name:
-        raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
-    return name
-
-
-def _params(query: str) -> dict[str, str]:
-    params: dict[str, str] = {}
-    for part in filter(None, query.split("&")):
-        key, equals, value = part.partition("=")
-        if not equals or not key:
-            raise ConfigError(
-                f"cannot read {part!r} in the simulated model's settings",
-                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
-            )
-        params[key] = unquote(value)
-    return params
-
-
 def _unknown(text: str) -> ConfigError:
     head = re.split(r"[/?#]", text, maxsplit=1)[0]
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
@@ -135,6 +127,61 @@ def _unknown(text: str) -> ConfigError:
     known = ("openai", "litellm", "simulated", SMOLLM2)
     guess = "" if head in known else did_you_mean(head, known)
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
+
+
+class ApiKey:
+    """A key and the variable it came from, with the header or headers that it is sent in. Only
+    `headers` reveals it."""
+
+    __slots__ = ("_sent", "name")
+
+    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
+        self.name = name
+        self._sent = {header: value}
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self.name})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is never written anywhere")
+
+    def __or__(self, other: ApiKey) -> ApiKey:
+        """Both, under this one's name."""
+        both = ApiKey(self.name, "")
+        both._sent = {**self._sent, **other._sent}
+        return both
+
+    def headers(self) -> dict[str, str]:
+        """What is sent: a bearer token, or in a header of its own the key as it is."""
+        return {
+            header: f"Bearer {value}" if header.lower() == "authorization" else value
+            for header, value in self._sent.items()
+        }
+
+    def scrub(self, text: str) -> str:
+        """The text without the keys, for what a server says back to us."""
+        for value in self._sent.values():
+            text = text.replace(value, "***")
+        return text
+
+
+def read_key(
+    names: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    header: str = "Authorization",
+) -> ApiKey | None:
+    """The first of the variables that is set; None when none is. Raises ConfigError, unechoed."""
+    env = os.environ if environment is None else environment
+    for name in names:
+        value = env.get(name, "").strip()
+        if value and value.isascii() and value.isprintable() and " " not in value:
+            return ApiKey(name, value, header)
+        if value:
+            raise ConfigError(
+                f"the key in {name} contains characters that no key has",
+                hint=f"set {name} again, without spaces or line breaks",
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,87 +211,23 @@ def find_credentials(
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
         return Credentials(read_key(names, environment), tuple(names), given)
-    first: ApiKey | None = None
+    key: ApiKey | None = None
     for header, variable in named.items():
-        key = read_key([variable], environment, header)
-        if key is None:
+        found = read_key([variable], environment, header)
+        if found is None:
             raise ConfigError(
                 f"the header {header!r} takes its key from {variable}, which is not set",
                 hint=f"export {variable}=...",
             )
-        if first is None:
-            first = key
-        else:
-            first.add(key)
+        key = found if key is None else key | found
     plain = {header: value for header, value in given.items() if header not in named}
-    return Credentials(first, tuple(named.values()), plain)
-
-
-class ApiKey:
-    """A key and the variable it came from, with the header or headers that it is sent in.
-
-    Only `headers` reveals it.
-    """
-
-    __slots__ = ("_sent", "name")
-
-    def __init__(self, name: str, value: str, header: str = "Authorization") -> None:
-        self.name = name
-        self._sent = {header: value}
-
-    def __repr__(self) -> str:
-        return f"ApiKey({self.name})"
-
-    def __reduce__(self) -> str:
-        raise TypeError("a key is never written anywhere")
-
-    def add(self, other: ApiKey) -> None:
-        """Sends the other key as well."""
-        self._sent |= other._sent
-
-    def headers(self) -> dict[str, str]:
-        """What is sent: a bearer token, or in a header of its own the key as it is."""
-        return {
-            header: f"Bearer {value}" if header.lower() == "authorization" else value
-            for header, value in self._sent.items()
-        }
-
-    def scrub(self, text: str) -> str:
-        """The text without the keys, for what a server says back to us."""
-        for value in self._sent.values():
-            text = text.replace(value, "***")
-        return text
-
-
-def read_key(
-    names: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    header: str = "Authorization",
-) -> ApiKey | None:
-    """The first of the variables that is set; None when none is. Raises ConfigError, unechoed."""
-    env = os.environ if environment is None else environment
-    for name in names:
-        value = env.get(name, "").strip()
-        if not value:
-            continue
-        if not value.isascii() or not value.isprintable() or " " in value:
-            raise ConfigError(
-                f"the key in {name} contains characters that no key has",
-                hint=f"set {name} again, without spaces or line breaks",
-            )
-        return ApiKey(name, value, header)
-    return None
+    return Credentials(key, tuple(named.values()), plain)
 
 
 @cache
 def providers() -> Mapping[str, Any]:
     """providers.toml: who wants a key, where it is looked for, and OpenAI's prices."""
     return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
-
-
-def any_simulated(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them, in process or served: figures must say so."""
-    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}
 
 
 def require_keys(
@@ -276,3 +259,8 @@ def missing_key(
         names = spec.key_names
     given = any(env.get(name, "").strip() for name in names)
     return () if given or any(value.startswith("$") for value in header_values) else names
+
+
+def any_simulated(specs: Iterable[str]) -> bool:
+    """Whether a simulated model is among them, in process or served: figures must say so."""
+    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}

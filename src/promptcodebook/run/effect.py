@@ -254,17 +254,14 @@ def measuring(subject: Subject, question: Question) -> Generator[Measurement]:
     Raises RunBusy while another process measures the same run, and what `Measurement` raises.
     """
     reference, assembled = subject.reference, subject.assembled
-    try:
-        if subject.run is None:
-            yield Measurement(reference, assembled, question)
-            return
-        again = f"pco codebook effect {reference.name} {question.instinct}"
-        with closing(EffectStore.open(subject.run, again)) as kept:
-            known = assembled.plan.sources.lm is None
-            connected = assembled.plan.connect(kept.supplies(known=known))
-            yield Measurement(reference, connected, question, kept)
-    finally:
-        assembled.plan.calls.close()
+    if subject.run is None:
+        yield Measurement(reference, assembled, question)
+        return
+    again = f"pco codebook effect {reference.name} {question.instinct}"
+    with closing(EffectStore(subject.run, again)) as kept:
+        known = assembled.plan.sources.lm is None
+        connected = assembled.plan.connect(kept.supplies(known=known))
+        yield Measurement(reference, connected, question, kept)
 
 
 @contextmanager

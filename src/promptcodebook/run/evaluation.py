@@ -332,7 +332,6 @@ class Evaluating:
             raise
         finally:
             await models.close()
-            assembled.plan.calls.close()
         failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
         if failures and evaluation.answered is None:
             raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")

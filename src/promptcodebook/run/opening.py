@@ -305,7 +305,6 @@ class Opened:
         try:
             await self.assembled.models.close()
         finally:
-            self.assembled.plan.calls.close()
             self.store.close()
 
 

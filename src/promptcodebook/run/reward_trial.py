@@ -16,8 +16,7 @@ from promptcodebook.errors import ConfigError, LMError, PcoError
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import Scorer
 from promptcodebook.tasks.program import SingleCall
-from promptcodebook.tasks.user_calls import is_ours
-from promptcodebook.tasks.user_code import annotated_as
+from promptcodebook.tasks.user_code import annotated_as, is_ours
 from promptcodebook.text import quote
 from promptcodebook.types import Example, Output, Score
 

@@ -23,7 +23,7 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.program import Agent
 from promptcodebook.tasks.rewards import Exact, apply_reward, make_reward
-from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, is_async
+from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
 from tests.load import crowding
@@ -63,14 +63,6 @@ async def test_code_that_is_not_thread_safe_gets_one_call_at_a_time() -> None:
     gate, calls = Gate(1), UserCalls(threads=1)
     await asyncio.gather(*(calls.call(gate, n) for n in range(12)))
     assert gate.most == 1
-
-
-async def test_threads_are_used_again_and_keep_no_process_alive() -> None:
-    calls, seen = UserCalls(threads=3), set[threading.Thread]()
-    for _ in range(20):
-        await calls.call(lambda: seen.add(threading.current_thread()))
-    assert len(seen) == 1
-    assert all(thread.daemon for thread in seen)
 
 
 async def test_what_is_async_or_ours_stays_in_the_loop() -> None:
@@ -362,8 +354,9 @@ def test_no_key_reaches_the_process(worker: Worker, monkeypatch: pytest.MonkeyPa
 
 async def test_many_concurrent_callers_share_the_processes() -> None:
     worker = Worker(2)
-    bad = [worker.acall(f"{HERE}:nap", (LONG,), 0.2) for _ in range(3)]
-    good = [worker.acall(f"{HERE}:add", (i, 1), LONG) for i in range(100)]
+    asked = functools.partial(asyncio.to_thread, worker.call)
+    bad = [asked(f"{HERE}:nap", (LONG,), 0.2) for _ in range(3)]
+    good = [asked(f"{HERE}:add", (i, 1), LONG) for i in range(100)]
     results = await asyncio.gather(*bad, *good)
     assert results[:3] == [CallResult(timed_out=True)] * 3
     assert [r.value for r in results[3:]] == [i + 1 for i in range(100)]

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import TaskError
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, Constraint, check
-from promptcodebook.tasks.constraints.compose import SIZES, compatible, compose, read_wordings
-from promptcodebook.tasks.constraints.task import constraints_of, reward
+from promptcodebook.tasks.constraints.task import (
+    SIZES,
+    compatible,
+    compose,
+    constraints_of,
+    read_wordings,
+    reward,
+)
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
@@ -131,7 +137,7 @@ def test_the_seeds_leave_something_to_learn(dataset: Dataset) -> None:
 
 CASES: list[tuple[dict[str, object], list[str], list[str]]] = [
     tuple(json.loads(line).values())
-    for line in Path(__file__).with_name("cases.jsonl").read_text("utf-8").splitlines()
+    for line in Path(__file__).with_name("constraints_cases.jsonl").read_text("utf-8").splitlines()
 ]
 
 

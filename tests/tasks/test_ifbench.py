@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.errors import DataError, MissingExtra, TaskError
+from promptcodebook.calls import Chat, Reply
+from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import (
     IFBENCH,
@@ -22,7 +25,15 @@ from promptcodebook.tasks.ifbench.score import (
     describe,
     grade,
 )
-from tests.tasks.shared import vectors
+from promptcodebook.tasks.ifbench.task import (
+    INSTRUCTIONS,
+    STAGES,
+    ConstraintReward,
+    IFBenchProgram,
+    load_ifbench,
+)
+from promptcodebook.types import Example, Prompt, Score
+from tests.tasks.shared import shared, vectors
 
 HERE = Path(__file__).parent
 
@@ -60,7 +71,7 @@ def test_knows_every_constraint() -> None:
     assert not set(IFBENCH) & set(IFEVAL)
 
 
-@pytest.mark.parametrize("case", (HERE / "own.jsonl").read_text("utf-8").splitlines())
+@pytest.mark.parametrize("case", (HERE / "ifbench_own.jsonl").read_text("utf-8").splitlines())
 def test_own_examples(case: str) -> None:
     # None of these needs NLTK's data, so they hold on a machine without them.
     own, empty = json.loads(case), Language(Path("no-such-folder"))
@@ -152,31 +163,6 @@ def test_a_relation_that_is_none_and_lists_of_different_length() -> None:
         grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
 
 
-def test_missing_nltk_data_says_what_to_type(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match="punkt_tab") as caught:
-        check("ratio:sentence_type", {}, "", "One. Two.", language=Language(tmp_path))
-    assert caught.value.hint.startswith("python -m nltk.downloader punkt_tab")
-    assert str(tmp_path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("package", "instruction_id"),
-    [
-        ("nltk", "ratio:sentence_type"),
-        ("syllapy", "words:odd_even_syllables"),
-        ("langdetect.detector_factory", "language:response_language"),
-    ],
-)
-def test_a_missing_package_says_what_to_install(
-    package: str, instruction_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    fresh = Language(Path("no-such-folder"))
-    with pytest.raises(MissingExtra) as caught:
-        check(instruction_id, fitting(instruction_id), "", "Two words", language=fresh)
-    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
-
-
 def test_nltk_data_are_read_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,15 +237,6 @@ AWKWARD = st.text(
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(response=AWKWARD)
-def test_no_response_makes_a_check_raise(response: str, language: Language) -> None:
-    for instruction_id in (*IFBENCH, *IFEVAL):
-        kwargs = fitting(instruction_id)
-        verdict = check(instruction_id, kwargs, "", response, language=language)
-        assert isinstance(verdict, bool)
-
-
 @settings(max_examples=40, deadline=None)
 @given(response=AWKWARD)
 def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) -> None:
@@ -299,10 +276,169 @@ def test_texts_that_defeat_naive_expressions(instruction_id: str, response: str)
     assert time.monotonic() - begun < 5
 
 
-KWARGS: dict[str, object] = json.loads((HERE / "fitting.json").read_text("utf-8"))
+KWARGS: dict[str, object] = json.loads((HERE / "ifbench_fitting.json").read_text("utf-8"))
 """A value for every argument that any constraint takes."""
 
 
 def fitting(instruction_id: str) -> dict[str, object]:
     takes = (IFBENCH.get(instruction_id) or IFEVAL[instruction_id]).takes
     return {name: KWARGS[name] for name in takes}
+
+
+TWO = Example(
+    "1",
+    "Say something about boats, without commas and with the word keel.",
+    fields={
+        "instruction_id_list": ["punctuation:no_comma", "keywords:existence"],
+        "kwargs": [{}, {"keywords": ["keel"]}],
+    },
+)
+
+
+def chat(lm: ScriptedLM) -> Chat:
+    return BoundChat(lm, lambda purpose: 7)
+
+
+def row(key: str, **changed: object) -> dict[str, object]:
+    return {
+        "key": key,
+        "prompt": f"Name {key} boats without a comma.",
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{}],
+        **changed,
+    }
+
+
+def folder(path: Path, *train: object) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    for split, rows in (("train", train), ("val", [row("v")]), ("test", [row("t")])):
+        (path / f"{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    return path
+
+
+async def test_both_stages_run_and_the_second_is_the_output() -> None:
+    lm = ScriptedLM().enqueue(
+        "reasoning: r\nresponse: Boats, of course {query}",
+        "reasoning: no commas\nfinal_response:\nA keel\n  holds",
+    )
+    constraints = ConstraintReward(Language())
+    made = await IFBenchProgram(constraints.report)(Prompt("PROMPT"), TWO, chat(lm))
+    assert made.text == "A keel\n  holds"
+    assert [s.name for s in made.trace] == ["generate", "generate: check", "rewrite"]
+    assert tuple(s.name for s in made.trace if s.name in STAGES) == STAGES
+    assert "does not keep" in made.trace[1].output
+    first, second = lm.history
+    assert first.messages[0].content.startswith(f"PROMPT\n\n{INSTRUCTIONS['generate']}")
+    assert second.messages[0].content.startswith(f"PROMPT\n\n{INSTRUCTIONS['rewrite']}")
+    assert first.messages[1].content == f"<query>\n{TWO.input}\n</query>"
+    assert "<response>\nBoats, of course {query}\n</response>" in second.messages[1].content
+    # What the check said is for the critic alone.
+    assert all("keep:" not in m.content for r in lm.history for m in r.messages)
+
+
+async def test_a_cut_draft_is_rewritten_and_said_to_be_cut() -> None:
+    lm = ScriptedLM().enqueue(Reply("reasoning: so", finish="length"), "final_response: keel")
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), TWO, chat(lm))
+    assert made.text == "keel"
+    assert made.truncated
+    assert "<response>\n\n</response>" in lm.history[1].messages[1].content
+
+
+async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
+    lm = ScriptedLM().enqueue("response: a", "final_response: b")
+    bare = Example("1", "Tell me about boats.")
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), bare, chat(lm))
+    assert [s.name for s in made.trace] == ["generate", "rewrite"]
+    with pytest.raises(RewardError, match="no constraints to check"):
+        ConstraintReward(Language())(bare, made.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("The keel holds", 1.0), ("The keel, too", 0.5), ("Sails, masts", 0.0), ("", 0.0)),
+        ("Well, here it is:\nA keel holds", 1.0),  # kept without the first line
+    ],
+)
+def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: float) -> None:
+    score = ConstraintReward(Language())(TWO, text)
+    assert score.value == value
+    kept, _, unkept = score.feedback.partition("The final response does not keep:")
+    assert kept.count("\n- ") == round(2 * value)
+    assert unkept.count("\n- ") == round(2 * (1 - value))
+
+
+def test_our_own_examples_load_and_can_be_solved() -> None:
+    task = load_ifbench()
+    answers = {
+        "own-1": "A lantern swings while a gull calls",
+        "own-5": "Dear neighbour\n\nThe fence leans. Talk soon!",
+        "own-6": '{"colour": "green", "taste": "sour"}',
+        "own-10": "My Answer: yes. My Conclusion: build. Future Outlook: good.",
+        "own-12": "Ash",
+        "own-13": "Yellow zebras amble by",
+    }
+    examples = {e.id: e for _, part in task.dataset.items() for e in part}
+    for key, answer in answers.items():
+        score = task.reward(None)(examples[key], answer)
+        assert isinstance(score, Score)
+        assert score.value == 1.0, score.feedback
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (row("b", kwargs=None), "the field 'kwargs' must be a list, not null"),
+        (row("b", kwargs=[None]), "one object for each constraint"),
+        (row("b", kwargs=[]), "1 constraints in instruction_id_list, 0 in kwargs"),
+        (row("b", instruction_id_list=[], kwargs=[]), "0 constraints"),
+        (row("b", instruction_id_list=["punctuation:no_coma"]), "unknown instruction id"),
+        (row("b", instruction_id_list=["count:numbers"]), "needs the argument 'N'"),
+        (row("b", prompt=" "), "the prompt is blank"),
+        ({"key": "b"}, "the field 'prompt' is missing"),
+        ([1], "expected a JSON object"),
+    ],
+)
+def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, bad: object, said: str) -> None:
+    folder(tmp_path, row("a"), bad)
+    with pytest.raises(DataError) as caught:
+        load_ifbench(tmp_path)
+    assert f"{tmp_path / 'train.jsonl'}:2" in str(caught.value)
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("constraint", "package"),
+    [
+        ("words:odd_even_syllables", "syllapy"),
+        ("format:emoji", "nltk"),
+        ("change_case:english_capital", "langdetect.detector_factory"),
+        ("change_case:english_lowercase", "langdetect.detector_factory"),
+    ],
+)
+def test_a_package_that_some_constraint_needs_is_missed_before_a_call_is_paid(
+    constraint: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    plain = load_ifbench(folder(tmp_path / "plain", row("1")))
+    plain.require()  # it has no such constraint
+    needy = row("1", instruction_id_list=["punctuation:no_comma", constraint], kwargs=[{}, {}])
+    task = load_ifbench(folder(tmp_path / "needy", needy))
+    with pytest.raises(MissingExtra) as caught:
+        task.require()
+    assert caught.value.hint == "pip install 'promptcodebook[bench]'"
+
+
+def test_nltk_data_that_are_missing_are_missed_before_a_call_is_paid(tmp_path: Path) -> None:
+    (tmp_path / "nltk_data").mkdir()
+    needy = row("1", instruction_id_list=["ratio:sentence_type"])
+    with pytest.raises(TaskError, match="punkt_tab") as caught:
+        load_ifbench(folder(tmp_path, needy)).require()
+    assert caught.value.hint.startswith("python -m nltk.downloader punkt_tab")
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def language() -> Language:
+    return Language(shared("data", "ifbench", "nltk_data"))

@@ -9,11 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from promptcodebook.calls import Message, Reply, Request, Schema, request_key
-from promptcodebook.errors import ConfigError, ParseError, ServerFault
+from promptcodebook.errors import ConfigError, ParseError
 from promptcodebook.incidents import Counts, no_tally
 from promptcodebook.lm.cache import Cache, Journaled, unpack_reply
 from promptcodebook.lm.scripted import ScriptedLM
@@ -23,14 +21,6 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.judge import (
-    JudgeReward,
-    Papillon,
-    StandIn,
-    Wall,
-    kind_of,
-    request_of,
-)
 from promptcodebook.tasks.pupa.score import (
     PupaScore,
     combine,
@@ -38,7 +28,15 @@ from promptcodebook.tasks.pupa.score import (
     leakage,
     leaked_units,
 )
-from promptcodebook.tasks.pupa.task import read_dataset
+from promptcodebook.tasks.pupa.task import (
+    JudgeReward,
+    Papillon,
+    StandIn,
+    Wall,
+    kind_of,
+    read_dataset,
+    request_of,
+)
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
 from tests.tasks.shared import vectors
@@ -54,13 +52,6 @@ def test_score_and_overall() -> None:
     # A count that cannot be is clamped.
     impossible = [(6, 4), (-2, 4), (3, 0)]
     assert [combine(True, True, *each).leakage for each in impossible] == [1.0, 0.0, 0.0]
-
-
-@given(st.booleans(), st.booleans(), st.integers(-9, 99), st.integers(0, 9))
-def test_with_weight_one_both_forms_rank_alike(a: bool, b: bool, count: int, units: int) -> None:
-    made = combine(a, b, count, units)
-    assert -1.0 <= made.score <= 1.0
-    assert made.score == pytest.approx(2 * made.overall - 1)
 
 
 @pytest.mark.parametrize(
@@ -81,12 +72,6 @@ def test_with_weight_one_both_forms_rank_alike(a: bool, b: bool, count: int, uni
 )
 def test_leakage_without_a_judge(text: str, units: str, expected: float) -> None:
     assert leakage(text, units) == pytest.approx(expected)
-
-
-def test_units_as_a_list() -> None:
-    assert distinct_units("b||a||b") == ("b", "a") == distinct_units(["b", "a", "b"])
-    assert leaked_units("A and c", ["a", "b", "c"]) == ("a", "c")
-    assert leakage("x", []) == 0.0
 
 
 def test_agreement_with_the_public_scorer() -> None:
@@ -320,15 +305,6 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
-async def test_a_prompt_per_stage() -> None:
-    lm = ScriptedLM().enqueue(crafted("r"), "helped", "done")
-    parts = Prompt("all", {"craft": "FOR CRAFT", "respond": "FOR RESPOND"})
-    assert (await outcome_of(lm, parts)).text == "done"
-    assert Papillon.stages == ("craft", "respond")
-    firsts = [request.messages[0].content for request in sent(lm, "executor")]
-    assert firsts[0].startswith("FOR CRAFT\n") and firsts[1].startswith("FOR RESPOND\n")
-
-
 @pytest.mark.parametrize(
     "reply",
     [
@@ -346,13 +322,6 @@ async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> 
     for request in sent(lm, "untrusted"):
         assert "Mirelle" not in request.messages[0].content
     assert (made.text, request_of(made), len(lm.history)) == ("", "", 1)
-
-
-async def test_a_failed_call_fails_the_rollout() -> None:
-    lm = ScriptedLM().enqueue(crafted("a note"), ServerFault("down"))
-    trial = Trial(Papillon(), None, lm)
-    rollout = await trial.run(LETTER, PROMPT, Draws(0, 0, LETTER.id), Rollout(LETTER.id))
-    assert rollout.failure is not None and rollout.failure.kind == "ServerFault"
 
 
 @pytest.mark.parametrize(
@@ -380,10 +349,6 @@ async def test_the_wall_lets_only_the_released_request_pass(
     await wall("the request", role="untrusted")
     await wall(LETTER.input, system=PROMPT.text)
     assert [request.role for request in lm.history] == ["untrusted", "executor"]
-
-
-def test_an_output_of_another_program_sent_nothing_outside() -> None:
-    assert request_of(Output("plain")) == request_of(Output("x", fields={"request": None})) == ""
 
 
 # What a private run leaves behind. The rewrite below keeps one unit and removes all others, so

@@ -21,7 +21,6 @@ from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.errors import DataError
-from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
@@ -35,9 +34,8 @@ from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.events import Ended, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.judge import JudgeReward, StandIn, units_of
 from promptcodebook.tasks.pupa.score import leaked_units
-from promptcodebook.tasks.pupa.task import NoUnitCheck, load_pupa
+from promptcodebook.tasks.pupa.task import JudgeReward, NoUnitCheck, StandIn, load_pupa, units_of
 from promptcodebook.tasks.task import asks_nobody, load_task
 from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served
@@ -105,37 +103,11 @@ def test_a_malformed_row_is_named_by_line_and_field_and_never_quoted(
     assert "secret" not in f"{caught.value} {caught.value.hint}".lower()
 
 
-def test_bytes_that_are_no_text_and_a_file_without_rows(tmp_path: Path) -> None:
-    folder = written(tmp_path, "\n")
-    with pytest.raises(DataError, match=r"train.jsonl: cannot be read"):
-        load_task("pupa", folder)
-    (folder / "train.jsonl").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(DataError, match=r"train.jsonl:1: cannot be read"):
-        load_task("pupa", folder)
-
-
 def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
     ask = Ask(ScriptedLM(), no_tally)
     task = load_task("pupa")
     assert isinstance(task.reward(None), StandIn)
     assert isinstance(task.reward(ask), JudgeReward)
-
-
-def calls(**settings: Any) -> dict[str, float]:
-    config = load_config({"task": "pupa", "lm": "simulated", **settings})
-    return {share.role: share.calls.expected for share in estimate_plan(plan_run(config)).roles}
-
-
-SHORT = {"update": {"epochs": 10}, "validation": {"every": 5, "subset": 20}}
-
-
-@pytest.mark.slow
-def test_the_estimate_counts_the_judge_and_the_outside_model() -> None:
-    with_judge, without = calls(**SHORT), calls(**SHORT, reward="stand-in")
-    # Two calls of the executor for each request that goes outside; three of the judge an answer.
-    assert with_judge["executor"] == pytest.approx(2 * with_judge["untrusted"], abs=2)
-    assert with_judge["judge"] == pytest.approx(3.06 * with_judge["untrusted"], rel=0.02)
-    assert "judge" not in without and without["untrusted"] == with_judge["untrusted"]
 
 
 def endpoint(tmp_path: Path, **settings: Any) -> dict[str, str]:

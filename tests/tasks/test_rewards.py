@@ -1,19 +1,23 @@
-"""The ready-made rewards: values, and feedback a critic can use."""
+"""From the configuration to a reward, and every wrong way of writing one."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+import math
+import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import promptcodebook as pco
-from promptcodebook.errors import ConfigError, RewardError
+from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import (
     Contains,
     Exact,
@@ -25,12 +29,255 @@ from promptcodebook.tasks.rewards import (
     TokenF1,
     ValidJson,
     WeightedSum,
+    apply_reward,
     describe_reward,
     library,
     make_reward,
+    reward_factory,
     reward_kinds,
 )
-from promptcodebook.types import Example, Output, Score
+from promptcodebook.types import Example, Output, Reward, Score
+
+EXAMPLE = Example("e1", "What is {x}?", "seven")
+
+
+def uncounted(name: str, count: int = 1) -> None:
+    """A tally for tests that do not look at it."""
+
+
+async def value(reward: Reward, output: str) -> float:
+    return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
+
+
+def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
+    assert make_reward("exact", tmp_path) == Exact()
+    assert make_reward({"kind": "numeric", "tolerance": 0.5}, tmp_path) == Numeric(0.5)
+    assert set(reward_kinds()) == {
+        "exact", "normalised", "contains", "regex", "numeric", "f1", "json", "schema", "judge",
+        "sum",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
+        ({"tolerance": 1}, "lacks its kind"),
+        ({"kind": 5}, "unknown kind 5"),
+        ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
+        ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
+        ({"kind": "regex"}, "'regex' needs a pattern"),
+        ({"kind": "regex", "pattern": "[a"}, "is not valid"),
+        ({"kind": "schema"}, "needs a schema"),
+        ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
+        ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
+        ({"kind": "judge"}, "needs a rubric"),
+        ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
+        ({"kind": "sum"}, "needs parts"),
+        ({"kind": "sum", "parts": []}, "needs parts"),
+        ({"kind": "sum", "parts": [5]}, "not a table: 5"),
+        ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
+        ({"kind": "sum", "parts": [{"kind": "exact", "weight": 0}]}, "must be positive"),
+        ("reward.py:reward", r"no file at .*reward\.py"),
+        ("reward.py", "does not name a function"),
+        ("reward:reward", "does not name a function"),
+    ],
+)
+def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as caught:
+        make_reward(spec, tmp_path)
+    assert caught.value.hint
+
+
+async def test_schema_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "array"}')
+    reward = make_reward({"kind": "schema", "schema": "s.json", "fenced": True}, tmp_path)
+    assert await value(reward, "```\n[]\n```") == 1.0
+    assert await value(reward, "{}") == 0.0
+
+
+async def test_a_sum_of_all_sorts(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def half(example, output):\n    return 0.5\n")
+    spec: dict[str, object] = {
+        "kind": "sum",
+        "parts": ["exact", {"kind": "contains", "weight": 2}, {"function": "mine.py:half"}],
+    }
+    assert await value(make_reward(spec, tmp_path), "It is seven") == pytest.approx(2.5 / 4)
+
+
+async def test_judge(tmp_path: Path) -> None:
+    lm = ScriptedLM().enqueue('{"feedback": "It names the number.", "score": 0.75}', role="judge")
+    rubric = "Names {the} number; {rubric} and {{braces}} are text."
+    reward = reward_factory({"kind": "judge", "rubric": rubric}, tmp_path)(Ask(lm, uncounted))
+    score = await apply_reward(reward, EXAMPLE, Output("}} ignore all this {x}"), (0.0, 1.0))
+    assert (score.value, score.feedback) == (0.75, "It names the number.")
+    request = lm.history[0]
+    assert request.role == "judge"
+    assert request.greedy
+    assert rubric in request.messages[0].content
+    assert json.loads(request.messages[1].content) == {
+        "input": "What is {x}?",
+        "answer": "}} ignore all this {x}",
+        "reference": "seven",
+    }
+
+
+async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) -> None:
+    lm = ScriptedLM().enqueue("no json", '{"feedback": "x", "score": 7}')
+    reward = make_reward({"kind": "judge", "rubric": "r"}, tmp_path, Ask(lm, uncounted))
+    with pytest.raises(LMError):
+        await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
+
+
+async def test_the_users_function(tmp_path: Path) -> None:
+    (tmp_path / "my_words.py").write_text("GOOD = 'seven'\n")
+    (tmp_path / "json.py").write_text(  # named like a standard module on purpose
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import my_words\n"
+        "@dataclass\n"
+        "class Seen:\n"
+        "    text: str\n"
+        "def reward(example, output):\n"
+        "    return my_words.GOOD in Seen(output).text\n"
+    )
+    before = list(sys.path)
+    reward = make_reward("json.py:reward", tmp_path)
+    assert await value(reward, "seven!") == 1.0
+    assert await value(reward, "six") == 0.0
+    assert sys.path == before
+    assert sys.modules["json"] is json
+    sys.modules.pop("my_words")
+
+
+async def test_the_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def reward(example, output):\n    return 0.0\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
+    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
+        ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
+        ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
+        ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
+        ("reward = 5\n", "no function 'reward'"),
+        ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
+        ("def reward(*, example, output): ...\n", "it must take"),
+    ],
+)
+def test_the_users_file_is_wrong(tmp_path: Path, content: str, match: str) -> None:
+    (tmp_path / "reward.py").write_text(content)
+    with pytest.raises(ConfigError, match=match) as caught:
+        make_reward("reward.py:reward", tmp_path)
+    assert caught.value.hint
+
+
+# Whatever a reward does, it ends as a Score in its range or as one clear RewardError.
+
+
+ANSWERED = Example("e7", "question", "answer")
+
+
+async def applied(value: object, low: float = 0.0, high: float = 1.0) -> Score:
+    return await apply_reward(
+        lambda example, output: value, ANSWERED, Output("output"), (low, high)
+    )  # type: ignore[arg-type, return-value]
+
+
+async def test_numpy_scalars_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    for said in (
+        numpy.float32(0.5),
+        numpy.float64(0.5),
+        numpy.array(0.5),
+        Score(numpy.float32(0.5)),
+    ):
+        assert (await applied(said)).value == 0.5
+    assert (await applied(numpy.bool_(True))).value == 1.0
+    with pytest.raises(RewardError, match="'ndarray'"):
+        await applied(numpy.array([0.5, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        *((value, f"returned {value} for example e7") for value in (math.nan, math.inf, -math.inf)),
+        *((v, f"'{type(v).__name__}' for example e7.*pco.Score") for v in (None, "1", [1], 1j)),
+        ((0.5,), "a tuple of float.*feedback'"),
+        ((), "a tuple of nothing"),
+        ((0.5, "a", "b"), "a tuple of float, str, str"),
+        ((0.5, 0.5), "a tuple of float, float"),
+        ({"reward": 1}, "a mapping with the keys 'reward'"),
+        ({}, "a mapping with the keys none"),
+        ({"score": 1, "value": 1}, "a mapping with the keys 'score', 'value'"),
+        ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
+        (("half", "0.5"), "'str' for example e7, not a number"),
+        ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
+        ((7, "seven of ten"), r"outside its range 0\.\.1.* set reward_range = \[0, 7\] or wider"),
+    ],
+)
+async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        await applied(said)
+    assert re.search(what, f"{caught.value} {caught.value.hint}")
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "feedback"),
+    [
+        *((one, 1.0, "") for one in (1, True, Score(True), 1.0 + 1e-12)),
+        *((none, 0.0, "") for none in (False, -1e-12)),
+        *((half, 0.5, "half") for half in ((0.5, "half"), Score(0.5, "half"))),
+        *(({key: 0.5, "feedback": "half"}, 0.5, "half") for key in ("score", "value")),
+        *((one, 1.0, "") for one in ((True, ""), (1, None), {"score": 1})),
+        ({"score": 1.0, "feedback": None}, 1.0, ""),
+    ],
+)
+async def test_feedback_comes_in_a_pair_or_by_name_and_may_be_missing(
+    said: object, value: float, feedback: str
+) -> None:
+    score = await applied(said)
+    assert score == Score(value, feedback) and type(score.value) is float
+    assert (await applied(7, 0, 10)).value == 7.0
+
+
+def _raises(error: BaseException) -> object:
+    raise error
+
+
+@pytest.mark.parametrize("error", [KeyError("policy"), StopIteration(), SystemExit(1)])
+async def test_a_reward_that_raises_is_placed_and_chained(error: BaseException) -> None:
+    with pytest.raises(RewardError) as caught:
+        await apply_reward(lambda e, o: _raises(error), ANSWERED, Output("output"), (0.0, 1.0))  # type: ignore[arg-type, return-value]
+    said = str(caught.value)
+    line = _raises.__code__.co_firstlineno + 1
+    assert f"the reward raised {type(error).__name__}" in said
+    assert f"{__file__}:{line}" in said
+    assert "example e7" in said
+    assert caught.value.__cause__ is error
+
+
+async def test_a_reached_budget_and_a_cancellation_pass_through() -> None:
+    with pytest.raises(BudgetReached):
+        await apply_reward(
+            lambda e, o: _raises(BudgetReached("enough")), ANSWERED, Output(""), (0.0, 1.0)
+        )  # type: ignore[arg-type, return-value]
+
+    async def slow(example: Example, output: str) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    task = asyncio.create_task(apply_reward(slow, ANSWERED, Output(""), (0.0, 1.0)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sys.exception() is None
 
 
 def example(target: str | None = None) -> Example:
@@ -107,13 +354,6 @@ def test_a_target_without_a_number_and_the_words_that_differ() -> None:
     assert "Not in the reference: on, hill." in score.feedback
 
 
-@given(st.text(max_size=40), st.text(max_size=40))
-def test_f1_is_symmetric_and_in_range(a: str, b: str) -> None:
-    value = TokenF1()(example(a), b).value
-    assert 0.0 <= value <= 1.0
-    assert value == pytest.approx(TokenF1()(example(b), a).value)
-
-
 @pytest.mark.parametrize("reward", [Exact(), Normalised(), Contains(), Numeric(), TokenF1()])
 def test_a_missing_target_is_an_error_of_the_set_up(reward: Exact) -> None:
     with pytest.raises(RewardError, match="example e1 has no target"):
@@ -177,14 +417,6 @@ async def test_weighted_sum() -> None:
     assert (await mixed(example("7"), Output("7"))).value == 0.75
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_weights_must_be_positive(weight: float) -> None:
-    with pytest.raises(ConfigError, match="must be positive"):
-        WeightedSum((Part("exact", Exact(), weight),))
-    with pytest.raises(ConfigError, match="needs parts"):
-        WeightedSum(())
-
-
 # `pco.rewards`: ready-made rewards as values, the same as their tables in pco.toml.
 
 
@@ -192,7 +424,6 @@ def polite(example: Example, output: str) -> float:
     return float("please" in output)
 
 
-EXAMPLE = Example("e1", "What is it?", "seven")
 PARTS = (("exact", 3.0), ("contains", 1.0))
 READY: list[tuple[library.ReadyMade, dict[str, Any], str, str]] = [
     (pco.rewards.exact(), {"kind": "exact"}, "seven", "seven!"),
@@ -247,7 +478,10 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
         (lambda: pco.rewards.regex("[a"), "is not valid"),
         (lambda: pco.rewards.judge(" "), "needs a rubric"),
         (lambda: pco.rewards.weighted(), "needs parts"),
-        (lambda: pco.rewards.weighted((pco.rewards.exact(), -1.0)), "must be positive"),
+        *(
+            (lambda w=w: pco.rewards.weighted((pco.rewards.exact(), w)), "must be positive")
+            for w in (0.0, -1.0, math.nan, math.inf)
+        ),
         (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
         (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
@@ -282,13 +516,6 @@ def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
 )
 def test_a_reward_is_described_alike_however_it_is_named(one: Any, other: Any, text: str) -> None:
     assert describe_reward(one) == describe_reward(other) == text
-
-
-def test_a_judge_asks_the_model_of_a_run() -> None:
-    judge = pco.rewards.judge("Names the number.")
-    assert judge == {"kind": "judge", "rubric": "Names the number."}
-    with pytest.raises(ConfigError, match="none is at hand"):
-        judge(EXAMPLE, "seven")
 
 
 @pytest.mark.parametrize(

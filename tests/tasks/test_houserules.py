@@ -213,7 +213,7 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
 
 PLAIN = "Thank you for your message. We are sorry for the trouble and will call you tomorrow."
 
-REPLIES = json.loads(Path(__file__).with_name("replies.json").read_text("utf-8"))
+REPLIES = json.loads(Path(__file__).with_name("houserules_replies.json").read_text("utf-8"))
 KEPT: dict[str, list[str]] = REPLIES["kept"]
 BROKEN: dict[str, list[str]] = REPLIES["broken"]
 BOTH = [(k, t, kept) for d, kept in ((KEPT, True), (BROKEN, False)) for k in d for t in d[k]]

@@ -1,4 +1,4 @@
-"""The hover task on our own claims, on folders, and on folders that lack something."""
+"""Scoring HoVer: titles, labels, and agreement with the public scorers."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,19 +7,166 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Request
-from promptcodebook.errors import DataError
+from promptcodebook.errors import DataError, RewardError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hover.score import (
+    doc_em,
+    doc_f1,
     gold_titles,
+    hit_at,
+    hover_score,
+    parse_label,
     retrieval_reward,
+    reward,
+    titles_subset,
 )
 from promptcodebook.tasks.hover.task import OFFICIAL, STAGES, HoverProgram, load_hover, paper_splits
-from promptcodebook.tasks.public import url_of
 from promptcodebook.tasks.public_sources import source_of
-from promptcodebook.tasks.retrieval.retriever import SearchFunction, retrieved_titles
+from promptcodebook.tasks.retrieval import SearchFunction, retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt
+from tests.tasks.shared import Shelf, vectors
+
+LABELS: dict[str | None, tuple[str, ...]] = {
+    "SUPPORTED": (
+        *("SUPPORTED", " supported\n", "**Supported**.", "Label: supported"),
+        *("SUPPORTED. Nothing does not fit.", "Supported, since no passage is against it"),
+    ),
+    "NOT_SUPPORTED": (
+        *("NOT_SUPPORTED", "not supported", "Not-Supported", "not\u2011supported"),
+        *("NOT  SUPPORTED", "`not_supported`", "The claim is NOT SUPPORTED.", "refuted", "False"),
+        "SUPPORTED or NOT_SUPPORTED",
+    ),
+    None: (
+        *("unsupported", "not fully supported", "It isn't supported", "unsupportedly", "supports"),
+        *("It is not fully supported: SUPPORTED", "true", "", "falsehood"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), [(t, k) for k, ts in LABELS.items() for t in ts])
+def test_parse_label(text: str, expected: str | None) -> None:
+    assert parse_label(text) == expected
+
+
+def test_titles_are_compared_without_case_articles_punctuation_and_composition() -> None:
+    assert titles_subset(["THE RIVER-TIDE! | x", "other | y"], ["Rivertide"])
+    assert titles_subset(["Zoe\u0308 Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["Zoe Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["One | x"], ["One", "Two"])
+    assert titles_subset([], [])
+
+
+def test_top_k_compares_letter_by_letter_and_document_f1_counts_a_page_twice() -> None:
+    assert hit_at(["a", "b", "c"], ["b", "a"], 2)
+    assert not hit_at(["a", "b", "c"], ["a", "c"], 2)
+    assert not hit_at(["A"], ["a"], 5)
+    assert doc_f1(["a", "b"], ["b", "c", "d"]) == pytest.approx(0.4)
+    assert doc_f1(["a", "a"], ["a"]) == pytest.approx(2 / 3)
+    assert doc_em(["a", "a"], ["a"]) == 0.0
+    assert doc_f1(["a"], ["a", "a"]) == doc_em(["a"], ["a", "a"]) == 1.0
+    assert doc_f1([], ["a"]) == doc_f1(["a"], []) == doc_f1([], []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("docs", "label", "expected"),
+    [
+        (["One | x", "Two | y"], "not supported", 1.0),
+        (["One | x", "Two | y"], "supported", 0.0),
+        (["One | x"], "not supported", 0.0),
+        (["One | x", "Two | y"], "", 0.0),
+    ],
+)
+def test_retrieval_and_label_must_both_be_right(
+    docs: list[str], label: str, expected: float
+) -> None:
+    assert hover_score(docs, ["Two", "One"], label, "NOT_SUPPORTED") == expected
+    assert hover_score(docs, ["One"], "?", "?") == 0.0, "an unreadable gold label matches nothing"
+
+
+def test_long_texts_are_read_at_once() -> None:
+    assert parse_label("not _-" * 50_000) is None
+    assert titles_subset([" | " * 50_000, "a" * 100_000], ["The " * 10])
+
+
+def test_agreement_with_the_public_scorers() -> None:
+    rows = vectors("hover")
+    wrong = list[tuple[str, str]]()
+    for row in rows:
+        gold, ranked = row["gold_titles"], row["ranked_titles"]
+        found = {
+            "titles_subset": titles_subset(row["retrieved_docs"], gold),
+            **{f"hit{k}": hit_at(ranked, gold, k) for k in (5, 8, 10)},
+            "doc_em": doc_em(row["predicted_titles"], gold),
+            "doc_f1": pytest.approx(doc_f1(row["predicted_titles"], gold)),
+        }
+        wrong += [(row["id"], name) for name, value in found.items() if value != row[name]]
+    assert len(rows) > 80
+    assert wrong == []
+
+
+# The rewards and their feedback.
+
+
+CLAIM = Example(
+    "c1", "A claim.", "SUPPORTED", fields={"gold_titles": ["Mill", "The River", "Hill", "Mill"]}
+)
+
+
+def found(label: str, *hops: tuple[str, ...]) -> Output:
+    return Output(label, fields={"retrieved": [list(hop) for hop in hops]})
+
+
+ALL = (("Mill", "Barn"), ("River",), ("Hill",))
+
+
+@pytest.mark.parametrize(
+    ("output", "both", "pages"),
+    [
+        (found("SUPPORTED", *ALL), 1.0, 1.0),
+        (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
+        (found("undecided", *ALL), 0.0, 1.0),
+        (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
+        (Output("SUPPORTED"), 0.0, 0.0),
+        (Output(""), 0.0, 0.0),
+    ],
+)
+def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
+    assert reward(CLAIM, output).value == both
+    assert retrieval_reward(CLAIM, output).value == pages
+
+
+def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
+    said = reward(CLAIM, found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))).feedback
+    assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in said
+    assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in said
+    assert (
+        "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retrieved: 'Hill'" in said
+    )
+    assert said.endswith("The label NOT_SUPPORTED is wrong; the right label is SUPPORTED.")
+    assert "Barn" not in said
+
+
+def test_a_hop_after_the_last_page_is_not_blamed() -> None:
+    said = reward(CLAIM, found("SUPPORTED", ("Mill", "River", "Hill"), (), ("Mill",))).feedback
+    assert "Hop 2 (query2) had nothing left to find. Hop 3 (query3) had nothing left" in said
+    assert said.endswith("All needed pages were retrieved. The label SUPPORTED is right.")
+
+
+def test_a_label_that_cannot_be_read_is_quoted() -> None:
+    said = reward(CLAIM, found("perhaps", *ALL)).feedback
+    assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
+    assert (
+        "Nothing was retrieved; needed: 'Mill', 'The" in reward(CLAIM, Output("perhaps")).feedback
+    )
+
+
+def test_an_example_without_gold_pages_cannot_be_judged() -> None:
+    for fields in ({}, {"gold_titles": []}, {"gold_titles": "Mill"}):
+        with pytest.raises(RewardError, match="c1 has no gold titles"):
+            reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), Output("SUPPORTED"))
+
 
 Rows = list[dict[str, object]]
 
@@ -45,13 +192,6 @@ def folder_with(folder: Path, pages: Rows | None = None) -> Path:
     mill: dict[str, object] = {"title": "Mill", "sentences": ["It grinds."]}
     write(folder / "corpus.jsonl", [mill] if pages is None else pages)
     return folder
-
-
-def test_our_own_claims_need_more_than_one_hop_and_are_balanced() -> None:
-    dataset = load_hover().dataset
-    own = [example for _, part in dataset.items() for example in part]
-    assert {len(gold_titles(example)) for example in own} == {3, 4}
-    assert sum(example.target == "SUPPORTED" for example in own) == len(own) / 2
 
 
 async def test_our_own_claims_run_from_end_to_end() -> None:
@@ -134,15 +274,6 @@ def test_faults_of_files(tmp_path: Path) -> None:
         load_hover(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("page", "said"), [(None, "holds no page"), ("", r"corpus\.jsonl:1: the page has no")]
-)
-def test_an_empty_or_malformed_corpus(tmp_path: Path, page: str | None, said: str) -> None:
-    folder_with(tmp_path, [] if page is None else [{"title": page, "sentences": []}])
-    with pytest.raises(DataError, match=said):
-        load_hover(tmp_path)
-
-
 def official(count: int) -> Rows:
     facts = [["Mill", 0], ["Barn", 0], ["Pond", 1]]
     rows: Rows = []
@@ -183,19 +314,7 @@ def test_large_pools_are_cut_to_the_paper_s_sizes() -> None:
 # The program: three hops, five modules, and what reaches the reward.
 
 
-CLAIM = Example("c1", "The mill stands by the river that rises on the hill.", "SUPPORTED")
-
-
-class Shelf:
-    """A search that writes down what it was asked and numbers its passages."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
-
-    async def __call__(self, query: str, k: int) -> Sequence[str]:
-        self.asked.append((query, k))
-        hop = len(self.asked)
-        return [f"Page {hop}.{n} | text {n} of hop {hop}" for n in range(k)]
+MILL = Example("c1", "The mill stands by the river that rises on the hill.", "SUPPORTED")
 
 
 REPLIES: tuple[Scripted, ...] = (
@@ -212,30 +331,23 @@ async def run(
 ) -> tuple[Output, ScriptedLM]:
     lm = ScriptedLM().enqueue(*replies)
     chat = BoundChat(lm, lambda purpose: len(purpose))
-    return await HoverProgram(search or Shelf())(Prompt("Take care."), CLAIM, chat), lm
+    return await HoverProgram(search or Shelf())(Prompt("Take care."), MILL, chat), lm
 
 
 async def test_the_hops_ask_for_7_7_and_10_passages() -> None:
     shelf = Shelf()
     output, _ = await run(search=shelf)
-    assert shelf.asked == [(CLAIM.input, 7), ("river of the mill", 7), ("hill of the river", 10)]
+    assert shelf.asked == [(MILL.input, 7), ("river of the mill", 7), ("hill of the river", 10)]
+    assert output.text == "NOT_SUPPORTED"
     retrieved = retrieved_titles(output)
     assert [len(hop) for hop in retrieved] == [7, 7, 10]
     assert retrieved[0][0] == "Page 1.0" and retrieved[-1][-1] == "Page 3.9"
 
 
-async def test_the_label_is_the_output_and_the_titles_stand_beside_it() -> None:
-    output, _ = await run()
-    assert output.text == "NOT_SUPPORTED"
-    assert list(output.fields) == ["retrieved"]
-    assert json.loads(json.dumps(output.fields)) == output.fields
-    assert not output.truncated
-
-
 async def test_every_stage_is_in_the_trace_with_what_it_was_given() -> None:
     output, lm = await run()
     assert tuple(stage.name for stage in output.trace) == STAGES == HoverProgram.stages
-    assert all(CLAIM.input in stage.input for stage in output.trace)
+    assert all(MILL.input in stage.input for stage in output.trace)
     given = {stage.name: stage.input for stage in output.trace}
     assert "Page 1.6 | text 6 of hop 1" in given["summarize1"]
     assert "the mill is old" in given["query2"] and "Page" not in given["query2"]
@@ -280,17 +392,6 @@ def questions(*titles: str) -> Rows:
     ]
 
 
-def test_the_homes_are_the_official_claims_and_hotpotqa_s_paragraphs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("PCO_GITHUB_RAW", raising=False)
-    assert url_of(SOURCE.files[0]) == (
-        "https://raw.githubusercontent.com/hover-nlp/hover/main/data/hover/"
-        "hover_train_release_v1.1.json"
-    )
-    assert {remote.repo for remote in SOURCE.files[1:]} == {"hotpotqa/hotpot_qa"}
-
-
 def test_three_page_claims_whose_pages_are_there_in_the_paper_s_split() -> None:
     pool = [*claims(100, "A", "B", "Zo\u00eb"), *claims(9, "A", "B"), *claims(9, "A", "B", "Lost")]
     made = SOURCE.arrange([pool, questions("B", "A"), questions("Zoe\u0308", "A")])
@@ -305,11 +406,6 @@ def test_three_page_claims_whose_pages_are_there_in_the_paper_s_split() -> None:
     assert row["gold_titles"] == ["A", "B", "Zoe\u0308"]
     assert {"uid", "claim", "label", "num_hops", "supporting_facts", "hpqa_id"} <= set(row)
     assert made["corpus"][0] == {"title": "A", "sentences": ["On A."]}
-
-
-def test_a_claim_in_another_form_is_named() -> None:
-    with pytest.raises(DataError, match="record 1: the label '\\?' is neither"):
-        SOURCE.arrange([[{**claims(1, "A", "B", "C")[0], "label": "?"}], questions("A")])
 
 
 def test_fetched_and_loaded(tmp_path: Path) -> None:

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from promptcodebook.data import SPLITS
 from promptcodebook.errors import DataError
-from promptcodebook.tasks.livebench_math.readings import closeness, option_value, read_ids
-from promptcodebook.tasks.livebench_math.score import kind_of, math_score, score, without_thoughts
+from promptcodebook.tasks.livebench_math.score import (
+    closeness,
+    kind_of,
+    math_score,
+    option_value,
+    read_ids,
+    score,
+    without_thoughts,
+)
 from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import Worker
@@ -138,7 +145,7 @@ LATEX = st.lists(
 def worker() -> Iterator[Worker]:
     made = Worker(1)
     # Loading SymPy and lark takes seconds on a busy machine: not part of any comparison's limit.
-    made.call("promptcodebook.tasks.livebench_math.algebra:same_by_lark", ("1", "1"), 60.0)
+    made.call("promptcodebook.tasks.livebench_math.score:same_by_lark", ("1", "1"), 60.0)
     yield made
     made.close()
 
@@ -213,7 +220,7 @@ def test_scores(gold: str, subtask: str, answer: str, value: float) -> None:
     ],
 )
 def test_the_order_of_formulas_is_read(answer: str, ids: list[int | None], path: str) -> None:
-    assert read_ids(answer) == (ids, path)
+    assert read_ids(answer) == (tuple(ids), path)
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.lists(st.integers(0, 9), max_size=8))
@@ -286,15 +293,6 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str, worker: 
 def test_any_answer_has_a_score(subtask: str, answer: str) -> None:
     gold = {"smc": "B", "aime_i": "123"}.get(subtask, "1,2,3")
     assert 0 <= score(QUESTION, gold, subtask, answer) <= 1
-
-
-@settings(max_examples=25, deadline=None)
-@given(LATEX)
-def test_any_latex_is_compared_within_its_limit(worker: Worker, answer: str) -> None:
-    start = time.monotonic()
-    found = math_score("", r"\frac{17}{2} x", "amps_hard", answer, worker)
-    assert found.score in (0.0, 1.0)
-    assert time.monotonic() - start < 10 * crowding()
 
 
 def test_agreement_with_the_public_scorer(worker: Worker) -> None:
