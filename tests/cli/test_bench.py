@@ -158,7 +158,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(
 SWEEP = ("reproduce", "sweep-s", "--preset", "quick", "--out", "results")
 
 
-def test_a_page_is_written_and_a_second_time_nothing_is_measured(tmp_path: Path) -> None:
+def test_a_page_is_written_once_and_another_model_has_its_own_runs(tmp_path: Path) -> None:
     first = pco(*SWEEP, "--json", cwd=tmp_path)
     assert first.code == 0, first.err
     told = first.json
@@ -170,10 +170,6 @@ def test_a_page_is_written_and_a_second_time_nothing_is_measured(tmp_path: Path)
     assert beside == {".tex", ".svg", ".png", ".json"}
     again = pco(*SWEEP, "--json", cwd=tmp_path)
     assert "(1 of 3)" not in again.err and again.json == told
-
-
-def test_another_model_has_its_own_folder_and_its_runs_are_listed(tmp_path: Path) -> None:
-    assert pco(*SWEEP, cwd=tmp_path).code == 0
     noisy = pco(*SWEEP, "--lm", "simulated?noise_seed=4", cwd=tmp_path)
     assert noisy.code == 0 and "S-1/0 (1 of 3)" in noisy.err
     assert "simulated?noise_seed=4" in (tmp_path / "results/sweep-s.md").read_text("utf-8")

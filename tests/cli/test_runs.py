@@ -92,6 +92,7 @@ def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path)
         [price] = [line for line in prices.splitlines() if line.split()[:1] == [row["name"]]]
         assert f"{row['score']['mean']:.3f}" in score and f"{row['calls_per_query']:.1f}" in price
     assert all(len(line) <= 80 for line in (scores + prices).splitlines())
+    assert "gain 95 %" in scores
     assert conclusion.text in " ".join(rest.split())
     assert f"policy: runs/{path.name}/policy.json" in rest
     assert f"pco report {path.name}" in rest
