@@ -77,6 +77,9 @@ def test_the_width_is_that_of_the_screen(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv("COLUMNS", str(width))
         assert max(map(len, columns(rows).splitlines())) <= width
         assert width - 8 < max(map(len, wrap_text(words).splitlines())) <= width
+    model = "http://localhost:8000/v1#organisation/name"
+    two = [{"task": "aime", "cost": "$0.0012 / $12,000.00", "note": words, "model": model}]
+    assert max(map(len, columns(two, 60).splitlines())) <= 60
     monkeypatch.setenv("COLUMNS", "200")
     assert len(columns(rows).splitlines()) == 2
 

@@ -108,6 +108,7 @@ def test_a_default_can_be_written_into_a_pco_toml_as_it_is_shown(tmp_path: Path)
         ("reward=[sic", {"reward": "[sic"}),
         ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
         ("lm=none", {"lm": None}),
+        ("encoder.mode=none", {"encoder": {"mode": "none"}}),
     ],
 )
 def test_a_value_is_json_or_toml_or_text(pair: str, tree: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ def test_the_codebook_says_what_is_learned_of_each_instinct(folder: Path, run: p
     assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
     ranking = run.policy.file.statistics.ranking
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
+    [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
+    assert f" {ranking.bias[1]:+.3f} " in row
 
 
 def test_the_best_single_instinct_can_be_had(
