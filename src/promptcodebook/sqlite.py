@@ -80,10 +80,8 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection whose file has this layout; `write` creates what is missing.
-
-    Raises StoreTooNew, DiskFull, or StoreError (no such file, not a database, other tables).
-    """
+    """An autocommit connection whose file has this layout; `write` creates what is missing. Raises
+    StoreTooNew, DiskFull, or StoreError (no such file, not a database, other tables)."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
@@ -219,7 +217,6 @@ class Reader:
         self._lock = threading.Lock()
 
     def row(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[Any, ...] | None:
-        """The first row, or None."""
         return next(iter(self.rows(sql, parameters)), None)
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -262,12 +259,10 @@ class _Unit:
 
 class Writer:
     """One writer thread for one file. `write`, `write_now` return once committed; `send` at once.
-
     After the disk refused a write, every later one is refused as well (DiskFull): a store with a
     hole in it would be worse than one that ends early. What was committed stays. With a `reserve`
     room is set aside on the disk: once the disk is full, what is under way is written there, and
-    `require_room` refuses what would begin.
-    """
+    `require_room` refuses what would begin."""
 
     def __init__(
         self,
@@ -314,10 +309,8 @@ class Writer:
         waiter.result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
-        """Hands `work` over without waiting; its failure is raised by `flush` or `close`.
-
-        `then` is called when it is committed, in the writer's thread.
-        """
+        """Hands `work` over without waiting; its failure is raised by `flush` or `close`. `then` is
+        called when it is committed, in the writer's thread."""
         self._put(_Unit(work, then=then))
 
     def flush(self) -> None:

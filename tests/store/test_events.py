@@ -35,7 +35,6 @@ from promptcodebook.store.events import (
 from promptcodebook.types import (
     Codebook,
     Evaluation,
-    Instinct,
     Parameters,
     Rollout,
     Step,
@@ -103,12 +102,6 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
         assert light == event
 
 
-@pytest.mark.parametrize("text", ["\ud800", "\ud83d\ude00", "\U0001f600", "\0", "{x} <|im_end|>"])
-def test_text_is_never_interpreted_nor_repaired(text: str) -> None:
-    event = Started(Parameters(text, text, Codebook((Instinct(text),)), text), text)
-    assert again(event) == event
-
-
 def test_not_a_number_comes_back_as_such() -> None:
     verdict = Verdict(math.nan, "")
     step = Step(0, 0, math.inf, (Trace(Rollout("x"), verdict=verdict),), (), _NO, (), (), ())
@@ -144,11 +137,6 @@ def validated(step: int, score: float | None, scope: Scope = "subset") -> Valida
     return Validated(step, scope, seen(score))
 
 
-def test_nothing_happened_yet() -> None:
-    assert fold([]) == RunState()
-    assert fold([]).best is None
-
-
 def test_the_last_step_decides_where_the_run_stands(
     make_step: MakeStep, make_parameters: MakeParameters
 ) -> None:
@@ -163,24 +151,19 @@ def test_the_last_step_decides_where_the_run_stands(
     assert (state.ema, state.success, state.selected) == (last.ema, last.success, last.selected)
     assert state.parameters == last.parameters
 
+    ended = fold([Ended("budget", "5 usd", "none", "go on")], state)
+    assert (ended.ended, ended.detail, ended.missing) == ("budget", "5 usd", "none")
+    resumed = fold([Resumed(4, "2026-02-01")], ended)
+    assert resumed == replace(state, resumes=1)
+
 
 def test_the_best_validation_is_the_highest_and_on_a_tie_the_earliest() -> None:
     events = [validated(-1, 0.2), validated(9, 0.7), validated(19, 0.7), validated(29, None)]
     best = fold(events).best
     assert best is not None and (best.step, best.score, best.n) == (9, 0.7, 2)
-
-
-def test_whole_split_validations_outrank_the_subset() -> None:
-    events = [validated(9, 0.9), validated(19, 0.8), validated(19, 0.5, "full")]
-    best = fold(events).best
-    assert best is not None and (best.step, best.scope, best.score) == (19, "full", 0.5)
-
-
-def test_resuming_takes_back_the_end() -> None:
-    ended = fold([Ended("budget", "5 usd")])
-    assert (ended.ended, ended.detail) == ("budget", "5 usd")
-    resumed = fold([Resumed(4, "2026-02-01")], ended)
-    assert (resumed.ended, resumed.detail, resumed.resumes) == (None, "", 1)
+    whole = fold([*events, validated(19, 0.5, "full")]).best
+    assert whole is not None and (whole.step, whole.scope, whole.score) == (19, "full", 0.5)
+    assert fold([]) == RunState() and fold([]).best is None
 
 
 def test_the_verdict_has_its_rows_in_order(make_step: MakeStep) -> None:

@@ -88,28 +88,23 @@ def effect(
     the run itself has asked, and pco view shows the result.
     """
     from promptcodebook.progress import Line
-    from promptcodebook.run.effect import Question, measuring
+    from promptcodebook.run.evaluation import Sample
+    from promptcodebook.run.measuring import measuring
     from promptcodebook.run.subject import Subject
     from promptcodebook.sync import run_sync
 
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
-    with measuring(subject, Question(index, split, count)) as asked:
-        inputs = plural(len(asked.examples), "input")
-        note(
-            f"{asked.name} on {inputs}: at most {plural(asked.most_calls, 'call')}, "
-            f"{asked.routing_calls} of them for the routes; "
-            "what was asked before is not asked again"
-        )
+    with measuring(subject, index, Sample(split, count)) as asked:
+        note(asked.plan)
         with Line(sys.stderr, simulated=asked.simulated) as line:
 
-            def routed(held: int) -> None:
+            def routed(text: str) -> None:
                 line.close()
-                more = plural(asked.calls_for(held), "more call")
-                note(f"routed to it: {held} of {inputs}, at most {more}")
+                note(text)
 
-            made = run_sync(asked.measure(line, routed), announced(asked.interrupt))
-        paid = asked.calls_paid
+            made = run_sync(asked.measure(line, routed), announced(asked.subject.interrupt))
+        paid = asked.subject.assembled.models.ledger.total.calls
     tree = {"ref": name, "calls_paid": paid}
     show(lambda: tree | made.as_json(), lambda: _effect_text(made, name, paid), as_json=as_json)
 

@@ -43,8 +43,7 @@ from promptcodebook.units import count_text, lost_text, spent_parts
 if TYPE_CHECKING:
     from promptcodebook.assemble import Sources
     from promptcodebook.config import Config
-    from promptcodebook.run.optimize import Run
-    from promptcodebook.run.suite import CellState
+    from promptcodebook.run.optimize import CellState, Run
     from promptcodebook.store.runs import RunSummary
 
 app = command_group()
@@ -84,7 +83,7 @@ def train(
     try:
         with watch_run(plain=plain) as view:
             opened = open_run(settings, Sources(base), where, view)
-            run = run_sync(finish(opened), opened.session.interrupt)
+            run = run_sync(finish(opened), opened.interrupt)
     except PcoError as error:
         if error.run is not None and not as_json:  # the error's own document has the run in it
             print(_verdict_text(error.run))
@@ -247,7 +246,7 @@ def bench(
     from promptcodebook.config import TYPED, load_config
     from promptcodebook.lm.spec import require_keys
     from promptcodebook.lm.stack import local_models, specs_of
-    from promptcodebook.run.suite import BENCHMARKS
+    from promptcodebook.run.optimize import BENCHMARKS
     from promptcodebook.sync import run_sync
 
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
@@ -300,8 +299,7 @@ def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell
     from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.run.opening import Where
-    from promptcodebook.run.optimize import load_run
-    from promptcodebook.run.suite import run_once
+    from promptcodebook.run.optimize import load_run, run_once
     from promptcodebook.store.runs import list_runs
 
     with watch_run(plain=plain) as view:

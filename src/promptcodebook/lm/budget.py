@@ -71,11 +71,9 @@ class Ledger:
         return sum(self.lost.values(), Usage())
 
     def begin(self, role: Role, most: Usage) -> Attempt:
-        """An attempt is about to leave."""
         return Attempt(role, most, 0 if self._log is None else self._log.begin(role, most))
 
     def end(self, attempt: Attempt, usage: Usage, *, lost: bool = False) -> None:
-        """Books what the attempt came to."""
         role, book = attempt.role, self.lost if lost else self.usage
         if usage.calls:
             book[role] = book.get(role, Usage()) + usage
@@ -120,7 +118,6 @@ class PriceTable:
         return (prompt * per_prompt + completion * price.completion) / 1e6
 
     def require(self, models: Iterable[str]) -> None:
-        """Raises ConfigError for the first model without a price."""
         for model in models:
             if self.price(model) is None:
                 raise ConfigError(
@@ -145,7 +142,6 @@ class PriceTable:
 
 
 def price_lines(model: str) -> str:
-    """What to write into pco.toml for a model without a price."""
     lines = "the lines prompt = ... and completion = ... (USD per million tokens)"
     return f'[prices."{model}"] and below it {lines}'
 
@@ -162,11 +158,9 @@ _NOTHING_KEPT = Budget(calls=0, tokens=0, usd=0.0, seconds=0.0)
 
 class BudgetGate:
     """Lets attempts through while the budget allows: `enter` before each, `leave` after it.
-
     `elapsed` gives the run's seconds, earlier sessions included. BudgetReached is final. An attempt
     that only has to wait for others to end waits, first come first served. When the seconds are
-    over, every wait of the stack ends too.
-    """
+    over, every wait of the stack ends too."""
 
     def __init__(
         self,
@@ -263,7 +257,6 @@ class BudgetGate:
             raise
 
     def leave(self, most: Usage) -> None:
-        """The attempt is over, and booked."""
         self._in_flight -= 1
         self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
         self._wake()
@@ -370,12 +363,10 @@ _TIMES, _BEYOND = 4, 4096
 
 
 class Attempted:
-    """An LM whose every call is one attempt at `inner`, which makes one request and no more.
-
-    Raises BudgetReached where the attempt could pass the budget. A lost attempt is booked at the
-    most it can cost, a refused one as a call without tokens, one that reached no server not at all.
-    The server's own token count is used unless it is impossible; then ours replaces it.
-    """
+    """An LM whose every call is one attempt at `inner`, which makes one request and no more. Raises
+    BudgetReached where the attempt could pass the budget. A lost attempt is booked at the most it
+    can cost, a refused one as a call without tokens, one that reached no server not at all. The
+    server's own token count is used unless it is impossible; then ours replaces it."""
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
         self._inner = inner

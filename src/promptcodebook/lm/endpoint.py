@@ -25,7 +25,7 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.spec import ApiKey, Spec
+from promptcodebook.lm.spec import ApiKey, Spec, providers
 from promptcodebook.lm.wire import (
     MOST_BYTES,
     ErrorBody,
@@ -170,10 +170,8 @@ class Transport:
 
 
 class OpenReply:
-    """A reply that has begun: read its body whole or in pieces, and `close` it.
-
-    Raises the LMErrors of a reply that breaks off or is too large.
-    """
+    """A reply that has begun: read its body whole or in pieces, and `close` it. Raises the LMErrors
+    of a reply that breaks off or is too large."""
 
     def __init__(
         self,
@@ -188,8 +186,6 @@ class OpenReply:
         self._left = most_bytes
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes."""
-
         async def next_piece() -> bytes:
             piece = await self._response.content.readany()
             self._left -= len(piece)
@@ -368,7 +364,6 @@ class Endpoint:
         return count if answer.status == 200 and isinstance(count, int) else None
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> Endpoint:
@@ -380,28 +375,12 @@ class Endpoint:
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
-_SENT = frozenset(
-    {
-        *("model", "messages", "input", "encoding_format", "response_format", "seed"),
-        *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
-        *("top_k", "min_p", "stop", "stop_token_ids", "min_tokens", "logit_bias", "logprobs"),
-        *("top_logprobs", "frequency_penalty", "presence_penalty", "repetition_penalty"),
-        *("reasoning_effort", "reasoning", "thinking", "verbosity", "chat_template_kwargs"),
-        *("enable_thinking", "thinking_budget", "include_reasoning", "guided_json"),
-        *("guided_regex", "guided_choice", "safety_settings", "service_tier", "store", "user"),
-        *("prompt_cache_key", "prediction", "modalities", "tools", "tool_choice"),
-        *("parallel_tool_calls", "web_search_options", "num_ctx", "keep_alive"),
-    }
-)
-"""Body fields. The library takes addresses, keys, headers and much else as keywords beside them."""
 
 
 class LiteLLM:
-    """An LM over `litellm.acompletion`; keys are litellm's own environment variables.
-
-    Its retries are switched off: there is one retry layer and it is ours. Raises RequestRefused
-    for a body field that it does not know, so that no keyword of the library's own is set by data.
-    """
+    """An LM over `litellm.acompletion`; keys are litellm's own environment variables. Its retries
+    are switched off: there is one retry layer and it is ours. Raises RequestRefused for a body
+    field that it does not know, so that no keyword of the library's own is set by data."""
 
     def __init__(
         self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
@@ -413,7 +392,8 @@ class LiteLLM:
 
     async def __call__(self, request: Request) -> Reply:
         body, _ = request_body(request, self._where.model, Quirks())
-        if unknown := sorted(body.keys() - _SENT):
+        # The library takes addresses, keys, headers and much else as keywords beside these.
+        if unknown := sorted(body.keys() - set(providers()["litellm_fields"])):
             raise RequestRefused(
                 f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
                 "body, and might say where the request goes",

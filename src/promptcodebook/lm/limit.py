@@ -24,12 +24,10 @@ _SLACK = 2.0
 
 
 class AdaptiveLimit:
-    """A first-come first-served limit of calls in flight, from `maximum` down to 1.
-
-    A 429 or 503 halves it, once per wave: calls in flight when it is halved do not halve it again.
-    After each full window of answered calls it grows by a sixteenth of the maximum, if latency
-    holds. A Retry-After keeps every new call waiting until then.
-    """
+    """A first-come first-served limit of calls in flight, from `maximum` down to 1. A 429 or 503
+    halves it, once per wave: calls in flight when it is halved do not halve it again. After each
+    full window of answered calls it grows by a sixteenth of the maximum, if latency holds. A
+    Retry-After keeps every new call waiting until then."""
 
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.maximum = max(1, maximum)
@@ -68,7 +66,6 @@ class AdaptiveLimit:
         self._wake()
 
     def record_answer(self, kind: str, seconds: float) -> None:
-        """A call of this kind was answered; grows the limit at the end of a good window."""
         self._answered += 1
         self._seconds[kind].append(seconds)
         if self._answered < max(self.current, _ENOUGH):
@@ -123,7 +120,6 @@ class PerLoop(Generic[_T]):
         self._held: dict[asyncio.AbstractEventLoop, _T] = {}
 
     def here(self, make: Callable[[], _T]) -> _T:
-        """The running loop's own, made when it first asks."""
         loop = asyncio.get_running_loop()
         if loop not in self._held:
             self._held[loop] = make()
@@ -142,10 +138,8 @@ class PerLoop(Generic[_T]):
 
 
 class StopSignal:
-    """Given by the error that every call which would start from then on raises; the first stays.
-
-    It ends the waits for a slot of an endpoint and between two tries, which then check it again.
-    """
+    """Given by the error that every call which would start from then on raises; the first stays. It
+    ends the waits for a slot of an endpoint and between two tries, which then check it again."""
 
     def __init__(self) -> None:
         self._reason: PcoError | None = None
@@ -188,10 +182,8 @@ class StopSignal:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`retries` further tries, waiting first, 2·first, 4·first ... up to `longest` seconds.
-
-    A Retry-After beyond `patience` seconds is not waited for: the call fails and says so.
-    """
+    """`retries` further tries, waiting first, 2·first, 4·first ... up to `longest` seconds. A
+    Retry-After beyond `patience` seconds is not waited for: the call fails and says so."""
 
     retries: int = 4
     first: float = 0.25
@@ -206,10 +198,8 @@ class Backoff:
 
 class Retrying:
     """The one retry layer: take a slot, call, count what went wrong, free the slot, wait, retry.
-
     Each incident is tallied when it happens, also one that a later try repairs. Once the stop
-    signal is given no call is tried again.
-    """
+    signal is given no call is tried again."""
 
     def __init__(
         self,

@@ -14,11 +14,9 @@ Scripted = str | Reply | Exception
 
 
 class ScriptedLM:
-    """An LM with queues of replies, one per role and one for all; `history` holds every request.
-
-    A role's own queue comes first, then the common queue, then `reply_with`'s function. An
-    exception in the script is raised. Running out is an LMError that says what was asked.
-    """
+    """An LM with queues of replies, one per role and one for all; `history` holds every request. A
+    role's own queue comes first, then the common queue, then `reply_with`'s function. An exception
+    in the script is raised. Running out is an LMError that says what was asked."""
 
     def __init__(self) -> None:
         self.history: list[Request] = []

@@ -33,9 +33,7 @@ _OPENAI = "https://api.openai.com/v1"
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
-
-    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one.
-    """
+    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one."""
 
     text: str
     kind: SpecKind
@@ -146,7 +144,6 @@ class ApiKey:
         raise TypeError("a key is never written anywhere")
 
     def __or__(self, other: ApiKey) -> ApiKey:
-        """Both, under this one's name."""
         both = ApiKey(self.name, "")
         both._sent = {**self._sent, **other._sent}
         return both
@@ -194,7 +191,6 @@ class Credentials:
     headers: Mapping[str, str]
 
     def all_headers(self) -> dict[str, str]:
-        """What is sent, keys included."""
         return {**self.headers, **(self.key.headers() if self.key is not None else {})}
 
 
@@ -203,10 +199,8 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'.
-
-    Raises ConfigError when such a variable is not set.
-    """
+    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError
+    when such a variable is not set."""
     given = headers or {}
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
@@ -233,10 +227,8 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set.
-
-    `specs` maps each to its headers; one that brings its key in a header needs no other.
-    """
+    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set. `specs`
+    maps each to its headers; one that brings its key in a header needs no other."""
     for text, headers in specs.items():
         names = missing_key(text, headers.values(), environment)
         if names:

@@ -81,9 +81,7 @@ class CallSettings:
 
 class Endpoints:
     """Connects specs and closes what it connected. All models of one address share its limit.
-
-    `environment` is where keys come from; `around` is put around every single request.
-    """
+    `environment` is where keys come from; `around` is put around every single request."""
 
     def __init__(
         self,
@@ -282,7 +280,6 @@ class Models:
         return cls(roles, ask, tally, ledger, budget, keeps, endpoints, by_spec, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
-        """The model of every role."""
         return {role: self.lm.model_of(role) for role in ROLES}
 
     def connect(self, spec: str) -> None:
@@ -341,11 +338,9 @@ _READ = Sampling(max_tokens=0)
 
 
 class Roles:
-    """Fills `model` and `sampling` by role, unless the request has its own.
-
-    At temperature 0, as greedy requests have it, the sample is 0 and top_p left out: equal greedy
-    requests share one key wherever they come from. An embedding is not drawn at all.
-    """
+    """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
+    greedy requests have it, the sample is 0 and top_p left out: equal greedy requests share one key
+    wherever they come from. An embedding is not drawn at all."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
@@ -360,11 +355,9 @@ class Roles:
             self._drawn[role, False] = greedy if each.temperature == 0 else drawn
 
     def model_of(self, role: Role) -> str:
-        """The full spec of the role's model."""
         return self._models[role]
 
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
-        """How the role's replies are drawn."""
         return self._drawn[role, greedy]
 
     async def __call__(self, request: Request) -> Reply:

@@ -69,10 +69,8 @@ class Ask:
     async def text(
         self, request: Request, fault: Callable[[str], str | None] | None = None
     ) -> Answer[str]:
-        """The reply's text; `truncated` is reported and counted, and the caller judges it.
-
-        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong.
-        """
+        """The reply's text; `truncated` is reported and counted, and the caller judges it. With
+        `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong."""
 
         async def once(request: Request) -> _Try[str]:
             reply = await self._lm(request)
@@ -93,10 +91,8 @@ class Ask:
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
     ) -> Answer[T]:
         """The reply as `shape`; one re-ask quotes what was wrong: its form, or `fault(value)`.
-
         Raises ParseError or TruncatedReply when no reply held a valid value; a value that is valid
-        but still at fault is returned with its fault.
-        """
+        but still at fault is returned with its fault."""
         schema = request.schema or schema_of(shape)
 
         async def once(request: Request) -> _Try[T]:
@@ -199,10 +195,8 @@ class Extraction(Generic[T]):
 
 
 async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
-    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired.
-
-    The work is bounded, whatever the text; the same text always gives the same value.
-    """
+    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired. The work
+    is bounded, whatever the text; the same text always gives the same value."""
     fault = ""
     # The whole text first: a value may well speak of thoughts in one of its strings.
     for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
@@ -312,11 +306,9 @@ class _TooMuchWork(Exception):
 
 
 class _Metered(str):
-    """A text that counts how often the repair looks at it, and raises when that is too often.
-
-    It counts steps, not seconds: the result must not depend on the machine. `left` holds the steps
-    left, shared by all texts that are made from this one.
-    """
+    """A text that counts how often the repair looks at it, and raises when that is too often. It
+    counts steps, not seconds: the result must not depend on the machine. `left` holds the steps
+    left, shared by all texts that are made from this one."""
 
     __slots__ = ("_left",)
     _left: list[int]
@@ -415,10 +407,8 @@ def _text(value: object, depth: int) -> str:
 
 
 def read_number(value: object) -> float:
-    """A number however it is given; "7/10" and "70 %" are read on the scale that they name.
-
-    Raises ValueError for anything else.
-    """
+    """A number however it is given; "7/10" and "70 %" are read on the scale that they name. Raises
+    ValueError for anything else."""
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)

@@ -33,7 +33,7 @@ from promptcodebook.errors import (
     did_you_mean,
 )
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.spec import ApiKey
+from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
@@ -70,10 +70,8 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept.
-
-    `distinct`: whether a schema may say that items are; not every engine that enforces schemas can.
-    """
+    """What one endpoint turned out to refuse; learned from its own 400s and kept. `distinct`:
+    whether a schema may say that items are; not every engine that enforces schemas can."""
 
     dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -249,7 +247,6 @@ def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
 
 
 def byte_size(text: str) -> int:
-    """Bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -260,9 +257,7 @@ def estimate_tokens(text: str) -> int:
 
 def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call, where the server's cannot be had; `text` is all that was written.
-
-    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not.
-    """
+    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
@@ -272,12 +267,6 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
 _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
-# What servers call an account that is empty or closed, most of them in a 429.
-_NO_CREDIT = (
-    *("insufficient_quota", "insufficient_balance", "insufficient_credits"),
-    *("billing_hard_limit_reached", "billing_not_active", "credit_balance_too_low"),
-)
-_NO_CREDIT_SAID = ("insufficient balance", "credit balance is too low", "insufficient credits")
 _LOOK = "look at the server's own log"
 _FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
     Incident.REFUSED_CONNECTION: (
@@ -297,10 +286,8 @@ _FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """What errors are about: the endpoint, the model asked for, the key if one was sent.
-
-    `private` = what is sent there is real people's, and servers like to quote what they refuse.
-    """
+    """What errors are about: the endpoint, the model asked for, the key if one was sent. `private`
+    = what is sent there is real people's, and servers like to quote what they refuse."""
 
     base_url: str
     model: str
@@ -413,10 +400,10 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
 
 
 def _is_empty(status: int, body: ErrorBody) -> bool:
-    if status == 402 or any(code in (body.code, body.kind) for code in _NO_CREDIT):
+    known, low = providers()["no_credit"], body.message.lower()
+    if status == 402 or body.code in known["codes"] or body.kind in known["codes"]:
         return True
-    low = body.message.lower()
-    return status in (400, 403, 429) and any(said in low for said in _NO_CREDIT_SAID)
+    return status in (400, 403, 429) and any(said in low for said in known["said"])
 
 
 def _key_hint(where: ModelAddress) -> str:

@@ -79,10 +79,8 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A prompt that an optimizer of others tried, in `rollouts` rollouts, and whether it was kept.
-
     `score` is its mean reward on the `n` examples that it had of those that validate (None = of
-    none).
-    """
+    none)."""
 
     prompt: str
     score: float | None
@@ -110,9 +108,7 @@ class Concluded:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed.
-
-    `missing` says in a sentence why there is no verdict, `hint` what to type next.
-    """
+    `missing` says in a sentence why there is no verdict, `hint` what to type next."""
 
     reason: EndReason
     detail: str = ""
@@ -131,9 +127,7 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Amended:
     """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-
-    `extended` = its end was put off: what was judged before was another policy.
-    """
+    `extended` = its end was put off: what was judged before was another policy."""
 
     changes: tuple[str, ...]
     at: str
@@ -217,10 +211,8 @@ def unpack_event(
     kind: str, light: bytes, bulk: bytes | None = None, *, texts: bool = True
 ) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
-
     Without `texts` the traces of a step keep their figures, and their texts, most of a long run,
-    are not read. Raises StoreError for a damaged row or an unknown kind.
-    """
+    are not read. Raises StoreError for a damaged row or an unknown kind."""
     if kind not in _KINDS:
         raise StoreError(
             f"the run holds an event of unknown kind {kind!r}",
@@ -345,10 +337,8 @@ class RunState:
 
     @property
     def best(self) -> Mark | None:
-        """The best validation: on the whole split where any was, else on the subset.
-
-        A tie goes to the earlier step.
-        """
+        """The best validation: on the whole split where any was, else on the subset. A tie goes to
+        the earlier step."""
         scored = [m for m in self.validations if m.score is not None]
         scope = "full" if any(m.scope == "full" for m in scored) else "subset"
         inside = [m for m in scored if m.scope == scope]
@@ -364,7 +354,6 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
 
 
 def fold_event(state: RunState, event: Event) -> RunState:
-    """The state after one more event."""
     going = {"ended": None, "detail": "", "missing": "", "hint": ""}
     # A verdict there was counts no more, but as a look.
     looks = state.looks + (state.conclusion is not None)

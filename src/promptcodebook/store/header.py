@@ -25,20 +25,8 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
 FREE_KEYS: tuple[str, ...] = (
-    "budget",
-    "cache",
-    "concurrency",
-    "data_dir",
-    "data.path",
-    "data.test",
-    "data.train",
-    "data.val",
-    "max_reply_mb",
-    "prices",
-    "retries",
-    "roles.*.headers",
-    "timeout",
-    "user_code",
+    *("budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train"),
+    *("data.val", "max_reply_mb", "prices", "retries", "roles.*.headers", "timeout", "user_code"),
 )
 """Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""

@@ -87,7 +87,6 @@ def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = 
 
 
 def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
-    """Adds to the count of an incident."""
     db.execute(_ADD_COUNT, (name, count))
 
 
@@ -107,11 +106,9 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
 
 class RunReplies:
     """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
-    the reply is: no reply is on disk that is not paid for.
-
-    A reply whose bytes are damaged is as one that never came: it is asked for again, and replaced.
-    What this file lacks is looked for in the journal of `below`.
-    """
+    the reply is: no reply is on disk that is not paid for. A reply whose bytes are damaged is as
+    one that never came: it is asked for again, and replaced. What this file lacks is looked for in
+    the journal of `below`."""
 
     def __init__(self, reader: Reader, writer: Writer, below: Reader | None = None) -> None:
         self._reader = reader
@@ -121,7 +118,6 @@ class RunReplies:
         self._damaged: set[bytes] = set()
 
     def get(self, key: bytes) -> Reply | None:
-        """The reply with the usage it had when it was paid, or None."""
         known = None
         try:
             known = _find_reply(self._reader, key)
@@ -293,11 +289,9 @@ class AttemptFile:
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
     a folder that has no other. Whoever writes holds the folder's lock: it may be handed over, and
-    goes when this is closed or cannot be made.
-
-    Made where there is none, with `first` in it; `again` is what to type when a full disk has room
-    once more, `clock` counts seconds. DiskFull, StoreError.
-    """
+    goes when this is closed or cannot be made. Made where there is none, with `first` in it;
+    `again` is what to type when a full disk has room once more, `clock` counts seconds. DiskFull,
+    StoreError."""
 
     def __init__(
         self,
@@ -345,7 +339,6 @@ class Journal:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of all sessions, this one up to now."""
         return self._before_s + self._clock() - self._began
 
     def replies(self, below: Reader | None = None) -> RunReplies:

@@ -93,7 +93,6 @@ class RunLock:
             file.write(text)
 
     def release(self) -> None:
-        """Lets go. Safe to call twice."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -134,10 +133,8 @@ def _is_free(folder: Path) -> bool:
 
 
 def _take(folder: Path) -> Callable[[], object] | None:
-    """Takes the lock and returns what lets go of it; None while somebody else has it.
-
-    The file stays for good: removing it would let two processes lock two files.
-    """
+    """Takes the lock and returns what lets go of it; None while somebody else has it. The file
+    stays for good: removing it would let two processes lock two files."""
     from filelock import lock_descriptor  # takes long to import
 
     file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
@@ -276,7 +273,6 @@ def _is_empty(file: Path, table: str) -> bool:
 
 
 def never_started(path: Path) -> StoreError:
-    """The error that tells of a run without a header."""
     return StoreError(
         f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
     )

@@ -72,11 +72,9 @@ _LAST_STEP = "(SELECT MAX(seq) FROM events WHERE kind = 'stepped')"
 
 
 class RunStore:
-    """Made by `create` or `open`; closed by `close`. Reading sees every commit so far.
-
-    Writing takes the run's lock (RunBusy) and may raise DiskFull, after which the store refuses
-    every further write; what was committed can be resumed from.
-    """
+    """Made by `create` or `open`; closed by `close`. Reading sees every commit so far. Writing
+    takes the run's lock (RunBusy) and may raise DiskFull, after which the store refuses every
+    further write; what was committed can be resumed from."""
 
     def __init__(self, path: Path, reader: Reader, journal: Journal | None) -> None:
         row = reader.row("SELECT json FROM header")
@@ -177,7 +175,6 @@ class RunStore:
         return int(row[0] or 0) if row is not None else 0
 
     def steps(self, *, traces: bool = False) -> Iterator[Step]:
-        """All steps in order, one at a time in memory."""
         for _, event in self.numbered_events(where="e.kind = 'stepped'", full=traces):
             if isinstance(event, Stepped):
                 yield event.step
@@ -250,7 +247,6 @@ class RunStore:
         return (event for _, event in found if isinstance(event, kind))
 
     def state(self) -> RunState:
-        """How far the run has come: the fold of its events."""
         return fold(self.events())
 
     def outline(self) -> RunState:
@@ -267,7 +263,6 @@ class RunStore:
         return read_book(self._reader, "lost") if self._reader.has("lost") else {}
 
     def tallies(self) -> dict[str, int]:
-        """Counts of incidents by name."""
         return dict(self._reader.rows("SELECT name, count FROM tally ORDER BY name"))  # type: ignore[arg-type]
 
     @property
@@ -286,18 +281,14 @@ class RunStore:
         return self._journal.attempts.recovered
 
     def count(self, name: str, count: int = 1) -> None:
-        """A `Tally` for what happens once: a call that failed, a paid reply that was no good.
-
-        A kill in the moment between a reply's row and this count loses the count, not the reply.
-        """
+        """A `Tally` for what happens once: a call that failed, a paid reply that was no good. A
+        kill in the moment between a reply's row and this count loses the count, not the reply."""
         self._journal.writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
-        """A `Tally` for decisions (a mended route, a refused rewrite).
-
-        A resumed run reads the same replies from its journal and takes them again, so they are
-        committed together with the step or evaluation they belong to, or not at all.
-        """
+        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run reads the same
+        replies from its journal and takes them again, so they are committed together with the step
+        or evaluation they belong to, or not at all."""
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
@@ -317,7 +308,6 @@ class RunStore:
         return seconds
 
     def flush(self) -> None:
-        """Returns when all that was handed over is committed; raises what could not be."""
         self._journal.writer.flush()
 
     def close(self) -> None:

@@ -91,12 +91,10 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
 
 
 def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]:
-    """All readable runs as `list_runs` has them, and why others cannot be read, by folder.
-
-    The summaries of those that have ended are kept in the user's cache folder, each with the sizes
-    and times of its files: a run that was written to since is read again. That is a convenience,
-    never a reason to fail: it does without a cache that cannot be read or written.
-    """
+    """All readable runs as `list_runs` has them, and why others cannot be read, by folder. The
+    summaries of those that have ended are kept in the user's cache folder, each with the sizes and
+    times of its files: a run that was written to since is read again. That is a convenience, never
+    a reason to fail: it does without a cache that cannot be read or written."""
     place = hashlib.sha256(str(runs_dir.resolve()).encode("utf-8", "surrogateescape"))
     file = cache_folder() / "runs" / f"{place.hexdigest()[:16]}.json"
     kept, seen = dict[str, Any](), dict[str, Any]()
@@ -187,11 +185,9 @@ _LIST = "pco runs list"
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id.
-
-    A name that several runs share means the latest of them, so that what is trained again
-    under its name is found by it. Raises RunNotFound with what was probably meant.
-    """
+    """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id. A name
+    that several runs share means the latest of them, so that what is trained again under its name
+    is found by it. Raises RunNotFound with what was probably meant."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
             return Path(ref)
@@ -222,7 +218,6 @@ def find_run(runs_dir: Path, ref: str) -> Path:
 
 
 def _headers(folders: Sequence[Path]) -> Mapping[Path, Header]:
-    """The headers of the runs that can be read."""
     from promptcodebook.store.run import RunStore
 
     headers: dict[Path, Header] = {}
@@ -264,11 +259,9 @@ _BIRTH_S = 60.0
 
 
 def remove_unborn(runs_dir: Path) -> None:
-    """Deletes what is left of runs whose making was killed: a folder of ours without a header.
-
-    A run that is being made right now is left alone, and so is everything else; what cannot be
-    deleted stays.
-    """
+    """Deletes what is left of runs whose making was killed: a folder of ours without a header. A
+    run that is being made right now is left alone, and so is everything else; what cannot be
+    deleted stays."""
 
     def is_left(folder: Path) -> bool:
         file = folder / FILE
