@@ -215,15 +215,7 @@ def test_a_cluster_makes_the_bytes_of_one_process(work: Path) -> None:
         alone = pco(*typed, "alone.jsonl", *spec, cwd=work)
         before, cluster = len(answers.asked), ("--ray", "local")
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "promptcodebook.cli",
-                *typed,
-                "ray.jsonl",
-                *spec,
-                *cluster,
-            ],
+            [sys.executable, "-m", "promptcodebook.cli", *typed, "ray.jsonl", *spec, *cluster],
             cwd=work,
             env={**os.environ, "HOME": str(work)},
             capture_output=True,

@@ -367,8 +367,7 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
         except (ValueError, TypeError):
             raise DataError(
-                f"{record.where}: {route!r} is not a route",
-                hint="name an OUT that pco batch wrote",
+                f"{record.where}: {route!r} is not a route", hint="name an OUT that pco batch wrote"
             ) from None
         said = (None if each is None else str(each) for each in (answer, error))
         yield Result(next(said), known, next(said))

@@ -43,8 +43,8 @@ from promptcodebook.types import variable_name
 from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
+    from promptcodebook.policy.policy import Explanation
     from promptcodebook.policy.references import Reference
-    from promptcodebook.policy.response import Explanation
     from promptcodebook.report.traces import Record, Training
     from promptcodebook.run.evaluation import Assessment, Comparison
     from promptcodebook.run.measuring import Distillation

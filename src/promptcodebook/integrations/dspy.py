@@ -47,8 +47,7 @@ from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.policy.response import Explanation
+from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.progress import Listener
 from promptcodebook.run.optimize import Run, optimize
 from promptcodebook.types import Example, Output, Prompt, Score, Stage

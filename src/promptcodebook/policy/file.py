@@ -184,12 +184,10 @@ class _Templates(_Stored):
 
 
 class PolicyFile(_Stored):
-    """A policy as it is written to disk.
-
-    `stages` are the program's, each with a prompt of its own (() = one prompt for the whole);
-    `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1. `router`
-    replaces the encoder's model call (None = the encoder routes).
-    """
+    """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
+    (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
+    in files of version 0.1. `router` replaces the encoder's model call (None = the encoder
+    routes)."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
@@ -323,10 +321,8 @@ class PolicyFile(_Stored):
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
-        'best_fixed' or 'best_single' where the run measured one.
-
-        Raises PolicyError for any other, and where the prompt was not recorded.
-        """
+        'best_fixed' or 'best_single' where the run measured one. Raises PolicyError for any other,
+        and where the prompt was not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
         text = self.about.get(row)
@@ -414,12 +410,10 @@ class PolicyFile(_Stored):
         name: str = "file",
         trusted: bool = False,
     ) -> Config:
-        """The configuration that this policy runs under.
-
-        `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
-        this use (`where`, for an error): that may change a model or its sampling, but not what the
-        policy is. Raises RunNotTrusted as `require_trust` does.
-        """
+        """The configuration that this policy runs under. `below` is what lies under it (a run's own
+        settings, a pco.toml), `above` what was typed for this use (`where`, for an error): that may
+        change a model or its sampling, but not what the policy is. Raises RunNotTrusted as
+        `require_trust` does."""
         self.require_trust(name, trusted=trusted)
         # Whoever wrote the file must not say which variables are sent along.
         sampling = {

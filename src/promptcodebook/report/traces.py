@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.policy.policy import prompt_spans
 from promptcodebook.policy.references import kept_state
-from promptcodebook.policy.response import prompt_spans
 from promptcodebook.randomness import keyed_int
 from promptcodebook.report.context import Context, Instincts, Section, routed_over
 from promptcodebook.report.private import withhold
@@ -38,7 +38,7 @@ _LONG, _SHORT = 4000, 1500
 _MOST_STAGES = 8
 _COLOURS = 6
 """Of spans; the number beside each tells instincts apart where there are more."""
-MOST = 5
+_MOST = 5
 """Training rollouts shown."""
 
 Parts = list[tuple[str, Any]]
@@ -46,10 +46,8 @@ Parts = list[tuple[str, Any]]
 
 def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str] = ("", "")) -> Parts:
     """Route, prompt, stages, output and feedback by name, those that are there. `instincts` are the
-    texts that it was routed over, `own` the base prompt and output format that prompts hold.
-
-    A prompt is in pieces, each with its source: `places` are those of instincts in the colours.
-    """
+    texts that it was routed over, `own` the base prompt and output format that prompts hold. A
+    prompt is in pieces, each with its source: `places` are those of instincts in the colours."""
     prompt: Any = shorten(rollout.prompt, _LONG)
     if instincts and prompt:
         prompt = {
@@ -198,8 +196,7 @@ def _ranks(trace: Trace) -> dict[str, float | None]:
 
 
 class ExamplesSection(Section):
-    """Keeps a few candidates of each kind while the steps pass by; a draw keyed by seed, step and
-    example decides ties."""
+    """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
     title = "Training examples"
     anchor = "examples"
@@ -222,7 +219,7 @@ class ExamplesSection(Section):
                 best = self._best.setdefault(kind, [])
                 if rank is not None:
                     insort(best, (rank, draw, offered), key=lambda each: each[:2])
-                    del best[MOST:]
+                    del best[_MOST:]
         self._codebook = step.parameters.codebook
 
     def values(self) -> Mapping[str, Any]:

@@ -391,10 +391,8 @@ class RoutingSection(Section):
 
 class TheorySection(Section):
     """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5).
-
     Keeps the entries that exploration reached, and of the residuals δ their number, the sums of δ
-    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart.
-    """
+    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart."""
 
     title = "Theory beside measurement"
     anchor = "theory"

@@ -46,7 +46,8 @@ def codebook_screen(followed: FollowedRun) -> Screen:
             "effects": [_difference(look, k)[-1] for k in range(len(texts))],
             # The latest of each, where it has a pair: in this codebook, on the run's own data.
             "measured": {
-                each.instinct: _measured(each)
+                each.instinct: f"{signed(each.difference)}, n = {each.n}, {each.split}"
+                f"{', simulated' if each.simulated else ''}"
                 for each in read_effects(followed.path)
                 if each.difference is not None and now.has_policy(each) and now.has_data(each)
                 if (each.instinct, each.text) in enumerate(texts)
@@ -186,13 +187,6 @@ class _Now:
 
     def has_data(self, effect: Effect) -> bool:
         return effect.data in ("", self.data.get(effect.split, effect.data))
-
-
-def _measured(effect: Effect) -> str:
-    """A result in short: the difference, on how many pairs of which split, and whose answers."""
-    difference = "none" if effect.difference is None else signed(effect.difference)
-    simulated = ", simulated" if effect.simulated else ""
-    return f"{difference}, n = {effect.n}, {effect.split}{simulated}"
 
 
 def measured_mark(followed: FollowedRun, own: str) -> str:

@@ -131,8 +131,7 @@ class OpenRuns:
 
     @contextmanager
     def reading(self, key: str) -> Generator[FollowedRun | None]:
-        """The run of this address, open while the block runs; None where there is none. Raises
-        StoreError."""
+        """The run of this address, open while the block runs; None = there is none. StoreError."""
         with self._lock:
             followed = self._find(key)
             if followed is not None:
@@ -190,8 +189,7 @@ def key_of(runs_dir: Path, folder: Path) -> str:
 
 
 def root_of(runs_dir: Path, folder: Path) -> Path:
-    """The folder whose runs are shown with this one: where runs are looked for if it lies there,
-    else its own."""
+    """The folder whose runs are shown with this one: `runs_dir` if it lies there, else its own."""
     inside = folder.resolve() in [each.resolve() for each in run_folders(runs_dir)]
     return runs_dir if inside else folder.resolve().parent
 
