@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from promptcodebook.errors import RequestRefused
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.local.schema import schema_ebnf
-from promptcodebook.method.critic import CritiqueReply, RubricReply, VerdictReply
-from promptcodebook.method.gradients import (
+from promptcodebook.method.critic import (
     AttributionReply,
+    CritiqueReply,
     OneStringAttributionReply,
+    RubricReply,
+    VerdictReply,
     blame_schema,
 )
 from promptcodebook.method.init import instincts_schema

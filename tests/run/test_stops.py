@@ -315,6 +315,17 @@ def test_a_run_leaves_no_thread_behind_however_it_ends(
     assert threads() <= earlier
 
 
+def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_path: Path) -> None:
+    async def forgetful(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+        reply = await lm(example.input, system=prompt)
+        if not reply:
+            return "none"
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
+        train(tmp_path, executor=forgetful)
+
+
 async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
     loop, begun = asyncio.get_running_loop(), list[str]()
 

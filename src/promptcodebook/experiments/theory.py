@@ -29,7 +29,7 @@ from promptcodebook.experiments.experiment import (
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
 from promptcodebook.method.executor import Evaluator
-from promptcodebook.method.policy import Explorer, FixedPrompt, Prompter, epsilon_at
+from promptcodebook.method.policy import FixedPrompt, Prompter, epsilon_at, explored_route
 from promptcodebook.method.state import utilisation_bound
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.randomness import keyed_random
@@ -87,11 +87,11 @@ def active_after(
     explore: Explore, select: int, ema: Sequence[float], steps: Sequence[float], world: int
 ) -> set[int]:
     """Which entries were ever drawn: of exploration alone, with a fixed r̄ and ε by step."""
-    explorer, draw = Explorer(explore, select), keyed_random("theory", world)
+    draw = keyed_random("theory", world)
     active: set[int] = set()
     for epsilon in steps:
-        if explorer.explores(epsilon, draw):
-            active.update(explorer.route(ema, draw).indices)
+        if draw.random() < epsilon:
+            active.update(explored_route(ema, select, explore, draw).indices)
     return active
 
 
@@ -99,11 +99,10 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     """Entries ever selected where routes go to the S of highest r̄, rewards are coins, and ε is as
     given: Proposition 4's reinforcement, without a model."""
     explore, draw = Explore(), keyed_random("collapse", world)
-    explorer = Explorer(explore, select)
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
-        if explorer.explores(epsilon, draw):
-            chosen = explorer.route(ema, draw).indices
+        if draw.random() < epsilon:
+            chosen = explored_route(ema, select, explore, draw).indices
         else:
             chosen = tuple(sorted(range(size), key=lambda k: (-ema[k], k))[:select])
         reward = float(draw.random() < 0.5)
