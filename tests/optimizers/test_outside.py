@@ -12,13 +12,12 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from promptcodebook.config.keys import describe, describe_group
 
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
-from promptcodebook.config.loading import training_keys
+from promptcodebook.config.loading import describe, describe_group, training_keys
 from promptcodebook.errors import (
     ConfigError,
     EndpointDown,
