@@ -147,7 +147,7 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     assert own == Gradients(critic="look at units", severity={"critic": 0.3})
     assert world.lm.history[0].role == "critic"
     assert "PSI" in seen and "THE ANSWER" in seen
-    assert (feedback or "found nothing to complain of") in seen
+    assert (feedback or "the critic found no fault") in seen
 
 
 # Verdict, ρ and gradients of one rollout (Eqs. 7-8; decisions 3, 5, 19, 20).

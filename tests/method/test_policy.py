@@ -328,8 +328,8 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
 
 @pytest.mark.parametrize(("reply", "fault"), [
     (Reply("Follow the", finish="length"), "it was cut at its length limit"),
-    ("", "it holds no text"), ("  \n", "it holds no text"),
-    ("<think>nothing but thoughts", "it holds no text but thoughts"),
+    ("", "it has no text"), ("  \n", "it has no text"),
+    ("<think>nothing but thoughts", "it has no text, or only thoughts"),
 ])  # fmt: skip
 async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
     world, text = await compose(reply, "Follow rule one.")

@@ -593,3 +593,32 @@ async def test_five_examples_of_a_weak_model_teach_what_they_can():
     assert all(text.startswith("rewritten") for text in kept.values())
     assert world.tally["prompt_fallbacks"] == 5
     assert world.tally["unknown_instincts"] == 2
+
+
+async def test_few_critiques_a_batch_add_up_to_a_stop():
+    """Where most answers are solved nobody critiques a whole batch at once."""
+    asked = 0
+
+    def lost(request: Request) -> Scripted:
+        nonlocal asked
+        if request.role != "critic":
+            return talkative(request)
+        asked += 1
+        return "a teapot"
+
+    settings = config(update={"mode": "online", "batch_size": 6, "epochs": 12})
+    world = World(settings, ScriptedLM().reply_with(lost))
+    with pytest.raises(TooManyFailures, match="4 of the last 4 critiques"):
+        await world.run(examples(6))
+    assert asked == 2 * 4, "each is asked once more for the right form"
+
+
+async def test_fewer_examples_than_a_batch_are_a_whole_batch_to_what_stops_a_run():
+    """Else a small task's failures would be waited for until there were a batch of them."""
+    down = ScriptedLM().reply_with(
+        lambda request: DOWN if request.role == "executor" else talkative(request)
+    )
+    world = World(config(explore=ENCODED, update={"batch_size": 12, "epochs": 3}), down)
+    with pytest.raises(TooManyFailures):
+        await world.run(examples(3))
+    assert len(world.asked("executor")) == 3

@@ -126,7 +126,7 @@ def test_what_is_no_matter_for_an_instinct_teaches_nobody():
     (one,) = batch({"generator": QUOTES})
     found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
     assert found == []
-    fault = "Its reply could not be used as a choice: it was not the JSON asked for."
+    fault = "Its reply was not a valid choice: it was not the JSON asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
@@ -698,3 +698,14 @@ def test_a_rule_is_ours_or_an_installed_package_s(
     with pytest.raises(ConfigError, match=r"rule 'gentel' \(did you mean 'gentle'\?\)") as error:
         find_rule("gentel")
     assert error.value.hint == "choose one of: always, improve, improve_each, gentle"
+
+
+async def test_explored_routes_say_nothing_of_theta():
+    """All routes are drawn: θ touches no example, and nothing speaks against it. φ is judged."""
+    tree = settings("improve_each", explore={"epsilon_min": 1.0})
+    world = World(tree, by_part({"generator": -0.2}))
+    (step,) = await world.run(examples(4))
+    assert world.asked("encoder") == []
+    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "critic"}
+    phi = next(r for r in step.rewrites if r.variable == "generator")
+    assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"

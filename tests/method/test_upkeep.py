@@ -513,3 +513,25 @@ async def test_a_run_whose_encoder_drifts_goes_on_routing_and_the_same_wherever_
         lm = Shuffled(ScriptedLM().reply_with(drifting(about(5, "prose"))), seed=done)
         again = World(world.config, wrap=lambda _, lm=lm: lm)
         assert await again.run(examples(BATCH), state=state) == steps[done:]
+
+
+async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
+    at = state("Greet them", BAG, *TEXTS[:3])
+    world, made = await maintain(at, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
+    assert "at most 3 instincts" in said(world.lm.history[0])
+    assert [r.variable for r in made] == [1, 2, 3]
+
+
+async def test_what_takes_up_a_twin_is_not_split():
+    bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    _, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
+
+
+async def test_it_is_off_by_default_and_without_text_updates():
+    assert config().update.maintain_every == 0
+    for tree in (settings(every=0), settings(text_updates=False)):
+        world = World(tree, ScriptedLM().reply_with(tidy_up))
+        steps = await world.run(examples(20))
+        assert all(r.origin == "gradient" for s in steps for r in s.rewrites)

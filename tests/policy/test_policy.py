@@ -382,34 +382,6 @@ async def test_one_policy_answers_many_threads(file: Path) -> None:
     await server.stop()
 
 
-def test_a_policy_may_be_asked_from_one_loop_after_another(file: Path) -> None:
-    async def with_server() -> tuple[Server, asyncio.AbstractEventLoop]:
-        server = Server()
-        await server.start()
-        server.default = says(REPLY)
-        return server, asyncio.get_running_loop()
-
-    serving = asyncio.new_event_loop()
-    server, _ = serving.run_until_complete(with_server())
-    thread = threading.Thread(target=serving.run_forever)
-    thread.start()
-    policy = pco.load_policy(file, lm=server.spec)
-
-    async def once(x: str) -> str:
-        async with policy:
-            return await policy.aprompt(x)
-
-    try:
-        for n in range(3):
-            assert asyncio.run(once(f"x {n}")) == REPLY
-        assert policy.prompt("y") == REPLY
-    finally:
-        serving.call_soon_threadsafe(serving.stop)
-        thread.join()
-        serving.run_until_complete(server.stop())
-        serving.close()
-
-
 async def test_within_with_calls_share_connections_and_its_end_closes_them(file: Path) -> None:
     server, peers = Server(), set[object]()
 

@@ -49,8 +49,10 @@ def test_examples_are_few_distinct_and_from_all_kinds(write: Write) -> None:
     text = flat(section(write(ScriptedRun(steps=40, hostile="")), ExamplesSection))
     named = re.findall(r"train-\d+-\d+", text)
     assert len(named) == len(set(named)) == 5
-    for kind in ("best", "worst", "failed", "explored route", "encoder's route"):
+    for kind in ("best", "worst", "failed"):
         assert f"{kind} train-" in text
+    for kind, how in (("explored route", "explored"), ("encoder's route", "chosen by the encoder")):
+        assert re.search(rf"{kind} train-\S+ step \d+, [\w. ]+ route [\d, ]+ \({how}\)", text)
     best = re.search(r"best train-\S+ step \d+, reward (\S+)", text)
     worst = re.search(r"worst train-\S+ step \d+, reward (\S+)", text)
     assert best is not None and worst is not None

@@ -215,6 +215,8 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
     assert len(run.rows) == 5 and run.verdict and run.cost == 0.0
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
     assert "kept for the verdict" in str(run.stop)
+    with closing(RunStore.open(run.path)) as store:
+        assert store.outline().missing == "", "there is a verdict"
 
     again = train(tmp_path, resume=run.id, budget="700calls", config=long)
     assert (again.ended, again.verdict, total(again)) == ("budget", run.verdict, total(run))

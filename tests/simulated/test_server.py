@@ -15,8 +15,8 @@ from promptcodebook.lm.stack import Endpoints
 from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.admission import Address
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.server import Site
+from promptcodebook.simulated.world import SimulatedSettings
 from tests.load import crowding
 from tests.simulated.made import examples, world
 from tests.simulated.test_recognise import EXPECTED, template_values

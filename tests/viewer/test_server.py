@@ -82,12 +82,13 @@ def test_a_run_that_was_removed_and_written_again_is_read_again(tmp_path: Path) 
         before = followed.mark()
         assert len(followed.look().steps) == 3
     store.path.rename(tmp_path / "removed")
-    assert steps_of(open_runs, key) is None
     write_run(tmp_path / "runs", _ONE).close()
     assert steps_of(open_runs, key) == 1
     with open_runs.reading(key) as followed:
         assert followed is not None
         assert followed.mark().partition("-")[0] != before.partition("-")[0]
+    store.path.rename(tmp_path / "removed again")
+    assert steps_of(open_runs, key) is None
     open_runs.close()
 
 

@@ -46,7 +46,6 @@ class Hazard:
 
 @cache
 def hazards() -> Mapping[str, Hazard]:
-    """The categories by code: AILuminate's twelve, and 'integrity', which is ours."""
     tree = tomllib.loads(_read("hazards.toml"))
     return {each["code"]: Hazard(**each) for each in tree["hazards"]}
 
@@ -231,7 +230,6 @@ class AuditReport:
 
     @property
     def passes(self) -> bool:
-        """Whether a model judged the texts and nothing of high severity was found."""
         return bool(self.judge) and not self.fails
 
     @property
@@ -257,7 +255,6 @@ class AuditReport:
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `passes` and `verdict` among them for a reader without this library."""
         return {**asdict(self), "passes": self.passes, "verdict": self.verdict}
 
     @staticmethod
@@ -295,13 +292,11 @@ def audit(
     if presidio is not None:
         findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
         left_out += presidio.left_out
-    rows = len(training) if training is not None else None
-    sorted_ = _sorted(findings, texts)
     return AuditReport(
         policy.digest,
         tuple(texts),
-        sorted_,
-        rows=rows,
+        _sorted(findings, texts),
+        rows=len(training) if training is not None else None,
         left_out=tuple(left_out),
         presidio=presidio is not None,
     )

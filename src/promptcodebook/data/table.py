@@ -27,6 +27,10 @@ from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 _CSV_LIMIT = threading.Lock()
+_HEAD = 1 << 20
+"""Characters of a CSV file by which its delimiter is found."""
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +83,44 @@ def plain(value: object) -> object:
     return str(iso()) if callable(iso) else str(value)
 
 
-def read_jsonl(path: Path) -> Table:
+def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`).
+    DataError names the line of a bad byte."""
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    hint = f"iconv -f UTF-16 -t UTF-8 {path}"
+                    raise DataError(f"{path}:1: UTF-16 text", hint=hint)
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    at, byte = error.start, error.object[error.start]
+                    raise DataError(
+                        f"{path}:{number}: byte {at + 1} of the line (0x{byte:02x}) is not UTF-8",
+                        hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
+                    ) from None
+                crlf = text.endswith("\r\n") and not exact
+                yield number, f"{text[:-2]}\n" if crlf else text
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
+
+
+def jsonl_records(path: Path) -> Iterator[Record]:
     """One JSON object a line; blank lines are skipped."""
-    rows = list[Record]()
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            rows.append(Record(where, parse_object(line, where)))
-    return table_of(path.name, rows, str(path))
+            yield Record(where, _parse_object(line.rstrip("\n"), where))
+
+
+def read_jsonl(path: Path) -> Table:
+    return table_of(path.name, list(jsonl_records(path)), str(path))
 
 
 def read_json(path: Path) -> Table:
     """One JSON array of objects."""
-    text = _read_text(path).strip()
+    text = "".join(line for _, line in read_lines(path)).strip()
     value = _parse_json(text or "[]", str(path))
     if not isinstance(value, list):
         raise DataError(
@@ -104,30 +133,28 @@ def read_json(path: Path) -> Table:
 
 
 def read_csv(path: Path, delimiter: str = "") -> Table:
-    """A header line, then one record each; an empty cell is a missing value. Cells may be of any
-    length. Without a `delimiter` it is found by the header: a comma, or one of those that
-    spreadsheets write in its place."""
-    text = _read_text(path)
-    header, rows = tuple[str, ...](), list[Record]()
-    lines = io.StringIO(text, newline="")
-    for where, cells in csv_records(path, lines, delimiter or delimiter_of(text), len(text)):
-        if not header:
-            header = check_header(cells, where)
-            continue
-        check_width(cells, header, where)
-        values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
-        rows.append(Record(where, values))
-    if not header:
-        return table_of(path.name, rows, str(path))
-    return Table(path.name, header, tuple(rows))
+    records = list(csv_records(path, delimiter))
+    if not records:
+        return table_of(path.name, records, str(path))
+    return Table(path.name, tuple(records[0].values), tuple(records[1:]))
 
 
-def csv_records(
-    path: Path, lines: Iterable[str], delimiter: str, longest: int
-) -> Iterator[tuple[str, list[str]]]:
-    """Every record that is no empty line, with its place. Raises DataError for what is no CSV."""
+def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[Record]:
+    """The header line as a record without values, then one record each; an empty cell is a missing
+    value. DataError for what is no CSV.
+
+    Cells may be of any length. Without a `delimiter` it is found by the header: a comma, or one of
+    those that spreadsheets write in its place.
+    """
+    head, length = list[str](), 0
+    for _, line in read_lines(path):
+        head.append(line)
+        if (length := length + len(line)) > _HEAD:
+            break
+    lines = (line for _, line in read_lines(path, exact=exact))
+    delimiter = delimiter or _delimiter_of("".join(head))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    records = _long_records(reader, longest)
+    records, header = _long_records(reader, path.stat().st_size), tuple[str, ...]()
     while True:
         where = f"{path}:{reader.line_num + 1}"
         try:
@@ -139,8 +166,16 @@ def csv_records(
             ) from None
         if cells is None:
             return
+        if not header:
+            header = check_header(cells, where) if cells else ()
+            cells = [""] * len(header)
+        if cells and len(cells) != len(header):
+            raise DataError(
+                f"{where}: {len(cells)} cells where the header names {len(header)} columns",
+                hint="put cells that hold the delimiter or a line break in double quotes",
+            )
         if cells:
-            yield where, cells
+            yield Record(where, {name: c or None for name, c in zip(header, cells, strict=True)})
 
 
 def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
@@ -158,7 +193,7 @@ def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[st
         yield record
 
 
-def delimiter_of(text: str) -> str:
+def _delimiter_of(text: str) -> str:
     """The mark that splits the header into the most columns, the first record likewise; a comma
     where none does, so that errors name the usual form."""
     best, most = ",", 1
@@ -174,36 +209,7 @@ def delimiter_of(text: str) -> str:
     return best
 
 
-def check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
-    if len(cells) != len(header):
-        raise DataError(
-            f"{where}: {len(cells)} cells where the header names {len(header)} columns",
-            hint="put cells that hold the delimiter or a line break in double quotes",
-        )
-
-
-def _read_text(path: Path) -> str:
-    """The file as text without BOM or CR; DataError names the line of a bad byte."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path}:1: UTF-16 text", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line = before.count(b"\n") + 1
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise DataError(
-            f"{path}:{line}: byte {column} of the line (0x{raw[error.start]:02x}) is not UTF-8",
-            hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
-        ) from None
-    return text.replace("\r\n", "\n")
-
-
-def parse_object(text: str, where: str) -> dict[str, object]:
+def _parse_object(text: str, where: str) -> dict[str, object]:
     """One JSON object. DataError names the place."""
     return _require_object(_parse_json(text, where), where)
 
@@ -261,18 +267,49 @@ def table_of(name: str, rows: Sequence[Record], empty: str = "") -> Table:
     return Table(name, tuple(columns), tuple(rows))
 
 
-def read_parquet(path: Path) -> Table:
-    """All rows of a Parquet file (extra: parquet)."""
-    names = ("pyarrow", "pyarrow.parquet")
-    arrow, parquet = (import_extra(name, f"reading {path.name}", "parquet") for name in names)
+def import_parquet() -> tuple[Any, Any]:
+    """pyarrow and its Parquet part. MissingExtra."""
+    names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
+    arrow, parquet = (import_extra(name, what, "parquet") for name in names)
+    return arrow, parquet
+
+
+def open_parquet(path: Path) -> Any:
+    arrow, parquet = import_parquet()
     try:
-        table: Any = parquet.ParquetFile(path).read()
+        return parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as error:
         raise DataError(
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
-    header = check_header(table.column_names, str(path))
-    return numbered(path.name, header, table.to_pylist())
+
+
+def parquet_columns(path: Path) -> tuple[str, ...]:
+    with open_parquet(path) as file:
+        return check_header(file.schema_arrow.names, str(path))
+
+
+def parquet_records(path: Path) -> Iterator[Record]:
+    """The rows of a Parquet file (extra: parquet), of which PARQUET_ROWS are in memory."""
+    arrow, _ = import_parquet()
+    columns, number = parquet_columns(path), 0
+    with open_parquet(path) as file:
+        try:
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    values = map(plain, row.values())
+                    where = f"{path} row {number}"
+                    yield Record(where, dict(zip(columns, values, strict=True)))
+        except (OSError, arrow.ArrowException) as error:
+            raise DataError(
+                f"cannot read {path} as Parquet after row {number}: {error}",
+                hint="check that the file is complete",
+            ) from None
+
+
+def read_parquet(path: Path) -> Table:
+    return Table(path.name, parquet_columns(path), tuple(parquet_records(path)))
 
 
 def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:

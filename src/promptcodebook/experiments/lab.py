@@ -138,6 +138,12 @@ class Training:
     def rollouts(self) -> int:
         return sum(self.made)
 
+    @property
+    def took(self) -> dict[str, Any]:
+        """What a result says of it."""
+        names = ("run", "rollouts", "calls", "rewrites", "ended")
+        return {name: getattr(self, name) for name in names}
+
     def rollouts_after(self, steps: int) -> int:
         """Of the first `steps` steps; the last batch of a pass over the examples is shorter."""
         return sum(self.made[:steps])

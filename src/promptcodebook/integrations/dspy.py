@@ -108,7 +108,6 @@ class ComposedProgram(_dspy.Module):
         return self.policy.explain(inputs)
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The student's state, which fits a bare student as well, and beside it the policy."""
         state: dict[str, Any] = self.student.dump_state(json_mode=json_mode)
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
@@ -165,7 +164,6 @@ class ComposedProgram(_dspy.Module):
 
     @contextmanager
     def _tell(self, prompt: Prompt) -> Generator[None]:
-        """Within it the student's predictors have this prompt, and a model."""
         model = _dspy.settings.lm or dspy_model(_dspy, self.policy.reply, "executor")
         with tell(prompt, lm=model):
             yield
@@ -369,7 +367,6 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
 
 
 def _score(said: Any) -> Score:
-    """RewardError for what is neither a number nor has a score."""
     feedback: object = ""
     if not isinstance(said, bool | int | float | Score):
         get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
@@ -421,7 +418,6 @@ def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str,
 
 
 def _inputs(id: str, row: Any) -> dict[str, Any]:
-    """A row's inputs by name. DataError where it does not say which they are."""
     try:
         return dict(row.inputs().items())
     except (AttributeError, ValueError):

@@ -222,7 +222,7 @@ class Critic:
         self, psi: str, history: History, verdict: Verdict, draws: Draws
     ) -> Gradients:
         """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
-        feedback = verdict.feedback or "(the critic found nothing to complain of)"
+        feedback = verdict.feedback or "(the critic found no fault)"
         said = f"score {verdict.score:g}: {feedback}"
         values = {**history.values(), "psi": psi, "verdict": said}
         messages = self.templates["adversary"].fill(values)

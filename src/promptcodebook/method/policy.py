@@ -286,7 +286,7 @@ class Composer:
         )
         answer = await self.ask.text(
             request,
-            lambda reply: None if reply else "it holds no text but thoughts, or none at all",
+            lambda reply: None if reply else "it has no text, or only thoughts",
         )
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)

@@ -162,8 +162,8 @@ class Credit:
         theta = ""
         if route.fallback and config.update.text_updates:
             theta = (
-                "Its reply could not be used as a choice, even when asked again, and was "
-                f"filled up by others: {route.fault}."
+                "Its reply was not a valid choice, even when asked again, so that other "
+                f"instincts were added to it: {route.fault}."
             )
         trace = Trace(rollout, unit, gradients=Gradients(encoder=theta))
         if not self._wanted:

@@ -147,7 +147,7 @@ class AllChecks:
         return None
 
 
-_OTHERS = "Other instincts, whose advice is not to be repeated here:"
+_OTHERS = "Other instincts (do not repeat their advice):"
 _WHOLE, _TITLE = 25, 12
 """Words up to which another instinct is shown whole; else this many of its first ones."""
 
@@ -272,7 +272,7 @@ class Updater:
             # What a reason quotes after a colon is left out.
             fault = (
                 f"\n\nAn earlier reply was refused: {rewrite.reason.partition(':')[0].strip()}. "
-                "Write the text anew so that this is not true of it."
+                "Rewrite it to fix this."
             )
             *before, last = request.messages
             turns = (*before, replace(last, content=last.content + fault))

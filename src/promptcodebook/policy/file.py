@@ -1,10 +1,8 @@
 """(θ, φ, C, S) as plain JSON: what a policy is on disk.
 
-The file holds everything that decides a prompt, the texts of the templates included, and the name
-of the program that it was judged with. It holds no run id, time, path, cost or model, so equal
-training gives equal bytes. `about` says where the policy came from; `digest` leaves it out. Each
-instinct carries its success and r̄, because the encoder reads them when it routes. A router's
-numbers are plain too, and route without numpy.
+It holds everything that decides a prompt, the texts of the templates included, and no run id, time,
+path, cost or model, so equal training gives equal bytes. `about` says where the policy came from;
+`digest` leaves it out. Each instinct carries its success and r̄: the encoder reads them.
 """
 
 from __future__ import annotations
@@ -110,8 +108,7 @@ class StoredRanking(_Stored):
         return Ranking(**tree)
 
 
-_LINES = ("rarity", "center", "spread")
-"""What of a ranking is one line of numbers."""
+_LINES = ("rarity", "center", "spread")  # what of a ranking is one line of numbers
 
 
 FORMAT = "promptcodebook policy 2"

@@ -371,12 +371,9 @@ words."""
 
 _MARKS = ".!?;:,\n—。！？；：，、"
 _CLAUSE = re.compile(rf"[^{_MARKS}]+[{_MARKS}]*\s*|[{_MARKS}]+\s*")
-_SHARE = 0.4
-"""Of a clause's words, so much must be an instinct's."""
-_LONG = 4
-"""Letters of a word that says something; shorter ones are in every sentence."""
-_STEM = 5
-"""Letters by which two words are the same: 'count', 'counts', 'counting'."""
+_SHARE = 0.4  # of a clause's words, so much must be an instinct's
+_LONG = 4  # letters of a word that says something; shorter ones are in every sentence
+_STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counting'
 
 
 @dataclass(frozen=True, slots=True)

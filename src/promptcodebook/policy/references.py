@@ -1,10 +1,9 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
 registry (NAME@REF, sha256:DIGITS).
 
-Which state of a run is used is decided here, once: the best validated one, or the last, of those
-that hold nothing harmful. And whose run it is: the code and the addresses that a run names are used
-only if it has the mark of this user (`store/header.py`), since a run's folder is passed on like any
-file. What was typed for this use is the user's own and needs no trust.
+Of a run it is the best validated state, or the last, that holds nothing harmful. The code and the
+addresses that a run names are used only if it has the mark of this user (`store/header.py`), since
+a run's folder is passed on like any file. What was typed for this use needs no trust.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import variable_name
 
-_ADDRESS = ("model", "headers")
-"""What of a role's settings says whom it asks."""
+_ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
 POLICY = "policy.json"
 """Name of the policy file in a run's folder."""
 

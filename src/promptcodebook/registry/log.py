@@ -185,12 +185,10 @@ class Log:
 
     @property
     def head(self) -> str:
-        """The hash of the last entry, which depends on all entries."""
         return self.entries[-1].hash if self.entries else FIRST
 
     @property
     def next(self) -> int:
-        """The number of the entry that comes next, from 1."""
         return len(self.entries) + 1
 
     def at(self, ref: str) -> str | None:
@@ -204,7 +202,6 @@ class Log:
 
     @property
     def refs(self) -> dict[str, str]:
-        """The version that each ref points to, by name."""
         return {ref: self._history[ref][-1] for ref in sorted(self._history)}
 
     def about(self, ref: str) -> tuple[Entry, ...]:
@@ -365,7 +362,7 @@ class SqliteStorage:
         with self._reading() as db:
             row = None if db is None else db.execute(wanted, (version,)).fetchone()
         if row is None or not isinstance(row[0], bytes):
-            raise _damaged(self.place, f"the policy file of {version} is missing")
+            raise damaged(self.place, f"the policy file of {version} is missing")
         return row[0]
 
     def poll(self, ref: str) -> str | None:
@@ -391,7 +388,7 @@ class SqliteStorage:
     def _fault(self, error: Exception) -> StoreError:
         if isinstance(error, sqlite3.Error):
             return store_error(error, self._path, _LAYOUT.what)
-        return _damaged(self.place, str(error))
+        return damaged(self.place, str(error))
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         """Reads what came since; all of it where another file is in this one's place."""
@@ -400,7 +397,7 @@ class SqliteStorage:
             if db.execute(last, (len(self._log.entries),)).fetchone() != (self._log.head,):
                 self._log = Log()
         for fault in _log_faults(db, self._log):
-            raise _damaged(self.place, str(fault))
+            raise damaged(self.place, str(fault))
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection | None]:
@@ -416,7 +413,7 @@ class SqliteStorage:
                     raise self._fault(error) from error
 
 
-def _damaged(place: str, fault: str) -> RegistryDamaged:
+def damaged(place: str, fault: str) -> RegistryDamaged:
     return RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
 
 

@@ -152,7 +152,6 @@ class MlflowStorage:
             token = getattr(page, "token", None) or None
 
     def _ask(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """None for what does not exist."""
         try:
             return call(*args, **options)
         except self._fails as error:

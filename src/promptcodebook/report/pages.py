@@ -4,9 +4,8 @@ One environment fills in every template, and escapes every value: inputs, replie
 tracebacks are untrusted. Markup comes from our own template files alone, and addresses from
 `address` and from files that lie in the page itself.
 
-A chart is a description in values, laid out once as SVG. Its colours come from the page's style
-sheet by class, so one drawing serves both themes and print. The script of a page moves what is
-drawn here, and draws nothing of its own but a cursor.
+A chart is laid out once as SVG. Its colours come from the page's style sheet by class, so one
+drawing serves both themes and print; the script of a page only moves what is drawn here.
 """
 
 from __future__ import annotations
@@ -170,13 +169,11 @@ def svg_text(picture: Picture, source: str) -> str:
 
 Point = tuple[float, float]
 
-_WIDE, _SMALL = 440, 320
-"""The width of a chart in pixels; its height is half of it."""
+_WIDE, _SMALL = 440, 320  # the width of a chart in pixels; its height is half of it
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 34
 _MOST_DRAWN, _MOST_FILED = 800, 2_000
 """Points drawn of one line, where more are averaged, and those in the file of its numbers."""
-_FEW_POINTS = 15
-"""A line through so few is drawn with its points."""
+_FEW_POINTS = 15  # A line through so few is drawn with its points
 
 
 @dataclass(frozen=True, slots=True)

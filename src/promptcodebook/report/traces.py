@@ -33,13 +33,10 @@ from promptcodebook.types import (
 )
 from promptcodebook.units import number
 
-_LONG, _SHORT = 4000, 1500
-"""Characters shown of a text."""
+_LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8
-_COLOURS = 6
-"""Of spans; the number beside each tells instincts apart where there are more."""
-_MOST = 5
-"""Training rollouts shown."""
+_COLOURS = 6  # of spans; the number beside each tells instincts apart where there are more
+_MOST = 5  # training rollouts shown
 
 Parts = list[tuple[str, Any]]
 

@@ -84,7 +84,6 @@ def new_request_id() -> str:
 
 
 def records_path() -> Path:
-    """`$PCO_REQUESTS`, else requests.sqlite in the user's data folder."""
     chosen = os.environ.get("PCO_REQUESTS", "")
     return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
 
@@ -136,8 +135,6 @@ class _Kept:
 
 
 class Records(_Kept):
-    """The last `most` requests, as a server puts them."""
-
     def __init__(self, path: Path, most: int) -> None:
         def write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
@@ -173,13 +170,6 @@ _CAPS = ("max_tokens", "max_completion_tokens")
 _PREAMBLE = 128
 """Tokens that a chat template may put around the messages; a token is a byte of them at least."""
 _EPSILON = 1e-9
-
-
-@dataclass(slots=True)
-class Paid:
-    """What a call took; the most that it can have cost until that is known."""
-
-    usage: Usage
 
 
 class Spending(_Kept):
@@ -257,7 +247,6 @@ class Spending(_Kept):
         return self._tickets
 
     def end(self, ticket: int, role: Role, usage: Usage, lost: bool) -> None:
-        """Books what the call took in place of what was reserved."""
         if ticket:
             day, caller, most = self._in_flight.pop(ticket)
             self._add(day, caller, usage - most)
@@ -269,7 +258,6 @@ class Spending(_Kept):
         self.put((caller, day, usage.calls, usage.tokens, usage.cost))
 
     def paying(self, caller: str) -> None:
-        """The calls of this task's request are for the caller from now on."""
         _caller.set(caller)
 
     def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -291,26 +279,28 @@ class Spending(_Kept):
         return {**body, **more}
 
     @contextmanager
-    def call(self, body: Mapping[str, Any], size: int) -> Generator[Paid]:
-        """A call whose body has `size` bytes. Raises Refusal."""
+    def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
+        """A call whose body has `size` bytes; what is yielded reads from an answer what the call
+        took. One that says nothing took the most. Raises Refusal."""
         times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
         longest, prompt = times * max(0, *named, 0), size + _PREAMBLE
         cost = self._prices.bound(self._model, prompt, longest)
-        paid = Paid(Usage(1, prompt, longest, cost=cost))
-        ticket = self.begin("executor", paid.usage)
+        taken = Usage(1, prompt, longest, cost=cost)
+
+        def learn(answer: Answer) -> None:
+            nonlocal taken
+            if answer.status != 200:
+                taken = Usage(calls=1)
+            elif usage := told_usage(answer.usage):
+                taken = replace(usage, cost=self._prices.cost(self._model, usage))
+
+        ticket = self.begin("executor", taken)
         try:
-            yield paid
+            yield learn
         except Refusal as refusal:
             if refusal.unpaid:
-                paid.usage = Usage()
+                taken = Usage()
             raise
         finally:
-            self.end(ticket, "executor", paid.usage, lost=False)
-
-    def learn(self, paid: Paid, answer: Answer) -> None:
-        """What an answer says that the call took. One that says nothing took the most."""
-        if answer.status != 200:
-            paid.usage = Usage(calls=1)
-        elif usage := told_usage(answer.usage):
-            paid.usage = replace(usage, cost=self._prices.cost(self._model, usage))
+            self.end(ticket, "executor", taken, lost=False)

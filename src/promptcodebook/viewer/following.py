@@ -28,14 +28,11 @@ from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
-_MOST_OPEN = 8
-"""Runs kept open; who was looked at longest ago is closed."""
-_AT_REST = "-e"
-"""How the mark of an idle run ends, which no process writes."""
+_MOST_OPEN = 8  # runs kept open; who was looked at longest ago is closed
+_AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"
 """The mark of a run that does not exist."""
-_BETWEEN = "~"
-"""Replaces '/' in the address of a run in a suite's folder."""
+_BETWEEN = "~"  # replaces '/' in the address of a run in a suite's folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,9 @@ from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
-_REST = 20
-"""How many times as long as a look took is waited until the next."""
-_MOST = 500
-"""Entries of the registry's log shown."""
-_SERVED_S = 5.0
-"""How often a registry on a server is asked: others ask it too."""
+_REST = 20  # how many times as long as a look took is waited until the next
+_MOST = 500  # entries of the registry's log shown
+_SERVED_S = 5.0  # how often a registry on a server is asked: others ask it too
 _Files = tuple[list[list[int] | None], int | None]
 
 
