@@ -41,7 +41,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
                 "routing/outcomes.py", "routing/upkeep.py"],
     "registry": ["registry"],
-    "audit": ["audit", "policy/scan.py", "policy/decoding.py", "policy/traces.py"],
+    "audit": ["audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["exports"],
     "trust": ["policy/references.py", "policy/file.py", "store/header.py"],
     "loop": ["method/train.py", "method/update.py", "method/accept.py", "method/state.py"],

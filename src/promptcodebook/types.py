@@ -89,6 +89,13 @@ class Parameters:
     codebook: Codebook
     critic: str
 
+    @property
+    def texts(self) -> dict[Variable, str]:
+        """Each by its variable: θ, φ, every c_k, ψ."""
+        texts: dict[Variable, str] = {"encoder": self.encoder, "generator": self.generator}
+        texts.update(enumerate(self.codebook.texts))
+        return {**texts, "critic": self.critic}
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -351,6 +358,13 @@ class Gradients:
     codebook: Mapping[int, str] = field(default_factory=dict[int, str])
     critic: str = ""
     severity: Mapping[Part, float] = field(default_factory=dict[Part, float])
+
+    @property
+    def blamed(self) -> dict[Variable, str]:
+        """Each text that is to blame, with its gradient."""
+        texts: dict[Variable, str] = {"encoder": self.encoder, "generator": self.generator}
+        texts |= {**self.codebook, "critic": self.critic}
+        return {variable: text for variable, text in texts.items() if text}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.batch.job import answer_rows
-from promptcodebook.batch.results import Result as Answered
-from promptcodebook.batch.session import Batch, Order
+from promptcodebook.batch.rows import Result as Answered
+from promptcodebook.batch.session import Batch, Order, answer_rows
 from promptcodebook.data.table import Record
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.scripted import ScriptedLM
@@ -329,17 +328,16 @@ def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path) -> None:
 
 
 async def test_a_fault_of_our_own_ends_the_workers_and_leaves_the_rest_unasked() -> None:
-    class Faulty:
-        answered = 0
+    kept = list[Answered]()
 
-        def append(self, results: list[Answered]) -> None:
-            if not self.answered:
-                self.answered = 1
-                raise ZeroDivisionError
+    def keep(results: list[Answered]) -> None:
+        if not kept:
+            kept.extend(results)
+            raise ZeroDivisionError
 
     lm = ScriptedLM().reply_with(lambda request: ROUTE if request.role == "encoder" else "x")
     policy = deployed(one_call(), lm)
     rows = ((Record(f"in:{n}", {"input": f"How far is {n}?"}), None) for n in range(50))
     with pytest.raises(ZeroDivisionError):
-        await answer_rows(policy, rows, Faulty(), at_once=2)
+        await answer_rows(policy, rows, keep, at_once=2)
     assert len(list(rows)) > 0 and len(lm.history) <= 12

@@ -13,8 +13,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from promptcodebook.batch.results import Added, Result, read_results, write_output
-from promptcodebook.batch.rows import survey
+from promptcodebook.batch.rows import Result, added_names, read_results, survey, write_output
 from promptcodebook.errors import DataError
 
 RESULTS = (
@@ -22,7 +21,7 @@ RESULTS = (
     Result(None, None, "LMError at execute: no"),
     Result("", ()),
 )
-ADDED = Added("pco_")
+PREFIX = "pco_"
 ROWS: list[dict[str, Any]] = [
     {"n": 1, "text": 'he said "no";\n', "tags": ["x", "y"]},
     {"n": 2, "text": None, "tags": []},
@@ -45,7 +44,7 @@ def made(folder: Path, kind: str) -> Path:
 
 def through(folder: Path, kind: str, out: str, results: Sequence[Result] = RESULTS) -> Path:
     target = folder / f"out.{out}"
-    write_output(target, survey(made(folder, kind)), iter(results), ADDED)
+    write_output(target, survey(made(folder, kind)), iter(results), PREFIX)
     return target
 
 
@@ -54,9 +53,9 @@ def through(folder: Path, kind: str, out: str, results: Sequence[Result] = RESUL
 def test_results_are_read_back_from_every_form(kind: str, out: str, tmp_path: Path) -> None:
     target = through(tmp_path, kind, out)
     source = survey(tmp_path / f"in.{kind}")
-    assert tuple(read_results(target, source, ADDED)) == RESULTS
+    assert tuple(read_results(target, source, PREFIX)) == RESULTS
     back = survey(target)
-    assert back.count == 3 and {*back.columns} == {*source.columns, *ADDED.names}
+    assert back.count == 3 and {*back.columns} == {*source.columns, *added_names(PREFIX)}
     texts = [row.values["text"] for row in back.rows()]
     assert texts == ['he said "no";\n', None, "plain"]
 
@@ -65,7 +64,7 @@ def test_results_are_read_back_from_every_form(kind: str, out: str, tmp_path: Pa
 def test_a_carriage_return_is_quoted_and_read_back(out: str, tmp_path: Path) -> None:
     results = (Result("one\rtwo", (0,)), Result("\r", ()), Result(None, None, "torn\r"))
     target = through(tmp_path, "jsonl", out, results)
-    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), ADDED)) == results
+    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX)) == results
     assert target.read_bytes().count(b"\r") == 3, "lines still end in LF alone"
     with target.open(newline="") as file:
         rows = list(csv.reader(file, delimiter="\t" if out == "tsv" else ",", strict=True))
@@ -76,7 +75,7 @@ def test_a_carriage_return_is_quoted_and_read_back(out: str, tmp_path: Path) -> 
 def test_line_breaks_of_an_answer_are_read_back_as_they_were(out: str, tmp_path: Path) -> None:
     results = (Result("a\r\nb", (0,)), Result("a\nb\r\n", (1,)), Result("c", ()))
     target = through(tmp_path, "jsonl", out, results)
-    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), ADDED)) == results
+    assert tuple(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX)) == results
 
 
 def test_json_lines_keep_their_values(tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_parquet_keeps_its_types(tmp_path: Path) -> None:
     )
     parquet.write_table(table, tmp_path / "in.parquet")
     target = tmp_path / "out.parquet"
-    write_output(target, survey(tmp_path / "in.parquet"), iter(RESULTS), ADDED)
+    write_output(target, survey(tmp_path / "in.parquet"), iter(RESULTS), PREFIX)
     schema = parquet.read_schema(target)
     assert [schema.field(name).type for name in ("day", "n")] == [arrow.date32(), arrow.int8()]
     assert schema.field("pco_route").type == arrow.list_(arrow.int64())
@@ -111,7 +110,7 @@ def test_types_that_a_later_piece_widens_fit_the_whole(tmp_path: Path) -> None:
     rows = [{"text": "x", "n": None if n < 1030 else n + 0.5} for n in range(1100)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     target = tmp_path / "out.parquet"
-    write_output(target, survey(tmp_path / "in.jsonl"), iter([RESULTS[0]] * 1100), ADDED)
+    write_output(target, survey(tmp_path / "in.jsonl"), iter([RESULTS[0]] * 1100), PREFIX)
     column = parquet.read_table(target).column("n").to_pylist()
     assert column[:1030] == [None] * 1030 and column[1030] == 1030.5
 
@@ -120,7 +119,7 @@ def test_values_of_several_kinds_are_refused_and_nothing_is_left(tmp_path: Path)
     (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "one"}\n')
     with pytest.raises(DataError, match="values of several kinds"):
         write_output(
-            tmp_path / "o.parquet", survey(tmp_path / "in.jsonl"), iter(RESULTS[:2]), ADDED
+            tmp_path / "o.parquet", survey(tmp_path / "in.jsonl"), iter(RESULTS[:2]), PREFIX
         )
     assert [f.name for f in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -131,7 +130,7 @@ def test_an_output_of_other_rows_is_refused(tmp_path: Path) -> None:
         (tmp_path / "in.jsonl").read_text().replace("plain", "other")
     )
     with pytest.raises(DataError, match=r"out.jsonl:3 is another row than .*in.jsonl:3"):
-        list(read_results(target, survey(tmp_path / "in.jsonl"), ADDED))
+        list(read_results(target, survey(tmp_path / "in.jsonl"), PREFIX))
 
 
 @pytest.mark.parametrize(

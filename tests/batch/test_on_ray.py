@@ -23,7 +23,7 @@ from bench.batch import AT_ONCE, paid_again, prepare, session
 from promptcodebook.batch import on_ray
 from promptcodebook.batch.checkpoint import book_shard
 from promptcodebook.batch.on_ray import answer_shard, forget_batch, shard_jobs
-from promptcodebook.batch.results import Result as Answered
+from promptcodebook.batch.rows import Result as Answered
 from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
 from promptcodebook.paths import cache_folder

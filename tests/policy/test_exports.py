@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.errors import ConfigError, RunNotTrusted
-from promptcodebook.exports.export import KINDS, export_policy
+from promptcodebook.exports import KINDS, export_policy
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import load_policy
 from tests.cli.invoked import pco, served

@@ -13,9 +13,9 @@ import pytest
 
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.report import render_report
-from promptcodebook.report.codebook import CodebookSection
 from promptcodebook.report.context import Context
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
+from promptcodebook.report.training import CodebookSection
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Rewrite, Variable

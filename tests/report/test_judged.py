@@ -11,15 +11,15 @@ import pytest
 
 from promptcodebook.method.state import State
 from promptcodebook.policy.references import Best
-from promptcodebook.report.context import Context, DeployedState
-from promptcodebook.report.judged import (
+from promptcodebook.report.context import Context, DeployedState, facts
+from promptcodebook.report.verdict import (
     MOST,
     JudgedSection,
     PromptsSection,
     UseSection,
+    VerdictSection,
     pairs_of,
 )
-from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Started
 from promptcodebook.store.run import RunStore

@@ -18,16 +18,21 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from promptcodebook.report import render_report
-from promptcodebook.report.charts import Area, Chart, Line, Spot, draw, ticks
 from promptcodebook.report.pages import (
+    Area,
+    Chart,
+    Line,
     Numbers,
     Picture,
+    Spot,
     address,
     csv_text,
+    draw,
     read_asset,
     read_style,
     render,
     svg_text,
+    ticks,
 )
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable

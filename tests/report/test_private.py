@@ -174,7 +174,7 @@ def test_every_time_an_example_was_drawn_is_there(run: pco.Run) -> None:
     assert record is not None and not record.judged and record.validated is None
     assert [(t.step, t.trace) for t in record.trainings] == own
     for training in record.trainings:
-        blamed = {variable for variable, _ in training.blamed}
+        blamed = set(training.trace.gradients.blamed)
         assert {rewrite.variable for rewrite in training.rewrites} <= blamed
 
 

@@ -11,12 +11,16 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, utilisation_bound
-from promptcodebook.report.codebook import MOST_COLUMNS, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, Section
-from promptcodebook.report.curves import WINDOW, CurvesSection
-from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
-from promptcodebook.report.page import MOST, ExamplesSection
-from promptcodebook.report.summary import facts
+from promptcodebook.report.context import Context, Section, facts
+from promptcodebook.report.page import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report.traces import MOST, ExamplesSection
+from promptcodebook.report.training import (
+    MOST_COLUMNS,
+    WINDOW,
+    CurvesSection,
+    RoutingSection,
+    TheorySection,
+)
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.units import count_text, number

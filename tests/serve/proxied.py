@@ -22,13 +22,14 @@ from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits
-from promptcodebook.serve.composing import Composing, Patience
-from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
+from promptcodebook.serve.proxy import Policies, Proxy
 from promptcodebook.serve.spending import Records, Spending
 from promptcodebook.serve.upstream import OwnFields, Upstream
 from promptcodebook.serve.versions import (
+    Composing,
     FixedSource,
     Live,
+    Patience,
     PolicySource,
     Version,
 )
@@ -129,7 +130,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     policies = Policies("tickets", live, upstream, records, setup.spending, **setup.options)
     proxy = Proxy(policies, Callers(setup.keys), setup.limits)
     try:
-        async with serving_policy(proxy, poll_s=0.02) as address:
+        async with proxy.serving(poll_s=0.02) as address:
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)
     finally:
         await server.stop()

@@ -20,13 +20,13 @@ from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.serve.admission import (
     Limits,
     RateLimit,
+    Seldom,
     caller_of,
     daily_budget,
     read_keys,
     require_keys,
 )
 from promptcodebook.serve.completions import Refusal
-from promptcodebook.serve.metrics import Seldom
 from promptcodebook.serve.spending import Spending
 from tests.lm.server import drops, fails, raw, says
 from tests.method.build import talkative

@@ -19,18 +19,18 @@ from promptcodebook.serve.completions import (
     ChatCall,
     Completion,
     Refusal,
+    call_of,
     error_body,
     parse_body,
-    read_call,
 )
-from promptcodebook.serve.description import ChatRequest, check
+from promptcodebook.serve.proxy import ChatRequest, check
 from tests.serve.proxied import Up, up
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
 
 def read(body: object) -> ChatCall:
-    return read_call(json.dumps(body).encode())
+    return call_of(parse_body(json.dumps(body).encode()))
 
 
 def refused(body: object) -> Refusal:
@@ -150,7 +150,7 @@ def test_a_refusal_names_the_field_at_fault(field: str, value: object) -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"[]", b"3", b"null"])
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     with pytest.raises(Refusal, match="the body is not"):
-        read_call(data)
+        parse_body(data)
 
 
 _JSON = st.recursive(

@@ -16,8 +16,9 @@ import pytest
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
 from promptcodebook.lm.stack import Endpoints
 from promptcodebook.method.templates import load_templates
+from promptcodebook.serve.admission import Address
 from promptcodebook.serve.completions import ChatCall, Refusal
-from promptcodebook.serve.server import Address, Backend, Dropped, Site, Stream, serve, serving
+from promptcodebook.serve.server import Backend, Dropped, Site, Stream, serve, serving
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.server import simulated_site
@@ -63,7 +64,11 @@ async def post(address: Address, body: object) -> tuple[int, dict[str, str], str
     """Status, headers and text of the answer."""
     url = f"{address.base_url}/chat/completions"
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with aiohttp.ClientSession() as http, http.post(url, data=BytesIO(data)) as response:
+    kind = {"Content-Type": "application/json"}
+    async with (
+        aiohttp.ClientSession(headers=kind) as http,
+        http.post(url, data=BytesIO(data)) as response,
+    ):
         return response.status, dict(response.headers), await response.text()
 
 

@@ -12,9 +12,16 @@ from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.registry.log import version_of
-from promptcodebook.serve.composing import Composing, Patience
 from promptcodebook.serve.spending import find_record
-from promptcodebook.serve.versions import FileSource, FixedSource, Live, RegistrySource, Version
+from promptcodebook.serve.versions import (
+    Composing,
+    FileSource,
+    FixedSource,
+    Live,
+    Patience,
+    RegistrySource,
+    Version,
+)
 from tests.method.build import talkative
 from tests.policy.registry.build import PRODUCTION, open_gate, sqlite
 from tests.policy.test_policy import RANKING, file_of

@@ -21,8 +21,7 @@ from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.store.events import Event, Stepped
 from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
 from promptcodebook.units import number
-from promptcodebook.viewer.codebook import biography_screen, codebook_screen
-from promptcodebook.viewer.effect import measured_mark
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.viewer.following import FollowedRun
 from promptcodebook.viewer.server import Site, viewing
 from tests.cli.invoked import pco
@@ -139,7 +138,7 @@ def test_a_page_never_says_that_it_is_newer_than_what_it_shows(
         keep(path, _EFFECT)
         return found
 
-    monkeypatch.setattr("promptcodebook.viewer.effect.read_effects", late)
+    monkeypatch.setattr("promptcodebook.viewer.codebook.read_effects", late)
     screen = biography_screen(followed, "0")
     assert "Not measured yet." in shown(screen)
     assert screen.mark != measured_mark(followed, followed.mark())

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from promptcodebook.report.context import render_sections
-from promptcodebook.report.judged import JudgedSection
+from promptcodebook.report.verdict import JudgedSection
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.types import Evaluation, Failure, Rollout
 from promptcodebook.units import number
-from promptcodebook.viewer.compare import compare_screen
-from promptcodebook.viewer.example import example_screen, examples_screen
+from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
 from promptcodebook.viewer.following import FollowedRun, with_tests
 from promptcodebook.viewer.page import page_of
 from tests.report.scripted_run import ScriptedRun, events_of

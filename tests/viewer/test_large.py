@@ -14,7 +14,7 @@ from promptcodebook.report import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
-from promptcodebook.viewer.example import examples_screen
+from promptcodebook.viewer.examples import examples_screen
 from promptcodebook.viewer.following import FollowedRun, run_screen
 from promptcodebook.viewer.page import Screen, page_of
 from tests.report.scripted_run import ScriptedRun, events_of, write_run

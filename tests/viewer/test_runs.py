@@ -13,8 +13,8 @@ from promptcodebook.calls import Usage
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
+from promptcodebook.viewer.lists import Runs
 from promptcodebook.viewer.page import page_of
-from promptcodebook.viewer.runs import Runs
 from tests.report.scripted_run import ScriptedRun, write_run
 from tests.report.strict import flat
 

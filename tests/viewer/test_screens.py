@@ -13,7 +13,7 @@ from promptcodebook.registry.registry import Facts, open_registry
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import codebook_screen
 from promptcodebook.viewer.following import FollowedRun, run_screen
-from promptcodebook.viewer.runs import Runs
+from promptcodebook.viewer.lists import Runs
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page

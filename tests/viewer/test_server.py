@@ -14,8 +14,8 @@ from promptcodebook.paths import BENCH
 from promptcodebook.store.events import Ended
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
+from promptcodebook.viewer.lists import Runs
 from promptcodebook.viewer.page import Screen, page_of
-from promptcodebook.viewer.runs import Runs
 from promptcodebook.viewer.server import HOST, Site, viewing
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import Get, ask

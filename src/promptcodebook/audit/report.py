@@ -33,8 +33,7 @@ from promptcodebook.method.failures import gather_all
 from promptcodebook.method.templates import Template, load_templates, template_sets
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy.file import MEASURED, PolicyFile
-from promptcodebook.policy.scan import Finding, excerpt, scan
-from promptcodebook.policy.traces import Severity
+from promptcodebook.policy.scan import Finding, Severity, excerpt, scan
 from promptcodebook.types import Example, variable_name
 
 

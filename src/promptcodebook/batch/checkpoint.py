@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.batch.results import Result
+from promptcodebook.batch.rows import Result
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import training_keys
 from promptcodebook.errors import ConfigError, RunChanged, StoreError

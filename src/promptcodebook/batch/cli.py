@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from promptcodebook.assemble import Sources
+from promptcodebook.batch.on_ray import answer_on_ray
+from promptcodebook.batch.session import Batch, Order, Summary
 from promptcodebook.cli.console import announced, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     Budget,
@@ -21,15 +25,17 @@ from promptcodebook.cli.settings import (
     Sets,
     TaskName,
     Trust,
+    Typed,
+    settings_for,
 )
+from promptcodebook.config import Config
+from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import resolve
+from promptcodebook.progress import counting
+from promptcodebook.sync import run_sync
 from promptcodebook.units import cost_text, count_text, duration, lost_text, plural
-
-if TYPE_CHECKING:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.batch.session import Batch, Summary
-    from promptcodebook.config import Config
-    from promptcodebook.policy.file import PolicyFile
 
 
 def batch(
@@ -72,13 +78,6 @@ def batch(
     disk or a reached budget the same command continues, and pays for no finished reply twice. A
     budget counts all sessions.
     """
-    from dataclasses import replace
-
-    from promptcodebook.assemble import Sources
-    from promptcodebook.batch.session import Batch, Order
-    from promptcodebook.cli.settings import Typed, settings_for
-    from promptcodebook.policy.references import resolve
-
     typed = Typed(config, task, data, lm, budget, sets, trust)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed.given("pco batch").require_objects(reference)
@@ -113,10 +112,6 @@ def _again() -> str:
 
 def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ray: str) -> Summary:
     """Progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.lm.stack import uses_simulated
-    from promptcodebook.progress import counting
-    from promptcodebook.sync import run_sync
-
     total, before = opened.source.count, opened.resumed
     if before:
         note(f"{before} of {total} rows are done; continuing")
@@ -125,9 +120,7 @@ def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ra
     with counting(name, total, sys.stderr, before=before, simulated=simulated) as count:
         done = partial(count, None)
         if ray:
-            from promptcodebook.batch.on_ray import OnRay
-
-            return OnRay(ray).run(opened, file, settings, sources.base, done)
+            return answer_on_ray(ray, opened, file, settings, sources.base, done)
         working = opened.run(file, settings, sources, done)
         return run_sync(working, announced(opened.interrupt))
 

@@ -20,13 +20,12 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.checkpoint import book_shard, open_journal
-from promptcodebook.batch.job import Kept, answer_rows
-from promptcodebook.batch.results import Result
-from promptcodebook.batch.session import Batch, Summary
+from promptcodebook.batch.rows import Result
+from promptcodebook.batch.session import Batch, Kept, Summary, answer_rows
 from promptcodebook.calls import Role, Usage
 from promptcodebook.cluster import join_cluster, machine_name, require_version
 from promptcodebook.config import Config, full_config
@@ -47,35 +46,34 @@ _PATIENCE_S = 60.0
 """What tasks may take to end after a cancel."""
 
 
-@dataclass(frozen=True, slots=True)
-class OnRay:
-    """The rows of a batch on the cluster at `address`, `rows` of them a task."""
-
-    address: str
-    rows: int = _SHARD
-
-    def run(
-        self, batch: Batch, file: PolicyFile, config: Config, base: Path, done: Callable[[], None]
-    ) -> Summary:
-        """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
-        MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
-        if any(value is not None for _, value in config.budget):
-            raise ConfigError(
-                "a budget cannot be kept over the processes of a cluster",
-                hint="leave out --budget, or leave out --ray",
-            )
-        here = max(2, os.cpu_count() or 1)
-        ray = join_cluster(self.address, here, "answering rows on a cluster")
-        try:
-            width = max(1, int(ray.cluster_resources().get("CPU", 1)))
-            share = max(1, config.concurrency // width)
-            shared = config.model_copy(update={"concurrency": share})
-            jobs = shard_jobs(batch, file, shared, base, self.rows)
-            _Tasks(ray, batch, jobs, 2 * width).run(done)
-            _forget(ray, batch)
-        finally:
-            ray.shutdown()
-        return batch.conclude(simulated=uses_simulated(config))
+def answer_on_ray(
+    address: str,
+    batch: Batch,
+    file: PolicyFile,
+    config: Config,
+    base: Path,
+    done: Callable[[], None],
+) -> Summary:
+    """Answers what is missing on the cluster at `address`, and writes OUT. Raises Interrupted, or
+    what stopped a shard; MissingExtra without ray, ConfigError where no cluster answers, or for a
+    budget."""
+    if any(value is not None for _, value in config.budget):
+        raise ConfigError(
+            "a budget cannot be kept over the processes of a cluster",
+            hint="leave out --budget, or leave out --ray",
+        )
+    here = max(2, os.cpu_count() or 1)
+    ray = join_cluster(address, here, "answering rows on a cluster")
+    try:
+        width = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        share = max(1, config.concurrency // width)
+        shared = config.model_copy(update={"concurrency": share})
+        jobs = shard_jobs(batch, file, shared, base, _SHARD)
+        _Tasks(ray, batch, jobs, 2 * width).run(done)
+        _forget(ray, batch)
+    finally:
+        ray.shutdown()
+    return batch.conclude(simulated=uses_simulated(config))
 
 
 @dataclass(slots=True)
@@ -170,8 +168,9 @@ class _Tasks:
                 f"a task on the cluster was lost: {why}",
                 hint=f"{self._batch.order.again} continues from here",
             ) from None
+        paid: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["paid"].items()}
+        lost: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["lost"].items()}
         place = f"{shard.number} {answer['machine']}"
-        paid, lost = _usage_of(answer["paid"]), _usage_of(answer["lost"])
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer
 
@@ -203,10 +202,6 @@ def _forget(ray: Any, batch: Batch) -> None:
         task.options(scheduling_strategy=on_node(node, soft=False)).remote(*said) for node in nodes
     ]
     ray.wait(asked, num_returns=len(asked), timeout=_FORGET_S)
-
-
-def _usage_of(tree: Mapping[str, Any]) -> dict[Role, Usage]:
-    return {cast("Role", role): Usage(**sums) for role, sums in tree.items()}
 
 
 def _home(checkpoint: Path, number: int) -> Path:
@@ -264,9 +259,9 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         with closing(open_journal(folder, said["again"])) as journal:
             try:
-                results = _Results(said["answered"])
+                results = list[Result]()
                 _answer(said, journal, results, relay)
-                answer["results"] = [result.line().decode() for result in results.taken]
+                answer["results"] = [result.line().decode() for result in results]
             finally:
                 ledger = journal.ledger
                 answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
@@ -277,22 +272,7 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
     return json.dumps(answer)
 
 
-@dataclass
-class _Results:
-    """A `Sink` in memory; `before` rows were answered when the shard was cut."""
-
-    before: int
-    taken: list[Result] = field(default_factory=list[Result])
-
-    @property
-    def answered(self) -> int:
-        return self.before + sum(result.error is None for result in self.taken)
-
-    def append(self, results: list[Result]) -> None:
-        self.taken += results
-
-
-def _answer(said: Mapping[str, Any], journal: Journal, results: _Results, relay: Relay) -> None:
+def _answer(said: Mapping[str, Any], journal: Journal, results: list[Result], relay: Relay) -> None:
     config = full_config().model_validate(said["config"])
     file = PolicyFile.model_validate_json(said["policy"])
     policy = deploy(file, config, Sources(Path(said["base"])), journal.supplies())
@@ -300,7 +280,8 @@ def _answer(said: Mapping[str, Any], journal: Journal, results: _Results, relay:
 
     async def answered() -> None:
         try:
-            await answer_rows(policy, rows, results, config.concurrency)
+            before = said["answered"] > 0
+            await answer_rows(policy, rows, results.extend, config.concurrency, answered=before)
         finally:
             await policy.aclose()
 

@@ -1,7 +1,14 @@
-"""One `pco batch`: it opens or continues a checkpoint, answers its rows, and writes OUT."""
+"""One `pco batch`: it opens or continues a checkpoint, answers its rows, many at once, and writes
+OUT.
+
+Results are recorded in the order of the rows, with a bounded number in memory. A row that fails is
+recorded, and the others continue. Where no answer ever came, or no model can be asked any more, the
+last failures are not recorded: the job stops, and the same command asks again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -11,23 +18,44 @@ from typing import Any
 
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.checkpoint import Checkpoint, checkpoint_of
-from promptcodebook.batch.job import Kept, answer_rows
-from promptcodebook.batch.results import Added, read_results, write_output
-from promptcodebook.batch.rows import Source, file_mark, kind_of, survey
+from promptcodebook.batch.rows import (
+    Result,
+    Source,
+    added_names,
+    file_mark,
+    kind_of,
+    read_results,
+    survey,
+    write_output,
+)
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import Record, parse_input_template
 from promptcodebook.errors import (
     ConfigError,
     DataError,
     Interrupted,
+    PcoError,
     RunChanged,
     Stop,
     StoreError,
+    TooManyFailures,
     did_you_mean,
 )
+from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.types import Failure
+
+_ENOUGH = 16
+"""Rows in a row whose failures stop the job."""
+_WINDOW = 4
+"""Rows read and not yet recorded, for each that is being answered."""
+_MOST_HELD = 1024
+"""Results that are held back at most, those of rows that were not asked included."""
+
+Kept = tuple[Record, Result | None]
+"""A row, and its result where an earlier batch has brought it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +112,6 @@ class Batch:
         self.source = source
         self.checkpoint = checkpoint
         self.resumed = checkpoint.count
-        self._added = Added(order.prefix)
         self._policy: Policy | None = None
 
     @classmethod
@@ -96,8 +123,12 @@ class Batch:
             raise ConfigError(
                 f"{order.target} is IN: its rows would be overwritten", hint="name another OUT"
             )
-        source, added = survey(order.source), Added(order.prefix)
-        added.require_free(source)
+        source = survey(order.source)
+        if taken := [name for name in added_names(order.prefix) if name in source.columns]:
+            raise ConfigError(
+                f"{source.path} has a column {taken[0]!r}, and the output adds one of that name",
+                hint="--prefix pco_ puts pco_ before the names of the added columns",
+            )
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
         old = _old_output(order, source, folder)
@@ -126,7 +157,7 @@ class Batch:
         rows = self.source.rows(self.checkpoint.count)
         if not self.order.retry:
             return ((record, None) for record in rows)
-        earlier = read_results(self.order.target, self.source, self._added)
+        earlier = read_results(self.order.target, self.source, self.order.prefix)
         rest = islice(earlier, self.checkpoint.count, None)
         pairs = zip(rows, rest, strict=True)
         return ((record, None if old.error is not None else old) for record, old in pairs)
@@ -137,12 +168,19 @@ class Batch:
         """Answers in this process what is missing, and writes OUT. Raises Stop, TooManyFailures,
         StoreError or DiskFull; the same order continues from there."""
         checkpoint, again = self.checkpoint, self.order.again
+
+        def keep(results: list[Result]) -> None:
+            checkpoint.append(results)
+            for _ in results:
+                done()
+
         policy = deploy(file, config, sources, checkpoint.journal.supplies())
         self._policy = policy
         at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:
-                await answer_rows(policy, self.rows(), checkpoint, at_once, done)
+                answered = checkpoint.answered > 0
+                await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
         except (Stop, StoreError) as error:
             more = " --budget MORE" if error.exit_code == 3 else ""
             if isinstance(error, Stop) or more or not error.hint:
@@ -164,13 +202,14 @@ class Batch:
                 f"{self.source.path} was changed while its batch was running",
                 hint=f"restore it, then {self.order.again}; or {self.order.again} --restart",
             )
-        first = next((r.error for r in self.checkpoint.results() if r.error is not None), "")
-        write_output(self.order.target, self.source, self.checkpoint.results(), self._added)
-        journal, seconds = self.checkpoint.journal, self.checkpoint.journal.elapsed_s
+        made, order = self.checkpoint, self.order
+        first = next((r.error for r in made.results() if r.error is not None), "")
+        write_output(order.target, self.source, made.results(), order.prefix)
+        journal, seconds = made.journal, made.journal.elapsed_s
         spent, lost = (sum(book.values(), Usage()) for book in (journal.paid(), journal.lost()))
-        made = self.checkpoint.count, self.checkpoint.failed, self.resumed, first
-        self.checkpoint.remove()
-        return Summary(*made, spent, lost, seconds, simulated)
+        made.remove()
+        came = made.count, made.failed, self.resumed, first
+        return Summary(*came, spent, lost, seconds, simulated)
 
     def close(self) -> None:
         """Keeps what there is. Safe to call twice."""
@@ -208,6 +247,126 @@ def _old_output(order: Order, source: Source, folder: Path) -> str:
             hint=order.again.replace(" --retry", ""),
         )
     if not resumed:  # its rows are checked before anything is paid for
-        for _ in read_results(order.target, source, Added(order.prefix)):
+        for _ in read_results(order.target, source, order.prefix):
             pass
     return file_mark(order.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """A result; `failure` is that of a model. Only a row that was `asked` says anything of them."""
+
+    result: Result
+    asked: bool = False
+    failure: Failure | None = None
+
+
+async def answer_rows(
+    policy: Policy,
+    rows: Iterator[Kept],
+    keep: Callable[[list[Result]], None],
+    at_once: int,
+    *,
+    answered: bool = False,
+) -> None:
+    """Answers every row, `at_once` of them at a time, and hands their results to `keep` in order.
+    `answered` = an earlier row was.
+
+    Raises TooManyFailures, Stop, StoreError or DiskFull; what is kept by then stays.
+    """
+    policy.require_program()
+    order, numbered = _Order(keep, answered), enumerate(rows)
+    room, ended = asyncio.Semaphore(_WINDOW * at_once), asyncio.Event()
+
+    async def work() -> None:
+        """Takes one row after the other; waits where the window is full."""
+        try:
+            while not ended.is_set():
+                await room.acquire()
+                if ended.is_set() or (taken := next(numbered, None)) is None:
+                    return
+                number, (record, known) = taken
+                landed = _Landed(known) if known is not None else await _answer(policy, record)
+                for _ in range(order.land(number, landed)):
+                    room.release()
+        except PcoError as error:
+            policy.stop(error)  # no other row is worth another call
+            raise
+        finally:
+            ended.set()
+            room.release()  # one that waits wakes, sees it, and wakes the next
+
+    await gather_all(work() for _ in range(at_once))
+    order.finish()
+
+
+async def _answer(policy: Policy, record: Record) -> _Landed:
+    try:
+        rollout = await policy.arun(record.values)
+    except DataError as error:  # the row's own fault: no model was asked
+        return _Landed(Result(error=f"{type(error).__name__}: {error}"))
+    return _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
+
+
+class _Order:
+    """Puts results that land in any order into theirs, and holds back those that may stop the job.
+
+    Held are failures as long as no row was ever answered, and those at the end of what has landed
+    for which no model could be reached.
+    """
+
+    def __init__(self, keep: Callable[[list[Result]], None], answered: bool) -> None:
+        self._keep = keep
+        self._next = 0
+        self._landed: dict[int, _Landed] = {}
+        self._held: list[_Landed] = []
+        self._answered_before = answered
+        self._answered_now = False
+
+    def land(self, number: int, landed: _Landed) -> int:
+        """How many rows left the window by this. TooManyFailures."""
+        self._landed[number] = landed
+        before, ready = self._next, list[_Landed]()
+        while (each := self._landed.pop(self._next, None)) is not None:
+            self._next += 1
+            self._answered_now |= each.asked and each.failure is None
+            self._held.append(each)
+            if self._is_harmless(each):
+                ready += self._held
+                self._held = []
+        self._record(ready)
+        if len(self._failures()) >= _ENOUGH:
+            raise self._hopeless()
+        return self._next - before
+
+    def finish(self) -> None:
+        """All rows have landed. TooManyFailures where no model could be reached for any of them."""
+        failures = self._failures()
+        if failures and not self._answered_now and all(each.unreachable for each in failures):
+            raise self._hopeless()
+        self._record(self._held)
+
+    def _failures(self) -> list[Failure]:
+        return [each.failure for each in self._held if each.failure is not None]
+
+    def _is_harmless(self, landed: _Landed) -> bool:
+        """Whether all that is held may be recorded now."""
+        if not landed.asked:
+            return not self._failures() or len(self._held) >= _MOST_HELD
+        if landed.failure is None:
+            return True
+        answered = self._answered_before or self._answered_now
+        return answered and not landed.failure.unreachable
+
+    def _record(self, ready: list[_Landed]) -> None:
+        if ready:
+            self._keep([each.result for each in ready])
+
+    def _hopeless(self) -> TooManyFailures:
+        first, *more = self._failures()
+        rows = f"{len(more) + 1} rows" if more else "row"
+        return TooManyFailures(
+            f"the last {rows} asked failed, so the batch stops before the rest does too; the "
+            f"first, at {first.stage}: {first.kind}: {first.message}",
+            hint=first.hint or "pco doctor",
+        )

@@ -224,7 +224,7 @@ def _training_text(training: Training, times: int, name: str) -> str:
         lines.append(wrap_text(figures + said, "  critic   "))
     lines += [
         wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    ")
-        for variable, gradient in training.blamed
+        for variable, gradient in trace.gradients.blamed.items()
     ]
     lines += [_change_text(rewrite, training.reverted) for rewrite in training.rewrites]
     return "\n".join(lines)

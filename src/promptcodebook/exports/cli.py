@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,9 @@ import typer
 from promptcodebook.cli.console import emit, note
 from promptcodebook.cli.settings import Json, Trust
 from promptcodebook.errors import ConfigError
-from promptcodebook.paths import runs_dir
+from promptcodebook.exports import export_policy
+from promptcodebook.paths import runs_dir, write_whole
+from promptcodebook.policy.references import resolve
 from promptcodebook.registry.cli import export_registry
 
 
@@ -46,9 +47,6 @@ def export(
     the policy composes, through the package. markdown is for reading. openai-system-prompt is one
     prompt for every input, and says what that leaves out.
     """
-    from promptcodebook.exports.export import export_policy
-    from promptcodebook.policy.references import resolve
-
     if not to:
         export_registry(refs or (), output, as_json)
         return
@@ -67,21 +65,9 @@ def export(
             )
         print(*made.files.values(), end="")
         return
-    written = _write(made.files, output, folder=made.folder)
-    if as_json:
-        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
-        return
-    note(f"wrote {', '.join(written)}")
-    if not made.live:
-        note("the choice of instincts for each input is not in it, as the file says")
-
-
-def _write(files: Mapping[str, str], output: Path, *, folder: bool) -> list[str]:
-    from promptcodebook.paths import write_whole
-
-    targets = {output / name if folder else output: text for name, text in files.items()}
+    targets = {output / name if made.folder else output: text for name, text in made.files.items()}
     try:
-        if folder:
+        if made.folder:
             output.mkdir(parents=True, exist_ok=True)
         for target, text in targets.items():
             write_whole(target, text)
@@ -90,4 +76,10 @@ def _write(files: Mapping[str, str], output: Path, *, folder: bool) -> list[str]
             f"cannot write {error.filename or output}: {error.strerror}",
             hint="choose a place that you may write to and that has space",
         ) from error
-    return [str(target) for target in targets]
+    written = [str(target) for target in targets]
+    if as_json:
+        emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
+        return
+    note(f"wrote {', '.join(written)}")
+    if not made.live:
+        note("the choice of instincts for each input is not in it, as the file says")

@@ -1,1 +1,25 @@
-"""Other libraries' programs under our policies: DSPy and gepa, each imported by its own module."""
+"""Programs of other libraries under our policies.
+
+A library that runs a program and scores it in one step gets a program that knows its own score: the
+output carries it, and the reward reads it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from promptcodebook.types import Example, Output, Score, Stage
+
+_VALUE, _FEEDBACK = "score", "feedback"
+
+
+def scored_output(text: str, stages: Sequence[Stage], score: Score) -> Output:
+    """y with the stages on the way and what it earned."""
+    return Output(text, tuple(stages), fields={_VALUE: score.value, _FEEDBACK: score.feedback})
+
+
+def read_score(example: Example, output: Output) -> Score:
+    """What the output earned where it was made."""
+    value, feedback = output.fields[_VALUE], output.fields[_FEEDBACK]
+    assert isinstance(value, float) and isinstance(feedback, str), "as scored_output has it"
+    return Score(value, feedback)

@@ -43,7 +43,7 @@ from promptcodebook.errors import (
     RewardError,
     import_extra,
 )
-from promptcodebook.integrations.scored import read_score, scored_output
+from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.policy.file import PolicyFile

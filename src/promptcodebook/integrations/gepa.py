@@ -29,7 +29,7 @@ from typing import Any, cast
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, LMError, import_extra
-from promptcodebook.integrations.scored import read_score, scored_output
+from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy

@@ -28,7 +28,7 @@ from promptcodebook.serve.cli import listen
 if TYPE_CHECKING:
     from promptcodebook.local.engine import Engine
     from promptcodebook.local.server import Terms
-    from promptcodebook.serve.server import Address
+    from promptcodebook.serve.admission import Address
 
 lm = command_group("Serve a model of this machine, or the simulated one, over HTTP.")
 

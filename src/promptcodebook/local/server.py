@@ -30,7 +30,17 @@ from promptcodebook.calls import Reply, Usage
 from promptcodebook.errors import RequestRefused
 from promptcodebook.local.engine import Embedder, Embedding, Engine, Generation, Job, Load
 from promptcodebook.randomness import keyed_int
-from promptcodebook.serve.admission import Admission, Answers, Callers, Limits, Visit, json_response
+from promptcodebook.serve.admission import (
+    Address,
+    Admission,
+    Answers,
+    Callers,
+    Limits,
+    Metrics,
+    Visit,
+    json_response,
+    kind_and_place,
+)
 from promptcodebook.serve.completions import (
     ChatCall,
     Completion,
@@ -40,8 +50,6 @@ from promptcodebook.serve.completions import (
     error_body,
     read_number,
 )
-from promptcodebook.serve.metrics import Metrics, kind_and_place
-from promptcodebook.serve.server import Address
 
 _MOST_CHOICES = 32
 _MOST_STOPS = 16
@@ -243,7 +251,7 @@ async def serving_locally(
         async with local.listening() as address:
             loading = asyncio.ensure_future(local.load(load))
             try:
-                yield Address(*address), loading
+                yield address, loading
             finally:
                 loading.cancel()
                 await asyncio.gather(loading, return_exceptions=True)
@@ -461,9 +469,9 @@ class ModelMetrics(Metrics):
     def __init__(self, in_flight: Callable[[], int], load: Callable[[], Load]) -> None:
         super().__init__("serving a local model", in_flight)
         about = "Tokens read in prompts, taken from the cache, and written."
-        self._tokens = self._counter("pco_tokens", about, "kind")
-        self._gauge("pco_running", "Completions that are generated now.", lambda: load().running)
-        self._gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
+        self._tokens = self.counter("pco_tokens", about, "kind")
+        self.gauge("pco_running", "Completions that are generated now.", lambda: load().running)
+        self.gauge("pco_waiting", "Completions that wait for a place.", lambda: load().waiting)
         for kind in ("prompt", "cached", "completion"):
             self._tokens.labels(kind)
 

@@ -91,8 +91,8 @@ def _pieces(text: str) -> Iterator[tuple[str, Iterable[int]]]:
 
 
 def _plain(char: str) -> str:
-    if " " <= char <= "~" or char == "\n":
-        return char.lower()
+    if char == "\n":
+        return char
     if char in "\u2018\u2019\u02bc":
         return "'"
     whole = unicodedata.normalize("NFKD", LOOK_ALIKES.get(char, char)).casefold()
@@ -159,9 +159,9 @@ def _bytes_of(decode: Callable[[str], bytes]) -> Callable[[str], str]:
     return said
 
 
-def _base64(run: str) -> bytes:
-    plain = re.sub(r"\s", "", run).rstrip("=").translate(str.maketrans("-_", "+/"))
-    return base64.b64decode(plain + "=" * (-len(plain) % 4))
+def _padded(run: str, size: int) -> str:
+    plain = run.rstrip("=")
+    return plain + "=" * (-len(plain) % size)
 
 
 def _in_base(base: int, digits: str, run: str) -> bytes:
@@ -180,13 +180,15 @@ def _morse(run: str) -> str:
 
 
 _CODES: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
-    ("base64", re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"), _bytes_of(_base64)),
+    (
+        "base64",
+        re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"),
+        _bytes_of(lambda run: base64.b64decode(_padded(run, 4), "-_")),
+    ),
     (
         "base32",
         re.compile(r"\b[A-Z2-7]{16,}={0,6}"),
-        _bytes_of(
-            lambda run: base64.b32decode(run.rstrip("=") + "=" * (-len(run.rstrip("=")) % 8))
-        ),
+        _bytes_of(lambda run: base64.b32decode(_padded(run, 8))),
     ),
     (
         "hex",
@@ -228,7 +230,6 @@ _TOGETHER = re.compile(r"(?<![^\W_])[^\W\d_]+(?:[_-][^\W\d_]+){2,}(?![^\W_])|[^\
 
 
 def _spelled(text: str) -> Iterator[Decoded]:
-    """Letters one by one, and words without blanks between them."""
     for match in _SPACED.finditer(text):
         parts = re.findall(r"[^\W\d_]|[\W_]+", match.group())
         usual = Counter(map(len, parts[1::2])).most_common(1)[0][0]
@@ -352,21 +353,20 @@ def _reads(text: str) -> bool:
 
 def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
     """The words of a text with whether each is known: no names among other words, no code."""
-    words = [m for m in _WORD.finditer(text) if not _is_code(text, *m.span())]
-    words = [m for m in words if len(m.group()) > 1]
-    titled = sum(m.group().istitle() for m in words)
-    names = titled < 0.5 * len(words)
+
+    def of_code(start: int, end: int) -> bool:
+        beside = text[start - 1 : start] + text[end : end + 1]
+        return any(c in "_\\/<>{}[]=^$@#`" or c.isdigit() for c in beside)
+
+    found = (m for m in _WORD.finditer(text) if len(m.group()) > 1)
+    words = [m for m in found if not of_code(*m.span())]
+    names = sum(m.group().istitle() for m in words) < 0.5 * len(words)
     return [
         (match, _is_known(match.group()))
         for match in words
         if not (names and match.group()[:1].isupper() and match.start() > 0)
         or _is_known(match.group())
     ]
-
-
-def _is_code(text: str, start: int, end: int) -> bool:
-    beside = text[start - 1 : start] + text[end : end + 1]
-    return any(c in "_\\/<>{}[]=^$@#`" or c.isdigit() for c in beside)
 
 
 def _strange(text: str) -> list[tuple[int, int]]:
@@ -401,21 +401,15 @@ _SHARE = 0.4
 
 def foreign(text: str) -> tuple[int, int] | None:
     """The piece of a text that the rules cannot read: another language or script, or none."""
-    if (other := _other_script(text)) is not None:
-        return other
+    letters = [(i, c) for i, c in enumerate(text) if c.isalpha()]
+    other = [i for i, c in letters if not _LATIN.match(c)]
+    if len(other) > max(5, 0.4 * len(letters)) or (other and _STRETCH_OF_OTHER.search(text)):
+        return other[0], other[-1] + 1
     words = _prose(text)
     known = sum(known for _, known in words)
     if len(words) >= _LEAST_WORDS and known < _SHARE * len(words):
         return words[0][0].start(), words[-1][0].end()
     return next(iter(_unknown(text, _STRETCH)), None)
-
-
-def _other_script(text: str) -> tuple[int, int] | None:
-    letters = [(i, c) for i, c in enumerate(text) if c.isalpha()]
-    other = [i for i, c in letters if not _LATIN.match(c)]
-    if len(other) > max(5, 0.4 * len(letters)) or (other and _STRETCH_OF_OTHER.search(text)):
-        return other[0], other[-1] + 1
-    return None
 
 
 _STRETCH_OF_OTHER = re.compile(

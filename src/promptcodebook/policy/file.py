@@ -121,7 +121,7 @@ BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 instinct at once, none of them, the best of the policy's prompts, and the best instinct."""
 MEASURED = (BEST_FIXED, BEST_SINGLE)
 """Those of them that only a run can find; their texts are under `about`."""
-_UNKNOWN: Mapping[str, tuple[str, str]] = {
+_UNKNOWN = {
     PRESENT: (
         "the policy does not say which prompt it was compared with: it was written by version 0.1",
         "it is `init.prompt` in the configuration of its run, or none",
@@ -138,8 +138,6 @@ _UNKNOWN: Mapping[str, tuple[str, str]] = {
 """What is said, and hinted, where the text of such a row is not under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
-_NAMED = 5
-"""Fields that an error names one by one."""
 
 
 class _Entry(_Stored):
@@ -215,11 +213,9 @@ class PolicyFile(_Stored):
     @classmethod
     def _of_version_01(cls, tree: Any) -> Any:
         """A file of version 0.1 names a shipped set instead of holding its texts."""
-        if not isinstance(tree, dict):
-            return tree
-        keys = cast("dict[str, Any]", tree)
+        keys = cast("dict[str, Any]", tree if isinstance(tree, dict) else {})
         if keys.get("format") != _FIRST_FORMAT:
-            return keys
+            return cast("object", tree)
         name = keys.get("templates")
         if name not in template_sets():
             raise ValueError(f"templates: no set is called {name!r}")
@@ -228,9 +224,8 @@ class PolicyFile(_Stored):
     @model_validator(mode="after")
     def _routable(self) -> PolicyFile:
         if self.select > len(self.codebook):
-            raise ValueError(
-                f"select (S = {self.select}) is larger than the codebook (K = {len(self.codebook)})"
-            )
+            size = len(self.codebook)
+            raise ValueError(f"select (S = {self.select}) is larger than the codebook (K = {size})")
         if self.router is not None and len(self.router.weights) != len(self.codebook) + 1:
             raise ValueError("router: it must have a row of weights more than there are instincts")
         return self
@@ -245,15 +240,36 @@ class PolicyFile(_Stored):
         stages: tuple[str, ...],
     ) -> PolicyFile:
         """The file of a state; ψ is left out, since deployment drops it."""
-        parameters, statistics = state.parameters, state.statistics
+        parameters, known = state.parameters, state.statistics
         rows = zip(
             parameters.codebook.instincts,
-            statistics.success,
-            statistics.ema,
-            statistics.selected,
-            statistics.known,
+            known.success,
+            known.ema,
+            known.selected,
+            known.known,
             strict=True,
         )
+        codebook = tuple(
+            _Entry(
+                text=instinct.text,
+                frozen=instinct.frozen,
+                success=round(success, 6),
+                ema=round(ema, 6),
+                selected=selected,
+                evidence=round(evidence, 6),
+            )
+            for instinct, success, ema, selected, evidence in rows
+        )
+        sampling = {
+            role: _Sampling(
+                temperature=s.temperature,
+                top_p=s.top_p,
+                max_tokens=s.max_tokens,
+                extra=cast("dict[str, JsonValue]", without_secrets(s.extra)),
+            )
+            for role in _ROLES  # in a fixed order; the server decides for one that is not set
+            if (s := config.roles.get(role)) is not None
+        }
         return cls(
             templates=_Templates.of(templates),
             select=config.select,
@@ -263,22 +279,12 @@ class PolicyFile(_Stored):
             input=config.data.input,
             program=program,
             stages=stages,
-            sampling=_sampling_of(config),
+            sampling=sampling,
             seed=config.seed,
             encoder=parameters.encoder,
             generator=parameters.generator,
-            codebook=tuple(
-                _Entry(
-                    text=c.text,
-                    frozen=c.frozen,
-                    success=round(s, 6),
-                    ema=round(r, 6),
-                    selected=n,
-                    evidence=round(e, 6),
-                )
-                for c, s, r, n, e in rows
-            ),
-            router=None if statistics.ranking is None else StoredRanking.of(statistics.ranking),
+            codebook=codebook,
+            router=None if known.ranking is None else StoredRanking.of(known.ranking),
         )
 
     @property
@@ -290,8 +296,7 @@ class PolicyFile(_Stored):
     def template_set(self) -> TemplateSet:
         """What encoder and generator are prompted with; nothing else is asked for at deployment."""
         texts = self.templates
-        sources = {"encoder": texts.encoder, "generator": texts.generator}
-        return TemplateSet(sources, texts.lines)
+        return TemplateSet({"encoder": texts.encoder, "generator": texts.generator}, texts.lines)
 
     @property
     def statistics(self) -> RoutingStatistics:
@@ -307,9 +312,13 @@ class PolicyFile(_Stored):
     def concat(self) -> str:
         """Every instinct in one prompt, in order, with the output format that composed prompts are
         written for: what the codebook is worth without routing."""
-        form = self.output_format if self.compose == "generator" else ""
         texts = "\n".join(entry.text for entry in self.codebook)
-        return join_prompts(self.base_prompt, join_prompts(texts, form))
+        return join_prompts(self.base_prompt, join_prompts(texts, self.form))
+
+    @property
+    def form(self) -> str:
+        """The output format, where prompts are composed for it."""
+        return self.output_format if self.compose == "generator" else ""
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
@@ -323,13 +332,11 @@ class PolicyFile(_Stored):
         if row in _UNKNOWN and isinstance(text, str):
             return Prompt.read(text, self.stages if row == BEST_FIXED else ())
         rows = ", ".join(map(repr, (PRESENT, NONE, CONCAT, BEST_FIXED)))
-        message, hint = _UNKNOWN.get(
-            row,
-            (
-                f"the row {row!r} has no prompt of its own: each input gets another",
-                f"the rows with one prompt are {rows} and {BEST_SINGLE!r}",
-            ),
+        other = (
+            f"the row {row!r} has no prompt of its own: each input gets another",
+            f"the rows with one prompt are {rows} and {BEST_SINGLE!r}",
         )
+        message, hint = _UNKNOWN.get(row, other)
         raise PolicyError(message, hint=hint)
 
     @property
@@ -362,7 +369,9 @@ class PolicyFile(_Stored):
     @property
     def decided(self) -> dict[str, Any]:
         """The settings that the policy decides, whatever else is set."""
-        decided: dict[str, Any] = {
+        # A file of version 0.1 does not know of stages.
+        staged = {"compose_per_stage": bool(self.stages)} if self.program else {}
+        return {
             "size": len(self.codebook),
             "select": self.select,
             # The texts are in the file: the folder that they came from may not be at hand.
@@ -373,10 +382,8 @@ class PolicyFile(_Stored):
             "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
             "router": {"kind": "encoder" if self.router is None else self.router.kind},
+            **staged,
         }
-        if self.program:  # a file of version 0.1 does not know
-            decided["compose_per_stage"] = bool(self.stages)
-        return decided
 
     @property
     def beyond_sampling(self) -> tuple[str, ...]:
@@ -389,9 +396,9 @@ class PolicyFile(_Stored):
         is not trusted: they may name an address, which this user's key would be sent to."""
         fields = self.beyond_sampling
         if fields and not trusted:
-            more = f" and {len(fields) - _NAMED} more" if len(fields) > _NAMED else ""
+            more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
             raise RunNotTrusted(
-                f"the policy {name} sets {', '.join(fields[:_NAMED])}{more}: a policy may only "
+                f"the policy {name} sets {', '.join(fields[:5])}{more}: a policy may only "
                 "decide how replies are drawn",
                 hint="take that out of the file, or, if you trust its author, type the "
                 "command again with --trust (in Python trust=True)",
@@ -423,20 +430,6 @@ class PolicyFile(_Stored):
         layers = (below or {}, {"roles": sampling})
         typed = merge(above or {}, fixed)
         return load_typed(*layers, typed=typed, where="the policy's settings", typed_where=where)
-
-
-def _sampling_of(config: Config) -> dict[str, _Sampling]:
-    """By role, in a fixed order; a role that is not configured has the server's defaults."""
-    settings = {role: config.roles[role] for role in _ROLES if role in config.roles}
-    return {
-        role: _Sampling(
-            temperature=s.temperature,
-            top_p=s.top_p,
-            max_tokens=s.max_tokens,
-            extra=cast("dict[str, JsonValue]", without_secrets(s.extra)),
-        )
-        for role, s in settings.items()
-    }
 
 
 def _json(tree: object) -> bytes:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
@@ -115,10 +114,8 @@ class Policy:
 
     def verbatim(self, route: Route) -> str:
         """The prompt of a route that no model composes: its instincts as they are."""
-        file = self.file
-        form = file.output_format if file.compose == "generator" else ""
-        texts = join_prompts(file.base_prompt, join_instincts(self.codebook, route))
-        return join_prompts(texts, form)
+        texts = join_prompts(self.file.base_prompt, join_instincts(self.codebook, route))
+        return join_prompts(texts, self.file.form)
 
     async def areply(self, messages: Sequence[Message]) -> Reply:
         """What the executor's model says to these messages, without any prompt of the policy's."""
@@ -133,13 +130,19 @@ class Policy:
         PolicyError for what a failed pass raised."""
         self.require_program()
         rollout = await self.arun(x)
-        if rollout.failure is not None:
-            failure = rollout.failure
-            raise PolicyError(
-                f"no answer: {failure.kind} at {failure.stage}: {failure.message}",
-                hint="pco doctor",
-            )
-        return Response.of(rollout)
+        if (failure := rollout.failure) is not None:
+            message = f"no answer: {failure.kind} at {failure.stage}: {failure.message}"
+            raise PolicyError(message, hint="pco doctor")
+        assert rollout.route is not None, "a learned policy always routes"
+        return Response(
+            rollout.output,
+            rollout.prompt,
+            rollout.route,
+            rollout.usage,
+            rollout.truncated,
+            rollout.stages,
+            rollout.fields,
+        )
 
     async def aanswer(self, x: X) -> str:
         """`arespond`, its text alone."""
@@ -152,23 +155,20 @@ class Policy:
         route, unit, _ = await self._deployed.route(example, draws)
         prompt, _ = await self._deployed.compose(route, example, draws)
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
+        expected, router = None, self.file.router
+        if unit is not None and router is not None and router.kind != "distilled":
+            # What each instinct promises, in the task's range of rewards.
+            low, high = self._assembled.config.reward_range
+            adds = tuple((high - low) * adding for adding in unit.marginal)
+            nothing = low + (high - low) * unit.nothing
+            expected = Expected(nothing, adds, (high - low) * unit.more)
         spans = self.spans(prompt.text, route)
-        return Explanation(example.input, route, chosen, prompt.text, self._expected(unit), spans)
+        return Explanation(example.input, route, chosen, prompt.text, expected, spans)
 
     def spans(self, prompt: str, route: Route) -> tuple[Span, ...]:
         """A prompt composed for this route in pieces, each with its source."""
         chosen = [(k, self.codebook[k].text) for k in route.indices]
         return prompt_spans(prompt, chosen, self.file.base_prompt, self.file.output_format)
-
-    def _expected(self, unit: Expected | None) -> Expected | None:
-        """What each instinct promises, in the task's range of rewards."""
-        router = self.file.router
-        if unit is None or router is None or router.kind == "distilled":
-            return None
-        low, high = self._assembled.config.reward_range
-        width = high - low
-        adds = tuple(width * adding for adding in unit.marginal)
-        return Expected(low + width * unit.nothing, adds, width * unit.more)
 
     def __repr__(self) -> str:
         lm = self._assembled.config.lm
@@ -237,12 +237,7 @@ class Policy:
     async def __aenter__(self) -> Policy:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> Policy:
@@ -250,12 +245,7 @@ class Policy:
             self._loop = LoopThread()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         loop, self._loop = self._loop, None
         if loop is not None:
             try:
@@ -289,33 +279,25 @@ class Policy:
                 f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
                 hint="policy.prompt('...') or policy.prompt({'column': '...'})",
             )
-        text = _render(x, self.file.input)
+        # As the training data was read: one column, or a template over several.
+        template = self.file.input
+        pieces = None if template in x else parse_input_template(template)
+        cells: dict[str, str] = {}
+        for name in (pieces and pieces.columns) or (template,):
+            if name not in x:
+                raise DataError(
+                    f"the input has no column {name!r}{did_you_mean(name, x)}",
+                    hint=f"the policy reads {template!r}",
+                )
+            if x[name] is None:
+                raise DataError(f"the input's column {name!r} is empty", hint="fill it in")
+            cells[name] = str(x[name])
+        text = cells[template] if pieces is None else pieces.render(cells)
         return Example(_id_of(text), text, fields=dict(x))
 
 
 def _id_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def _render(columns: Mapping[str, object], template: str) -> str:
-    """x as the training data was read: one column, or a template over several."""
-    if template in columns:
-        return _cell(columns, template)
-    pieces = parse_input_template(template)
-    missing = [name for name in pieces.columns or (template,) if name not in columns]
-    if missing:
-        raise DataError(
-            f"the input has no column {missing[0]!r}{did_you_mean(missing[0], columns)}",
-            hint=f"the policy reads {template!r}",
-        )
-    return pieces.render({name: _cell(columns, name) for name in pieces.columns})
-
-
-def _cell(columns: Mapping[str, object], name: str) -> str:
-    value = columns[name]
-    if value is None:
-        raise DataError(f"the input's column {name!r} is empty", hint="fill it in")
-    return str(value)
 
 
 def load_policy(
@@ -343,8 +325,15 @@ def load_policy(
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
     settings = file.settings(above=above, where="load_policy()", name=str(path), trusted=trust)
     policy = deploy(file, settings, Sources(executor=executor))
-    if executor is not None:
-        _warn_of_another(file.program, policy)
+    # The command names a program by its file, Python by its function.
+    _, of_a_file, function = file.program.rpartition(":")
+    given = policy.program.rpartition(".")[2] if of_a_file else policy.program
+    if executor is not None and file.program and function != given:
+        warnings.warn(
+            f"the policy was judged with the program {file.program!r}, and {policy.program!r} was "
+            "given: its answers may be of another quality",
+            stacklevel=2,
+        )
     return policy
 
 
@@ -364,15 +353,3 @@ def deploy(
 def _refuse_to_score(example: Example, output: str) -> float:
     """No answer of a deployed policy is scored."""
     raise PolicyError("a deployed policy has no reward")
-
-
-def _warn_of_another(judged_with: str, policy: Policy) -> None:
-    """Once, in words. The CLI names a program by its file, Python by its function."""
-    name = policy.program
-    _, of_a_file, function = judged_with.rpartition(":")
-    if judged_with and function != (name.rpartition(".")[2] if of_a_file else name):
-        warnings.warn(
-            f"the policy was judged with the program {judged_with!r}, and {name!r} was given: "
-            "its answers may be of another quality",
-            stacklevel=3,
-        )

@@ -10,8 +10,8 @@ file. What was typed for this use is the user's own and needs no trust.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -52,10 +52,12 @@ from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Parameters, Variable, variable_name
+from promptcodebook.types import variable_name
 
-_CODE = ("reward", "executor")
-"""Settings that may name a function in a file."""
+_ADDRESS = ("model", "headers")
+"""What of a role's settings says whom it asks."""
+POLICY = "policy.json"
+"""Name of the policy file in a run's folder."""
 
 
 def require_trust(
@@ -66,44 +68,41 @@ def require_trust(
     typed for it."""
     if trusted:
         return
-    stored = header.settings
-    config = load_typed(stored, typed=typed, where=f"the run {header.id}")
-    code = list(_code(stored, typed)) if not config.task else []
-    addresses = list(_addresses(config, typed))
-    fields = list(_fields(config, typed))
-    if not code and not addresses and not fields:
-        return
-    would = [f"run {', '.join(code)}"] if code else []
-    would += [f"call {', '.join(addresses)}"] if addresses else []
-    would += [f"send {', '.join(fields)}"] if fields else []
-    own = "" if code or fields else ", or name a model of yours: --lm SPEC"
-    raise RunNotTrusted(
-        f"the run {header.id} does not bear your mark (somebody else made it, on another "
-        f"machine, or by version 0.1), and it would {' and '.join(would)}",
-        hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, add "
-        f"--trust (in Python trust=True){own}",
-    )
-
-
-def _code(stored: Mapping[str, Any], typed: Mapping[str, Any]) -> Iterator[str]:
-    for key in _CODE:
-        if not typed.get(key):
-            yield from (text for text in texts_in(stored.get(key)) if ".py" in text)
+    config = load_typed(header.settings, typed=typed, where=f"the run {header.id}")
+    code = [
+        text
+        for key in ("reward", "executor")
+        if not config.task and not typed.get(key)
+        for text in texts_in(header.settings.get(key))
+        if ".py" in text
+    ]
+    addresses, fields = _addresses(config, typed), _fields(config, typed)
+    would = [
+        f"{act} {', '.join(what)}"
+        for act, what in (("run", code), ("call", addresses), ("send", fields))
+        if what
+    ]
+    if would:
+        own = "" if code or fields else ", or name a model of yours: --lm SPEC"
+        raise RunNotTrusted(
+            f"the run {header.id} does not bear your mark (somebody else made it, on another "
+            f"machine, or by version 0.1), and it would {' and '.join(would)}",
+            hint=f"pco runs show {ref or header.id} --json shows its settings; if you trust them, "
+            f"add --trust (in Python trust=True){own}",
+        )
 
 
 def texts_in(value: object) -> Iterator[str]:
     """Every text in a setting: a reward may be a sum of others."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for each in cast("Mapping[str, object]", value).values():
-            yield from texts_in(each)
-    elif isinstance(value, list | tuple):
-        for each in cast("list[object]", value):
+    elif isinstance(value, Mapping | list | tuple):
+        held = cast("Mapping[str, object] | Sequence[object]", value)
+        for each in held.values() if isinstance(held, Mapping) else held:
             yield from texts_in(each)
 
 
-def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
+def _addresses(config: Config, typed: Mapping[str, Any]) -> list[str]:
     """The models that would be called and were not typed, and the variables sent along."""
     roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
     own = {typed.get("lm"), *(role.get("model") for role in roles.values())}
@@ -112,33 +111,28 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
         spec = config.model_of(role)
         if spec in ("", OWN_LM, SMOLLM2) or simulated_here([spec]):
             continue
-        given: Mapping[str, str] = (roles.get(role) or {}).get("headers") or {}
-        settings = config.roles.get(role)
-        headers = settings.headers.items() if settings is not None else ()
-        sent = [v for h, v in headers if v.startswith("$") and h not in given]
-        body = secret_variables(settings.extra) if settings is not None else ()
-        own_body = secret_variables((roles.get(role) or {}).get("extra") or {})
-        sent += [v for v in body if v not in own_body]
+        sent: list[str] = []
+        if (settings := config.roles.get(role)) is not None:
+            given: Mapping[str, Any] = roles.get(role) or {}
+            headers: Mapping[str, str] = given.get("headers") or {}
+            body = secret_variables(given.get("extra") or {})
+            sent += [v for h, v in settings.headers.items() if v[:1] == "$" and h not in headers]
+            sent += [v for v in secret_variables(settings.extra) if v not in body]
         if spec not in own or sent:
             specs.setdefault(spec, {}).update(dict.fromkeys(sent))
-    for spec, variables in specs.items():
-        yield spec + (f" (with {', '.join(variables)})" if variables else "")
+    return [f"{spec} (with {', '.join(sent)})" if sent else spec for spec, sent in specs.items()]
 
 
-def _fields(config: Config, typed: Mapping[str, Any]) -> Iterator[str]:
+def _fields(config: Config, typed: Mapping[str, Any]) -> list[str]:
     """The body fields that decide more than how a reply is drawn and were not typed. Secrets in
     them are named with the address that they are sent to."""
     roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
+    found: list[str] = []
     for role, settings in config.roles.items():
         given: Mapping[str, Any] = (roles.get(role) or {}).get("extra") or {}
         stored = {k: v for k, v in without_secrets(settings.extra).items() if given.get(k) != v}
-        yield from (f"roles.{role}.extra.{name}" for name in beyond_sampling(stored))
-
-
-_ADDRESS = ("model", "headers")
-"""What of a role's settings says whom it asks."""
-POLICY = "policy.json"
-"""Name of the policy file in a run's folder."""
+        found += [f"roles.{role}.extra.{name}" for name in beyond_sampling(stored)]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +173,9 @@ class Reference:
     @property
     def objects(self) -> tuple[str, ...]:
         """What the run was made with that only its program had: of data, reward, executor, lm."""
-        if self.header is None or self.header.settings.get("task"):
+        own = self.header.settings if self.header is not None else {}
+        if self.header is None or own.get("task"):
             return ()
-        own = self.header.settings
         data: Mapping[str, Any] = own.get("data", {})
         agent = self.file.program not in ("", SINGLE_CALL)
         objects = {
@@ -222,18 +216,18 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
         file, text = read_policy_file(path), path.read_bytes().decode()
         return Reference(path.name, file, trusted=trust, text=text)
     if is_reference(ref) and not path.exists():
-        return _stored(ref, trust)
+        stored = stored_version(ref)
+        file, version = parse_policy_file(stored.text, ref), stored.version
+        return Reference(ref, file, trusted=trust, text=stored.text, version=version)
     with closing(RunStore.open(find_run(runs_dir, ref))) as store:
         state, best = kept_state(store)
         header, trusted = store.header, store.ours or trust
-        file, typed = _file(store, state), run_reference(store.path)
-        return Reference(header.id, file, header, best, trusted, typed, _written(store, file))
-
-
-def _stored(ref: str, trust: bool) -> Reference:
-    stored = stored_version(ref)
-    file = parse_policy_file(stored.text, ref)
-    return Reference(ref, file, trusted=trust, text=stored.text, version=stored.version)
+        file, typed, text = _file(store, state), run_reference(store.path), ""
+        # What was read, compared and hashed elsewhere is then the same bytes.
+        with suppress(OSError, UnicodeDecodeError, PolicyError):
+            written = (store.path / POLICY).read_bytes().decode()
+            text = written if parse_policy_file(written, POLICY).digest == file.digest else ""
+        return Reference(header.id, file, header, best, trusted, typed, text or file.text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,21 +264,11 @@ def is_reference(text: str) -> bool:
     return bool(REF.fullmatch(text) or VERSION.fullmatch(text))
 
 
-def _written(store: RunStore, file: PolicyFile) -> str:
-    """The text of the policy file in the run's folder, where it is that of this policy: what was
-    read, compared and hashed elsewhere is then the same bytes."""
-    try:
-        text = (store.path / POLICY).read_bytes().decode()
-        same = parse_policy_file(text, POLICY).digest == file.digest
-    except (OSError, UnicodeDecodeError, PolicyError):
-        return file.text()
-    return text if same else file.text()
-
-
 def read_policy(source: str | Path) -> PolicyFile:
     """The policy of a file, or of a version in the registry. Raises PolicyError, RefNotFound."""
-    if is_reference(str(source)) and not Path(source).exists():
-        return _stored(str(source), False).file
+    ref = str(source)
+    if is_reference(ref) and not Path(source).exists():
+        return parse_policy_file(stored_version(ref).text, ref)
     return read_policy_file(Path(source))
 
 
@@ -333,10 +317,11 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
             f"the run {store.header.id} stopped before its first codebook was written",
             hint=f"pco train --resume {run_reference(store.path)}",
         )
-    marks = [m for m in outline.validations if m.score is not None]
-    marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
-    chosen = [] if store.header.config.get("keep") == "last" else marks
-    bests = [Best(m.score, m.step, m.scope) for m in chosen]
+    bests: list[Best] = []
+    if store.header.config.get("keep") != "last":
+        marks = [m for m in outline.validations if m.score is not None]
+        marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
+        bests = [Best(m.score, m.step, m.scope) for m in marks]
     bests += [Best(None, step) for step in range(outline.step, -2, -1)]
     for added in (False, True):
         for best in bests:
@@ -356,12 +341,13 @@ def harm_in(
     if not store.header.settings.get("critic", {}).get("safety", True):
         return ""
     called = (known or store.outline()).harmful
-    first = _deployed(store.parameters_at(-1))
-    own = frozenset(first.values()) if added else ()
-    for variable, text in _deployed(store.parameters_at(step)).items():
+    first = [text for v, text in store.parameters_at(-1).texts.items() if v != "critic"]
+    for variable, text in store.parameters_at(step).texts.items():
+        if variable == "critic" or (added and text in first):  # ψ reaches no user
+            continue
         # The user's own text may hold an address: a trace counts only where training added it.
-        found = _scanned(text, "\n".join(first.values()))
-        if text not in own and (found or text in called):
+        found = _scanned(text, "\n".join(first))
+        if found or text in called:
             return f"{variable_name(variable)}: {found or 'a verdict called it harmful'}"
     return ""
 
@@ -370,12 +356,6 @@ def harm_in(
 def _scanned(text: str, before: str) -> str | None:
     """What the rules find in a text; a run holds most of its texts for many steps."""
     return SafetyCheck()("generator", text, before, ())
-
-
-def _deployed(parameters: Parameters) -> dict[Variable, str]:
-    """What of Θ reaches a user: all but ψ."""
-    book = dict(enumerate(parameters.codebook.texts))
-    return {"encoder": parameters.encoder, "generator": parameters.generator, **book}
 
 
 def state_at(store: RunStore, step: int) -> State:
@@ -423,10 +403,8 @@ def _file(store: RunStore, state: State) -> PolicyFile:
     templates = header.templates or load_templates(config.templates)
     program = "" if config.compose_per_stage and not header.stages else header.program
     file = PolicyFile.of(state, config, templates, program, header.stages)
-    file = file.with_about(data=dict(header.fingerprints))
-    if header.present is not None:
-        file = file.with_about(present=header.present)
-    return with_measured(file, store)
+    present = {} if header.present is None else {"present": header.present}
+    return with_measured(file.with_about(data=dict(header.fingerprints), **present), store)
 
 
 def stored_dataset(header: Header) -> Dataset:

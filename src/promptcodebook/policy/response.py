@@ -16,7 +16,7 @@ from typing import Literal
 
 from promptcodebook.calls import Usage
 from promptcodebook.text import shown_table, shown_text, words_of
-from promptcodebook.types import Expected, Rollout, Route, Stage, variable_name
+from promptcodebook.types import Expected, Route, Stage, variable_name
 
 SpanSource = Literal["base", "format", "instinct", "generator"]
 """The prompt that comes before everything, the output format, an instinct, or the generator's own
@@ -63,8 +63,14 @@ def prompt_spans(
     known += [Span(text, "instinct", k, exact=True) for k, text in instincts]
     words = {k: _words(text) for k, text in instincts}
     shared = Counter(word for own in words.values() for word in own)
+    cut = [Span(prompt, "generator")]
+    # Of texts that are there word for word, the longest first: none is found within another.
+    for span in sorted(known, key=lambda span: -len(span.text)):
+        if wanted := span.text.strip():
+            found = replace(span, text=wanted)
+            cut = [part for piece in cut for part in _cut(piece, found)]
     pieces: list[Span] = []
-    for piece in _literal(prompt, sorted(known, key=lambda span: -len(span.text))):
+    for piece in cut:
         if piece.exact:
             pieces.append(piece)
             continue
@@ -72,17 +78,6 @@ def prompt_spans(
             k = _nearest(clause, words, shared)
             pieces.append(Span(clause, "generator" if k is None else "instinct", k))
     return tuple(_joined(pieces))
-
-
-def _literal(text: str, known: Sequence[Span]) -> list[Span]:
-    """What of the known texts is in it word for word, and what lies between; the longest
-    first, so that none is found within another."""
-    pieces = [Span(text, "generator")]
-    for span in known:
-        if wanted := span.text.strip():
-            found = replace(span, text=wanted)
-            pieces = [part for piece in pieces for part in _cut(piece, found)]
-    return pieces
 
 
 def _cut(piece: Span, found: Span) -> Iterator[Span]:
@@ -157,20 +152,6 @@ class Response:
     stages: tuple[Stage, ...] = ()
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
 
-    @classmethod
-    def of(cls, rollout: Rollout) -> Response:
-        """Of a pass of a learned policy that did not fail."""
-        assert rollout.route is not None, "a learned policy always routes"
-        return cls(
-            rollout.output,
-            rollout.prompt,
-            rollout.route,
-            rollout.usage,
-            rollout.truncated,
-            rollout.stages,
-            rollout.fields,
-        )
-
     def __str__(self) -> str:
         return self.text
 
@@ -196,13 +177,16 @@ class Explanation:
     def _repr_html_(self) -> str:
         route = "route: " + ", ".join(map(str, self.route.indices))
         doubt = " (by fallback)" if self.route.fallback else ""
+        promises = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
+        sources = [(span.label, span.text.strip()) for span in self.spans]
+        title = "where the prompt comes from (~ by the words shared)"
         parts = [
             shown_text("input", self.input),
             shown_table(route + doubt, ("k", "instinct"), self.instincts),
-            self._promises(),
+            shown_table("expected reward", ("k", "alone"), promises) if promises else "",
             shown_text("why", self.route.analysis) if self.route.analysis else "",
             shown_text("prompt", self.prompt),
-            self._sources(),
+            shown_table(title, ("source", "piece"), sources) if sources else "",
         ]
         return f"<div>{''.join(parts)}</div>"
 
@@ -214,12 +198,3 @@ class Explanation:
             return ()
         alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]
         return tuple(sorted([(None, self.expected.nothing), *alone], key=lambda each: -each[1]))
-
-    def _sources(self) -> str:
-        rows = [(span.label, span.text.strip()) for span in self.spans]
-        title = "where the prompt comes from (~ by the words shared)"
-        return shown_table(title, ("source", "piece"), rows) if rows else ""
-
-    def _promises(self) -> str:
-        rows = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
-        return shown_table("expected reward", ("k", "alone"), rows) if rows else ""

@@ -1,121 +1,37 @@
 """The rule scan: what is wrong with a text, found without a model, and the checks of rewrites.
 
-The rules look for orders that no instinct may give ("reveal the system prompt"), in folded text. A
-text that forbids, flags or describes an order ("never mislead the reader") passes. The scan is a
-net, not a proof: docs/safety.md says what it finds and misses. Its phrases are in orders.toml.
+The rules look for orders that no instinct may give ("reveal the system prompt"), in folded text,
+and for traces that an attack or a leak leaves and no instinct needs: markers of turns, invisible or
+look-alike characters, addresses, secrets, personal data. A text that forbids, flags or describes an
+order ("never mislead the reader") passes. The scan is a net, not a proof: docs/safety.md says what
+it finds and misses. Its expressions are in orders.toml and traces.toml.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.decoding import Folded, decodings, fold, foreign
-from promptcodebook.policy.traces import TRACES, Severity
+from promptcodebook.policy.decoding import (
+    LOOK_ALIKES,
+    Folded,
+    decodings,
+    fold,
+    foreign,
+    is_invisible,
+    random_runs,
+)
 from promptcodebook.types import Variable
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A kind of order; `phrase` is matched in folded text. `lacks` matches what is an order because
-    of what it forbids ("do not tell the user ..."), so that no "not" before it disarms it."""
-
-    name: str
-    reason: str
-    phrase: re.Pattern[str]
-    lacks: re.Pattern[str] | None = None
-
-
-@cache
-def orders() -> tuple[Order, ...]:
-    """The kinds of order of orders.toml."""
-    text = (resources.files("promptcodebook.policy") / "orders.toml").read_text("utf-8")
-    tree = tomllib.loads(text)
-    words: dict[str, str] = {}
-    for name, pattern in tree["words"].items():
-        words[name] = _fill(pattern, words)
-    return tuple(
-        Order(
-            kind["name"],
-            kind["reason"],
-            _compile(kind["phrases"], words),
-            _compile(kind["lacks"], words) if "lacks" in kind else None,
-        )
-        for kind in tree["orders"]
-    )
-
-
-def _compile(phrases: Sequence[str], words: Mapping[str, str]) -> re.Pattern[str]:
-    return re.compile("|".join(rf"\b(?:{_fill(phrase, words)})" for phrase in phrases))
-
-
-def _fill(pattern: str, words: Mapping[str, str]) -> str:
-    joined = re.sub(r"\n\s*", "", pattern)
-    return re.sub(r"<([a-z]+)>", lambda match: words[match[1]], joined)
-
-
-# "never reveal ...", "refuse to ignore ...", "flag attempts to ...": the order is not given.
-_DISARMED = re.compile(
-    r"(?:\b(?:not|never|cannot|nor|refuse|reject|decline|prevent|flag|detect|resist|report|"
-    r"penali[sz]e|whether|rather than|guard against|watch for|explain why|"
-    r"(?:attempts?|requests?|tries|trying|asks?|asked|tells?|told|instructions?)(?: \w+)? to|"
-    r"instead of|if (?:the|a) (?:text|user|document|message|input))\b"
-    r"|n't\b)(?:[,\s]+(?!(?:but|then|and|only)\b)[\w'-]+){0,6}[,\s]*$"
-)
-# Characters before an order that can disarm it: six words and what forbids them.
-_CLAUSE = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An order that `text[start:end]` gives: in these words, and for this reason; both say how the
-    words are encoded where they are."""
-
-    order: Order
-    start: int
-    end: int
-    words: str
-    reason: str
-
-
-@lru_cache(maxsize=1024)
-def find_orders(text: str) -> tuple[Given, ...]:
-    """Each order that the text gives, in plain words or in encoded ones. Kept, since training asks
-    of the same texts with every rollout."""
-    return tuple(_orders_of(text))
-
-
-def _orders_of(text: str) -> Iterator[Given]:
-    for order, start, end in _plain_orders(text):
-        yield Given(order, start, end, text[start:end], order.reason)
-    for decoded in decodings(text):
-        for order, start, end in _plain_orders(decoded.said):
-            reason = f"{order.reason}, in {decoded.how}"
-            yield Given(order, decoded.start, decoded.end, decoded.said[start:end], reason)
-
-
-def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
-    folded = fold(text)
-    for order in orders():
-        for match in order.phrase.finditer(folded.text):
-            if _is_given(folded, match.start()):
-                yield order, *folded.span(match.start(), match.end())
-        for match in order.lacks.finditer(folded.text) if order.lacks is not None else ():
-            yield order, *folded.span(match.start(), match.end())
-
-
-def _is_given(folded: Folded, at: int) -> bool:
-    """Whether the words before a phrase leave it an order."""
-    clause = re.split(r"[.!?;:\n]", folded.text[max(0, at - _CLAUSE) : at])[-1]
-    return _DISARMED.search(clause) is None
-
-
+Severity = Literal["high", "medium", "low"]
+"""high = not to be promoted; medium = a person should check it; low = worth knowing."""
 Source = Literal["rules", "data", "presidio", "judge"]
 """Who found it: a rule, a comparison with the training data, Presidio, or the role judge."""
 
@@ -143,48 +59,22 @@ def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[
 
     A piece that several traces fit is found once, by the first of them.
     """
-    found = [*_traces(text, where), *_orders(text, where)]
+    found = {(each.kind, each.start): each for each in reversed(_orders(text))}
+    findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
     if (unread := foreign(text)) is not None:
         reason = "it is in a language or script, or in none, that the rules cannot read"
         quote = excerpt(text[slice(*unread)])
-        found.append(Finding(where, "unreadable", "medium", *unread, quote, reason))
+        findings.append(Finding(where, "unreadable", "medium", *unread, quote, reason))
     for start, end, what in copies.find(text) if copies is not None else ():
-        reason = f"it copies {what}"
-        quote = excerpt(text[start:end])
-        found.append(Finding(where, "copied", "high", start, end, quote, reason, "data"))
-    return sorted(found, key=lambda finding: (finding.start, finding.end, finding.kind))
+        reason, quote = f"it copies {what}", excerpt(text[start:end])
+        findings.append(Finding(where, "copied", "high", start, end, quote, reason, "data"))
+    return sorted(findings, key=lambda finding: (finding.start, finding.end, finding.kind))
 
 
-@lru_cache(maxsize=1024)
-def _traces_of(text: str) -> tuple[Finding, ...]:
-    """Cached: a rewrite is checked by itself, then beside the others of its step."""
-    return tuple(_traces(text, ""))
-
-
-def _traces(text: str, where: str) -> Iterator[Finding]:
-    taken = bytearray(len(text))
-    for trace in TRACES:
-        for (start, end), severity in trace.find(text):
-            if all(taken[start:end]):
-                continue
-            taken[start:end] = b"\1" * (end - start)
-            quote = _escape(text[start]) if trace.name == "invisible" else text[start:end]
-            reason = f"it contains {trace.what}"
-            yield Finding(where, trace.name, severity, start, end, excerpt(quote), reason)
-
-
-def _escape(char: str) -> str:
-    return f"U+{ord(char):04X}"
-
-
-def _orders(text: str, where: str) -> Iterator[Finding]:
-    """Each stretch of text once for each kind of order that it gives."""
-    seen: set[tuple[str, int]] = set()
-    for each in find_orders(text):
-        if (each.order.name, each.start) not in seen:
-            seen.add((each.order.name, each.start))
-            kind, quote = each.order.name, excerpt(each.words)
-            yield Finding(where, kind, "high", each.start, each.end, quote, each.reason)
+def excerpt(found: str) -> str:
+    """In quotation marks, on one line, at most 80 letters."""
+    flat = " ".join(found.split())
+    return repr(flat if len(flat) <= 80 else f"{flat[:77]}...")
 
 
 class TraceCheck:
@@ -194,16 +84,15 @@ class TraceCheck:
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        found = _traces_of(text)
-        known = {(each.kind, _same(each)) for each in (_traces_of(before) if found else ())}
+        def same(finding: Finding) -> tuple[str, str]:
+            return finding.kind, finding.quote.strip().lower()
+
+        found = _traces(text)
+        known = set(map(same, _traces(before))) if found else set[tuple[str, str]]()
         for finding in found:
-            if (finding.kind, _same(finding)) not in known:
+            if same(finding) not in known:
                 return f"{finding.reason} that the earlier text did not have: {finding.quote}"
         return None
-
-
-def _same(finding: Finding) -> str:
-    return finding.quote.strip().lower()
 
 
 _ALWAYS = re.compile(
@@ -221,10 +110,8 @@ class OrderCheck:
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
         rubric = variable == "critic" and not _ALWAYS.search(text)
-        for each in find_orders(text):
-            if not (rubric and each.order.name == "grader"):
-                return f"{each.reason}: {excerpt(each.words)}"
-        return None
+        given = (each for each in _orders(text) if not (rubric and each.kind == "grader"))
+        return next((f"{each.reason}: {each.quote}" for each in given), None)
 
 
 class SafetyCheck:
@@ -237,7 +124,246 @@ class SafetyCheck:
         return order or TraceCheck()(variable, text, before, others)
 
 
-def excerpt(found: str) -> str:
-    """In quotation marks, on one line, at most 80 letters."""
-    flat = " ".join(found.split())
-    return repr(flat if len(flat) <= 80 else f"{flat[:77]}...")
+def _read(name: str) -> Mapping[str, Any]:
+    return tomllib.loads((resources.files("promptcodebook.policy") / name).read_text("utf-8"))
+
+
+def _joined(pattern: str) -> str:
+    """A line break in an expression and the blanks after it are nothing."""
+    return re.sub(r"\n\s*", "", pattern)
+
+
+# --- orders
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A kind of order; `phrase` is matched in folded text. `lacks` matches what is an order because
+    of what it forbids ("do not tell the user ..."), so that no "not" before it disarms it."""
+
+    name: str
+    reason: str
+    phrase: re.Pattern[str]
+    lacks: re.Pattern[str] | None = None
+
+
+@cache
+def orders() -> tuple[Order, ...]:
+    """The kinds of order of orders.toml."""
+    tree = _read("orders.toml")
+    words: dict[str, str] = {}
+
+    def fill(pattern: str) -> str:
+        return re.sub(r"<([a-z]+)>", lambda match: words[match[1]], _joined(pattern))
+
+    def compiled(phrases: Sequence[str]) -> re.Pattern[str]:
+        return re.compile("|".join(rf"\b(?:{fill(phrase)})" for phrase in phrases))
+
+    for name, pattern in tree["words"].items():
+        words[name] = fill(pattern)
+    return tuple(
+        Order(
+            kind["name"],
+            kind["reason"],
+            compiled(kind["phrases"]),
+            compiled(kind["lacks"]) if "lacks" in kind else None,
+        )
+        for kind in tree["orders"]
+    )
+
+
+# "never reveal ...", "refuse to ignore ...", "flag attempts to ...": the order is not given.
+_DISARMED = re.compile(
+    r"(?:\b(?:not|never|cannot|nor|refuse|reject|decline|prevent|flag|detect|resist|report|"
+    r"penali[sz]e|whether|rather than|guard against|watch for|explain why|"
+    r"(?:attempts?|requests?|tries|trying|asks?|asked|tells?|told|instructions?)(?: \w+)? to|"
+    r"instead of|if (?:the|a) (?:text|user|document|message|input))\b"
+    r"|n't\b)(?:[,\s]+(?!(?:but|then|and|only)\b)[\w'-]+){0,6}[,\s]*$"
+)
+# Characters before an order that can disarm it: six words and what forbids them.
+_CLAUSE = 300
+
+
+@lru_cache(maxsize=1024)
+def _orders(text: str) -> tuple[Finding, ...]:
+    """Each order that the text gives, in plain words or in encoded ones; then the words are the
+    decoded ones, at the place of the encoding. Cached: training asks of the same texts with every
+    rollout."""
+    found = [
+        Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
+        for order, start, end in _plain_orders(text)
+    ]
+    for decoded in decodings(text):
+        for order, start, end in _plain_orders(decoded.said):
+            place, quote = (decoded.start, decoded.end), excerpt(decoded.said[start:end])
+            reason = f"{order.reason}, in {decoded.how}"
+            found.append(Finding("", order.name, "high", *place, quote, reason))
+    return tuple(found)
+
+
+def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
+    folded = fold(text)
+    for order in orders():
+        for match in order.phrase.finditer(folded.text):
+            if _is_given(folded, match.start()):
+                yield order, *folded.span(match.start(), match.end())
+        for match in order.lacks.finditer(folded.text) if order.lacks is not None else ():
+            yield order, *folded.span(match.start(), match.end())
+
+
+def _is_given(folded: Folded, at: int) -> bool:
+    """Whether the words before a phrase leave it an order."""
+    clause = re.split(r"[.!?;:\n]", folded.text[max(0, at - _CLAUSE) : at])[-1]
+    return _DISARMED.search(clause) is None
+
+
+# --- traces: finders of spans in the text as it is
+
+_Found = Iterator[tuple[tuple[int, int], Severity]]
+
+
+@lru_cache(maxsize=1024)
+def _traces(text: str) -> tuple[Finding, ...]:
+    """Cached: a rewrite is checked by itself, then beside the others of its step."""
+    found: list[Finding] = []
+    taken = bytearray(len(text))
+    for name, (what, find) in _TRACES.items():
+        for (start, end), severity in find(text):
+            if all(taken[start:end]):
+                continue
+            taken[start:end] = b"\1" * (end - start)
+            quote = f"U+{ord(text[start]):04X}" if name == "invisible" else text[start:end]
+            reason = f"it contains {what}"
+            found.append(Finding("", name, severity, start, end, excerpt(quote), reason))
+    return tuple(found)
+
+
+@cache
+def _patterns() -> Mapping[str, re.Pattern[str]]:
+    """Those of traces.toml, by name."""
+    return {name: re.compile(_joined(pattern)) for name, pattern in _read("traces.toml").items()}
+
+
+def _spans(name: str, text: str) -> Iterator[tuple[tuple[int, int], str]]:
+    """Where a pattern is found, and the words there."""
+    return ((match.span(), match.group()) for match in _patterns()[name].finditer(text))
+
+
+def _markers(text: str) -> _Found:
+    for name in ("marker", "placeholder"):
+        for span, _ in _spans(name, text):
+            yield span, "high"
+
+
+def _invisible(text: str) -> _Found:
+    for (start, end), char in _spans("unusual", text):
+        # A (non-)joiner between two characters beyond ASCII is part of an emoji or of a script.
+        around = text[start - 1 : start] + text[end : end + 1]
+        native = len(around) == 2 and not any(c.isascii() for c in around)
+        if is_invisible(char) and not (char in "\u200c\u200d" and native):
+            yield (start, end), "high"
+
+
+def _look_alikes(text: str) -> _Found:
+    """Words of Latin letters with a Cyrillic or Greek one among them, words of such letters alone
+    in a text that is Latin for the rest, and letters styled in Unicode."""
+    if text.isascii():
+        return
+    native = any(_is_cyrillic(c) and c not in LOOK_ALIKES for c in text)
+    for match in re.finditer(r"[^\W\d_]+", text):
+        word = match.group()
+        latin = any(c.isascii() for c in word)
+        stray = not native and all(_is_cyrillic(c) for c in word)
+        if (latin or stray) and any(c in LOOK_ALIKES for c in word):
+            yield match.span(), "high"
+        elif any(_is_styled(c) for c in word):
+            yield match.span(), "medium"
+
+
+def _is_cyrillic(char: str) -> bool:
+    return unicodedata.name(char, "").startswith("CYRILLIC")
+
+
+def _is_styled(char: str) -> bool:
+    """A Latin letter in mathematical, full-width or enclosed form."""
+    if char.isascii():
+        return False
+    plain = unicodedata.normalize("NFKC", char)
+    name = unicodedata.name(char, "")
+    return plain.isascii() and plain.isalpha() and ("MATHEM" in name or "FULLWIDTH" in name)
+
+
+def _secrets(text: str) -> _Found:
+    taken = [span for span, _ in _spans("secret", text)]
+    for span in taken:
+        yield span, "high"
+    for match in _patterns()["named_secret"].finditer(text):
+        start, end = match.span("value")
+        value = match["value"].rstrip(".!?)]}")
+        if not any(a < end and start < b for a, b in taken) and _is_key_like(value):
+            yield (start, start + len(value)), "high"
+
+
+def _is_key_like(value: str) -> bool:
+    """No word and no number: digits among letters, or marks within."""
+    letters = sum(c.isalpha() for c in value)
+    digits = sum(c.isdigit() for c in value)
+    marks = sum(not c.isalnum() and c not in "-_'/" for c in value)
+    return len(value) >= 6 and letters >= 2 and digits >= 1 and letters + digits + marks >= 6
+
+
+def _personal(text: str) -> _Found:
+    """Numbers with a check digit count only where it fits."""
+    for span, found in _spans("email", text):
+        yield span, "medium" if _patterns()["office"].match(found) else "high"
+    numbers: Mapping[str, Callable[[str], bool]] = {"card": _has_check_digit, "iban": _is_iban}
+    for name in ("phone", "ssn", "card", "iban", "born", "document", "street"):
+        for span, found in _spans(name, text):
+            if numbers.get(name, bool)(found):
+                yield span, "high"
+
+
+def _has_check_digit(number: str) -> bool:
+    """Luhn's sum, over 13 to 19 digits."""
+    digits = [int(c) for c in number if c.isdigit()]
+    doubled = [d if i % 2 == 0 else sum(divmod(2 * d, 10)) for i, d in enumerate(digits[::-1])]
+    return 13 <= len(digits) <= 19 and sum(doubled) % 10 == 0
+
+
+def _is_iban(found: str) -> bool:
+    """ISO 13616: the remainder by 97 is 1."""
+    plain = found.replace(" ", "")
+    moved = plain[4:] + plain[:4]
+    return 15 <= len(plain) <= 34 and int("".join(str(int(c, 36)) for c in moved)) % 97 == 1
+
+
+def _addresses(text: str) -> _Found:
+    beacons = [span for span, _ in _spans("beacon", text)]
+    for (start, end), found in _spans("url", text):
+        end -= len(found) - len(found.rstrip(".,:-"))
+        if text[start - 1 : start] == "@":  # what follows in an e-mail address
+            continue
+        drawn = any(a <= start < b for a, b in beacons)
+        sent = _patterns()["sending"].search(text, max(0, start - 120), start)
+        yield (start, end), "high" if drawn or sent else "medium"
+
+
+def _encoded(text: str) -> _Found:
+    """What is English only once it is decoded, and runs that are neither words nor decoded. What
+    an order in it makes of it, the search for orders says."""
+    decoded = [each for each in decodings(text) if not each.usual]
+    spans = [(each.start, each.end) for each in decoded]
+    for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):
+        yield span, "medium"
+
+
+_TRACES: Mapping[str, tuple[str, Callable[[str], _Found]]] = {
+    "marker": ("a role marker or control token", _markers),
+    "invisible": ("an invisible character", _invisible),
+    "look-alike": ("a letter that passes for another", _look_alikes),
+    "secret": ("a secret", _secrets),
+    "personal": ("personal data", _personal),
+    "address": ("an address", _addresses),
+    "encoded": ("encoded text, or a run of letters that is no word", _encoded),
+}
+"""Each kind, what it is called in "it contains an address", and what finds it."""

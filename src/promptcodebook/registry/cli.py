@@ -6,12 +6,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
+from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
+from promptcodebook.audit import report as auditing
+from promptcodebook.audit.report import AuditReport, HazardJudge, PresidioScan
 from promptcodebook.cli.console import columns, emit, note, wrap_text
 from promptcodebook.cli.settings import (
     ConfigOption,
@@ -22,22 +26,32 @@ from promptcodebook.cli.settings import (
     Sets,
     TaskName,
     Trust,
+    Typed,
     Who,
+    flag_layer,
+    gather_settings,
+    settings_for,
 )
+from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, DataError, TaskError
-from promptcodebook.paths import runs_dir
+from promptcodebook.lm.spec import any_simulated
+from promptcodebook.method.templates import load_templates
+from promptcodebook.paths import runs_dir, whole_file
+from promptcodebook.policy.references import Reference, resolve, stored_dataset
+from promptcodebook.registry.log import Entry, check_ref, version_of
+from promptcodebook.registry.registry import (
+    AUDIT,
+    AuditGate,
+    Facts,
+    Version,
+    export_lines,
+    import_lines,
+    open_registry,
+)
+from promptcodebook.store.header import has_simulated
+from promptcodebook.sync import run_sync
+from promptcodebook.types import Example
 from promptcodebook.units import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from promptcodebook.audit.report import AuditReport, PresidioScan
-    from promptcodebook.cli.settings import Typed
-    from promptcodebook.config import Config
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.registry.log import Entry
-    from promptcodebook.registry.registry import Version
-    from promptcodebook.types import Example
 
 _SHORT = 19
 """Characters of a version's name in a table: sha256: and twelve digits."""
@@ -51,8 +65,6 @@ _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. ticket
 
 def list_versions(as_json: Json = False) -> None:
     """Where every ref stands, and the versions that there are."""
-    from promptcodebook.registry.registry import open_registry
-
     with open_registry() as registry:
         refs, versions = registry.refs(), registry.versions()
     if as_json:
@@ -62,7 +74,12 @@ def list_versions(as_json: Json = False) -> None:
     else:
         print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
         print(f"\n{columns([_version_cells(version) for version in versions])}")
-        if simulated := [each.version[:_SHORT] for each in versions if _simulated(each)]:
+        simulated = [
+            each.version[:_SHORT]
+            for each in versions
+            if "score" in each.facts and has_simulated(each.facts.get("configuration"))
+        ]
+        if simulated:
             print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
 
 
@@ -81,13 +98,21 @@ def freeze(
 
     A training that starts from the version does not rewrite a frozen instinct.
     """
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.registry.registry import facts_of, mark_frozen, open_registry
-
     reference = resolve(runs_dir(), ref)
-    text, facts = reference.text, replace(facts_of(reference), parent=reference.version)
+    text, file = reference.text, reference.file
     if instinct:
-        text = mark_frozen(reference.file, instinct).text()
+        size = len(file.codebook)
+        if outside := [k for k in instinct if not 0 <= k < size]:
+            raise ConfigError(
+                f"the codebook has no index {outside[0]}: it has {size} instincts",
+                hint=f"choose one of 0..{size - 1}",
+            )
+        entries = (
+            entry.model_copy(update={"frozen": entry.frozen or k in instinct})
+            for k, entry in enumerate(file.codebook)
+        )
+        text = file.model_copy(update={"codebook": tuple(entries)}).text()
+    facts = replace(_facts_of(reference), parent=reference.version)
     with open_registry(who=who) as registry:
         version = registry.freeze(text, name, facts, why)
         if as_json:
@@ -112,20 +137,36 @@ def promote(
     as_json: Json = False,
 ) -> None:
     """Move NAME@REF to a version that passed `pco codebook audit`; servers of the ref follow."""
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.registry.log import check_ref
-    from promptcodebook.registry.registry import AuditGate, facts_of, open_registry
-
     name = check_ref(ref).partition("@")[0]
     reference = resolve(runs_dir(), source)
     with open_registry(who=who) as registry:
         version = reference.version
         if not version:
-            facts = facts_of(reference)
-            version = registry.freeze(reference.text, name, facts, why).version
+            version = registry.freeze(reference.text, name, _facts_of(reference), why).version
         gate = AuditGate(registry.attestations, without_judge)
         entry = registry.promote(version, ref, why, override, gate)
         _show_move(ref, entry, version, as_json)
+
+
+def _facts_of(reference: Reference) -> Facts:
+    """Where a policy came from."""
+    header, best, about = reference.header, reference.best, reference.file.about
+    if header is None or best is None:
+        run, score, data = (about.get(key) for key in ("run", "score", "data"))
+        return Facts(
+            run=run if isinstance(run, str) else "",
+            score=float(score) if isinstance(score, int | float) else None,
+            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
+            written_by=str(about.get("version") or ""),
+        )
+    return Facts(
+        run=header.id,
+        step=best.step + 1,
+        score=best.score,
+        configuration=header.settings,
+        data=dict(header.fingerprints),
+        written_by=header.version,
+    )
 
 
 def rollback(
@@ -138,8 +179,6 @@ def rollback(
     as_json: Json = False,
 ) -> None:
     """Move NAME@REF back to the version before, at once. Again: back one more."""
-    from promptcodebook.registry.registry import open_registry
-
     with open_registry(who=who) as registry:
         entry = registry.rollback(ref, to, why)
         _show_move(ref, entry, entry.after, as_json)
@@ -157,9 +196,6 @@ def import_file(
 
     `--name` is for single versions, and where the registry has a log of its own.
     """
-    from promptcodebook.registry.exchange import import_lines
-    from promptcodebook.registry.registry import open_registry
-
     try:
         with file.open("rb") as opened:
             lines = list(opened)
@@ -186,8 +222,6 @@ def verify(
 
     Note the head that it prints: a chain cannot show that its last entries were removed.
     """
-    from promptcodebook.registry.registry import open_registry
-
     with open_registry() as registry:
         found, place = registry.verify(head), registry.storage.place
     if as_json:
@@ -205,10 +239,6 @@ def verify(
 
 def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> None:
     """Writes the whole registry, or single versions of it without the log, as JSON lines."""
-    from promptcodebook.paths import whole_file
-    from promptcodebook.registry.exchange import export_lines
-    from promptcodebook.registry.registry import open_registry
-
     with open_registry() as registry:
         lines = list(export_lines(registry, refs))
     if output is None:
@@ -230,8 +260,6 @@ def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> 
 
 def show_log(ref: str, as_json: bool) -> None:
     """Prints the moves of a ref (NAME@REF), of a codebook (NAME@), or all of them ('')."""
-    from promptcodebook.registry.registry import open_registry
-
     with open_registry() as registry:
         if ref and not ref.endswith("@"):
             registry.resolve(ref)  # says what there is instead
@@ -252,12 +280,6 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         print(f"{ref} points to {version} already")
     else:
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
-
-
-def _simulated(version: Version) -> bool:
-    from promptcodebook.store.header import has_simulated
-
-    return "score" in version.facts and has_simulated(version.facts.get("configuration"))
 
 
 def _version_cells(version: Version) -> dict[str, Any]:
@@ -296,16 +318,14 @@ def _minute(time: str) -> str:
     return time[:16].replace("T", " ")
 
 
-RulesOnly = Annotated[bool, typer.Option("--rules-only", help="Ask no model about hazards.")]
-UsePresidio = Annotated[
-    bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
-]
-
-
 def audit(
     ref: Ref,
-    rules_only: RulesOnly = False,
-    presidio: UsePresidio = False,
+    rules_only: Annotated[
+        bool, typer.Option("--rules-only", help="Ask no model about hazards.")
+    ] = False,
+    presidio: Annotated[
+        bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
+    ] = False,
     config: ConfigOption = None,
     task: TaskName = None,
     data: DataDir = None,
@@ -323,14 +343,18 @@ def audit(
     The report lists what was left out. For a version in the registry it goes into the log, and
     decides whether `promote` accepts the version.
     """
-    from promptcodebook.audit.report import PresidioScan
-    from promptcodebook.cli.settings import Typed
-    from promptcodebook.policy.references import resolve
-
     reference = resolve(runs_dir(), ref, trust=trust)
     typed = Typed(config, task, data, lm, None, sets)
     names = PresidioScan() if presidio else None
-    report = _audit(reference, typed, names, rules_only=rules_only)
+    training, why = _training(reference, typed)
+    judging = None if rules_only else _judging(reference, typed)
+    if judging is None:
+        report = auditing.audit(reference.file, training, names)
+    else:
+        note(f"asking {judging.lm} about hazards")
+        report = run_sync(_judged(judging, reference, training, names))
+    left_out = (why if why and line == auditing.NO_DATA else line for line in report.left_out)
+    report = replace(report, left_out=tuple(left_out))
     if as_json:
         emit({"ref": reference.name, **report.to_json()})
     else:
@@ -340,49 +364,27 @@ def audit(
         raise typer.Exit(1)
 
 
-def _audit(
-    reference: Reference, typed: Typed, presidio: PresidioScan | None, *, rules_only: bool
-) -> AuditReport:
-    from promptcodebook.audit.report import NO_DATA
-    from promptcodebook.audit.report import audit as scan
-    from promptcodebook.sync import run_sync
-
-    training, why = _training(reference, typed)
-    config = None if rules_only else _judging(reference, typed)
-    if config is None:
-        report = scan(reference.file, training, presidio)
-    else:
-        note(f"asking {config.lm} about hazards")
-        report = run_sync(_judged(config, reference, training, presidio))
-    left_out = (why if why and line == NO_DATA else line for line in report.left_out)
-    return replace(report, left_out=tuple(left_out))
-
-
 async def _judged(
     config: Config,
     reference: Reference,
     training: Sequence[Example] | None,
     presidio: PresidioScan | None,
 ) -> AuditReport:
-    from promptcodebook.assemble import NO_DATA, Sources, assemble
-    from promptcodebook.audit.report import HazardJudge, audit_with_judge
-    from promptcodebook.method.templates import load_templates
+    def nothing(example: Example, output: str) -> float:
+        raise AssertionError(f"an audit has no reward: {example.id}")
 
     # The judge alone is wanted: no data, no reward, and no code that a configuration names.
-    sources = Sources(data=NO_DATA, reward=_no_reward, templates=load_templates("default"))
+    sources = Sources(data=NO_DATA, reward=nothing, templates=load_templates("default"))
     models = assemble(config, sources).models
     try:
         judge = HazardJudge(models.ask, config.lm)
-        return await audit_with_judge(reference.file, judge, training, presidio)
+        return await auditing.audit_with_judge(reference.file, judge, training, presidio)
     finally:
         await models.close()
 
 
 def _attest(reference: Reference, report: AuditReport, who: str) -> None:
     """Keeps the report beside the version that these bytes are, where the registry has it."""
-    from promptcodebook.registry.log import version_of
-    from promptcodebook.registry.registry import AUDIT, open_registry
-
     version = version_of(reference.text.encode())
     found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
     with open_registry(who=who) as registry:
@@ -398,10 +400,6 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
 
     A run that is not trusted brings none: its texts are read, and no address in it is called.
     """
-    from promptcodebook.assemble import OWN_LM
-    from promptcodebook.cli.settings import gather_settings, settings_for
-    from promptcodebook.lm.spec import any_simulated
-
     own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
     if own and reference.trusted:
         config, _ = settings_for(reference, typed)
@@ -415,17 +413,8 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
     return config.model_copy(update=alone)
 
 
-def _no_reward(example: Example, output: str) -> float:
-    """Nothing is scored in an audit."""
-    raise AssertionError(f"an audit has no reward: {example.id}")
-
-
 def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
     """The training examples that texts are compared with, or None and why."""
-    from promptcodebook.assemble import plan_data
-    from promptcodebook.cli.settings import flag_layer, gather_settings
-    from promptcodebook.policy.references import stored_dataset
-
     header, data = reference.header, None
     try:
         if header is not None and typed.given().keeps_own(reference) and typed.data is None:

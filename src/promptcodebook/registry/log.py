@@ -55,12 +55,9 @@ class Entry:
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Entry:
         """Raises Broken unless these are the fields of an entry, each of its type."""
-        names = [field.name for field in fields(cls)]
-        if sorted(values) != sorted(names):
-            raise Broken("it does not have the fields of an entry")
-        for name in names:
-            if type(values[name]) is not (int if name == "seq" else str):
-                raise Broken(f"{name} is not {'a number' if name == 'seq' else 'a text'}")
+        kinds = {each.name: int if each.name == "seq" else str for each in fields(cls)}
+        if {name: type(value) for name, value in values.items()} != kinds:
+            raise Broken("it does not have the fields of an entry, each of its type")
         return cls(**cast("dict[str, Any]", dict(values)))
 
     def sealed(self) -> Entry:
@@ -116,13 +113,6 @@ def check_ref(ref: str) -> str:
     return ref
 
 
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 class Log:
     """The entries so far, and what follows from them. Grows, never shrinks."""
 
@@ -140,10 +130,28 @@ class Log:
             raise Broken("its hash does not match its content")
         if entry.previous != self.head:
             raise Broken("it does not follow the entry before it: the chain is broken")
-        if not _is_object(entry.facts):
+        try:
+            is_object = isinstance(json.loads(entry.facts), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
             raise Broken("its facts are no JSON object")
+        if entry.action not in (*_STORES, PROMOTE, ROLLBACK, ATTEST):
+            raise Broken(f"there is no action {entry.action!r}")
         self._check_move(entry)
         self.follow(entry)
+
+    def _check_move(self, entry: Entry) -> None:
+        if (entry.action == ATTEST) != (entry.ref == ""):
+            raise Broken(f"{entry.action!r} does not go with {entry.ref or 'no ref'}")
+        if entry.before != (self.at(entry.ref) or ""):
+            raise Broken(f"{entry.ref} did not point to the version that it names")
+        if entry.after == entry.before:
+            raise Broken(f"{entry.ref} pointed to that version already")
+        if entry.action not in _STORES and entry.after not in self.versions:
+            raise Broken(f"no entry stored its version {entry.after}")
+        if entry.action == ROLLBACK and entry.after not in self.history(entry.ref)[:-1]:
+            raise Broken(f"{entry.ref} was never at {entry.after}")
 
     def follow(self, entry: Entry) -> None:
         """Takes an entry unchecked."""
@@ -156,22 +164,6 @@ class Log:
                 history.pop()
         else:
             history.append(entry.after)
-
-    def _check_move(self, entry: Entry) -> None:
-        if entry.action not in (*_STORES, PROMOTE, ROLLBACK, ATTEST):
-            raise Broken(f"there is no action {entry.action!r}")
-        if (entry.action == ATTEST) != (entry.ref == ""):
-            raise Broken(f"{entry.action!r} does not go with {entry.ref or 'no ref'}")
-        if entry.before != (self.at(entry.ref) or ""):
-            raise Broken(f"{entry.ref} did not point to the version that it names")
-        if entry.after == entry.before:
-            raise Broken(f"{entry.ref} pointed to that version already")
-        if entry.action in _STORES:
-            return
-        if entry.after not in self.versions:
-            raise Broken(f"no entry stored its version {entry.after}")
-        if entry.action == ROLLBACK and entry.after not in self.history(entry.ref)[:-1]:
-            raise Broken(f"{entry.ref} was never at {entry.after}")
 
     @property
     def head(self) -> str:
@@ -199,12 +191,11 @@ class Log:
 
     def about(self, ref: str) -> tuple[Entry, ...]:
         """The entries of one ref (NAME@REF), of one codebook (NAME or NAME@), or all ('')."""
-        if not ref:
-            return tuple(self.entries)
         name, _, word = ref.partition("@")
         if word:
             return tuple(entry for entry in self.entries if entry.ref == ref)
-        return tuple(entry for entry in self.entries if entry.ref.startswith(f"{name}@"))
+        own = f"{name}@" if name else ""
+        return tuple(entry for entry in self.entries if entry.ref.startswith(own))
 
     def resolve(self, text: str) -> str:
         """The version that NAME@REF or sha256:DIGITS means. Raises RefNotFound."""
@@ -276,5 +267,3 @@ class Storage(Protocol):
     def check(self) -> tuple[Log, list[Fault]]:
         """All rows read again: the log up to its first bad entry, and what is wrong."""
         ...
-
-    def close(self) -> None: ...

@@ -72,9 +72,6 @@ class MlflowStorage:
         texts = (text for of, text in self._read()[1].values() if of == version)
         return next(texts).encode("utf-8", "surrogatepass")
 
-    def close(self) -> None:
-        """Each request has a connection of MLflow's own."""
-
     def append(self, propose: Propose) -> tuple[Entry, ...]:
         log, stored = self._read()
         proposal = propose(log)

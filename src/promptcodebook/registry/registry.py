@@ -1,4 +1,5 @@
-"""Versions of policies that never change, refs that move, and the log of every move.
+"""Versions of policies that never change, refs that move, the log of every move, and all of it as
+lines to hand on.
 
 A registry is one file (`sqlite.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
 only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
@@ -7,13 +8,14 @@ only if a model judged it and no audit's high finding is open. The log keeps the
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from pydantic import JsonValue
 
@@ -24,17 +26,20 @@ from promptcodebook.errors import (
     PromotionRefused,
     RefNotFound,
     RegistryDamaged,
+    StoreError,
 )
 from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
-from promptcodebook.policy.references import Reference, StoredVersion
+from promptcodebook.policy.references import StoredVersion
 from promptcodebook.registry.log import (
     ATTEST,
     FIRST,
     FREEZE,
+    IMPORT,
     LATEST,
     PROMOTE,
     ROLLBACK,
+    Broken,
     Entry,
     Fault,
     Log,
@@ -109,11 +114,11 @@ class AuditGate:
     without_judge: bool = False
 
     def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        found: list[AuditReport] = []
+        reports: list[AuditReport] = []
         for tree in self.attestations(version.version, AUDIT):
             with suppress(PolicyError):  # one in another version's form counts as no audit
-                found.append(AuditReport.from_json(tree))
-        reports = [report for report in found if report.policy == policy.digest]
+                reports.append(AuditReport.from_json(tree))
+        reports = [report for report in reports if report.policy == policy.digest]
         short = version.version[:19]
         audit = f"pco codebook audit {short}"
         if not reports:
@@ -123,8 +128,12 @@ class AuditGate:
             )
         for place, report in enumerate(reports):
             if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
+                worst = report.of("high")
+                judge = f" as {report.judge} judges it" if report.judge else ""
+                more = f", and {len(worst) - 1} more" if worst[1:] else ""
                 raise PromotionRefused(
-                    f"{short} failed its audit{_where(report)}; {ref} does not move",
+                    f"{short} failed its audit{judge}: {worst[0].kind} in {worst[0].where}{more}; "
+                    f"{ref} does not move",
                     hint=f"{audit} shows what was found; --override REASON moves it all the same",
                 )
         audited: list[JsonValue] = []
@@ -138,13 +147,6 @@ class AuditGate:
                 hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
             )
         return {"audited": audited, "without_judge": True}
-
-
-def _where(report: AuditReport) -> str:
-    worst = report.of("high")
-    judge = f" as {report.judge} judges it" if report.judge else ""
-    more = f", and {len(worst) - 1} more" if worst[1:] else ""
-    return f"{judge}: {worst[0].kind} in {worst[0].where}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,27 +215,25 @@ class Registry:
         check_ref(ref)
         version = self.version(source)
         audits = AuditGate(self.attestations) if gate is None else gate
+
+        def passed() -> Mapping[str, JsonValue]:
+            try:
+                return dict(audits(version, self.policy(version.version), ref))
+            except PromotionRefused as error:
+                if not (reason := printable(override).strip()):
+                    raise
+                return {"override": reason, "refused": str(error)}
+
         # Another's gate may take its time, or write; audits are read in the transaction.
-        own = isinstance(audits, AuditGate)
-        found = None if own else self._passed(version, ref, audits, override)
+        found = None if isinstance(audits, AuditGate) else passed()
 
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version.version:
                 return Proposal()
-            passed = self._passed(version, ref, audits, override) if found is None else found
-            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, passed),))
+            facts = passed() if found is None else found
+            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, facts),))
 
         return next(iter(self.storage.append(propose)), None)
-
-    def _passed(
-        self, version: Version, ref: str, gate: Gate, override: str
-    ) -> Mapping[str, JsonValue]:
-        try:
-            return dict(gate(version, self.policy(version.version), ref))
-        except PromotionRefused as error:
-            if not (reason := printable(override).strip()):
-                raise
-            return {"override": reason, "refused": str(error)}
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
         """Moves NAME@REF back to the version before, or to a version `to` that it was at.
@@ -242,9 +242,30 @@ class Registry:
         """
         check_ref(ref)
 
+        def target(log: Log) -> str:
+            log.resolve(ref)  # names the refs that exist
+            *earlier, now = log.history(ref)
+            if not to:
+                if earlier:
+                    return earlier[-1]
+                raise RefNotFound(
+                    f"{ref} has no version before {now}",
+                    hint=f"pco codebook promote VERSION {ref}",
+                )
+            version = log.resolve(to)
+            if version == now:
+                raise PolicyError(
+                    f"{ref} points to {version} already", hint=f"pco codebook log {ref}"
+                )
+            if version not in earlier:
+                raise PolicyError(
+                    f"{ref} was not at {version} before it came to {now}",
+                    hint=f"pco codebook promote {version} {ref}",
+                )
+            return version
+
         def propose(log: Log) -> Proposal:
-            target = _target(log, ref, to)
-            return Proposal((self._entry(log, ROLLBACK, ref, target, why, {}),))
+            return Proposal((self._entry(log, ROLLBACK, ref, target(log), why, {}),))
 
         return self.storage.append(propose)[-1]
 
@@ -331,7 +352,7 @@ class Registry:
         return Verification(len(log.entries), len(log.versions), log.head, tuple(faults))
 
     def close(self) -> None:
-        self.storage.close()
+        """Nothing stays open between two calls."""
 
     def __enter__(self) -> Registry:
         return self
@@ -387,27 +408,6 @@ def _version(log: Log, name: str) -> Version:
     return Version(name, entry.known, entry.time, entry.who, refs)
 
 
-def _target(log: Log, ref: str, to: str) -> str:
-    log.resolve(ref)  # names the refs that exist
-    *earlier, now = log.history(ref)
-    if not to:
-        if not earlier:
-            raise RefNotFound(
-                f"{ref} has no version before {now}",
-                hint=f"pco codebook promote VERSION {ref}",
-            )
-        return earlier[-1]
-    target = log.resolve(to)
-    if target == now:
-        raise PolicyError(f"{ref} points to {target} already", hint=f"pco codebook log {ref}")
-    if target not in earlier:
-        raise PolicyError(
-            f"{ref} was not at {target} before it came to {now}",
-            hint=f"pco codebook promote {target} {ref}",
-        )
-    return target
-
-
 def user_name() -> str:
     """The user's name, as the system knows it."""
     try:
@@ -439,38 +439,137 @@ def stored_version(ref: str) -> StoredVersion:
     return StoredVersion(version.version, text, run if isinstance(run, str) else "", before or "")
 
 
-def facts_of(reference: Reference) -> Facts:
-    """Where a policy came from."""
-    header, best, about = reference.header, reference.best, reference.file.about
-    if header is None or best is None:
-        run, score, data = (about.get(key) for key in ("run", "score", "data"))
-        return Facts(
-            run=run if isinstance(run, str) else "",
-            score=float(score) if isinstance(score, int | float) else None,
-            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
-            written_by=str(about.get("version") or ""),
-        )
-    return Facts(
-        run=header.id,
-        step=best.step + 1,
-        score=best.score,
-        configuration=header.settings,
-        data=dict(header.fingerprints),
-        written_by=header.version,
-    )
+FORMAT = "promptcodebook registry 1"
 
 
-def mark_frozen(file: PolicyFile, instincts: Collection[int]) -> PolicyFile:
-    """The policy with these instincts (0..K-1) frozen: a training that starts from it does not
-    rewrite them. Raises ConfigError for one that it does not have."""
-    size = len(file.codebook)
-    if outside := [k for k in instincts if not 0 <= k < size]:
-        raise ConfigError(
-            f"the codebook has no index {outside[0]}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}",
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What an import brought: versions that were not there before, entries, the last one's hash."""
+
+    versions: int
+    entries: int
+    head: str
+
+
+def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
+    """A registry as JSON lines to hand on; `sources` (NAME@REF, sha256:DIGITS) = these versions
+    without the log, none = everything. Raises RefNotFound, RegistryDamaged.
+
+        {"kind":"registry","format":"promptcodebook registry 1",...}
+        {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
+        {"kind":"entry","entry":{...}}                                            each entry
+        {"kind":"end","lines":N}
+
+    Every line carries the hash of all lines up to it (`sum`), so an import names a line with a
+    changed byte before it takes anything in.
+    """
+    wanted = [registry.version(source) for source in sources]
+    log = () if wanted else registry.history()
+    trees: list[dict[str, Any]] = [{"kind": "registry", "format": FORMAT}]
+    for version in wanted or registry.versions():
+        text = registry.text(version.version)
+        stored = {"version": version.version, "policy": text, "facts": dict(version.facts)}
+        trees.append({"kind": "version", **stored})
+    trees += [{"kind": "entry", "entry": asdict(entry)} for entry in log]
+    trees.append({"kind": "end", "lines": len(trees) + 1})
+    sum_ = ""
+    for tree in trees:
+        summed = _summed(tree, sum_)
+        sum_ = summed["sum"]
+        yield canonical(summed) + "\n"
+
+
+def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
+    digest = hashlib.sha256(f"{before}\n{canonical(tree)}".encode()).hexdigest()
+    return {**tree, "sum": digest}
+
+
+def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
+    """Takes in what was exported, once all of it is verified.
+
+    A whole registry comes into an empty one, or into one whose log it continues, so that both have
+    the same head. `name` takes the versions alone, as new entries of this codebook: for single
+    versions, and for a registry with another log.
+
+    Raises RegistryDamaged naming the first bad line, StoreError where the logs differ.
+    """
+    versions, theirs = _read_lines(lines)
+    before = len(registry.versions())
+    if name:
+        ref = f"{check_name(name)}@{LATEST}"
+        entries = sum(
+            registry.store(tree["policy"], ref, IMPORT, tree["facts"]) is not None
+            for tree in versions.values()
         )
-    entries = (
-        entry.model_copy(update={"frozen": entry.frozen or k in instincts})
-        for k, entry in enumerate(file.codebook)
-    )
-    return file.model_copy(update={"codebook": tuple(entries)})
+    elif not theirs.entries:
+        raise StoreError(
+            "the file holds single versions and no log",
+            hint="name the codebook that they belong to: pco codebook import FILE --name NAME",
+        )
+    else:
+        for version, tree in versions.items():
+            parse_policy_file(tree["policy"], version)
+
+        def propose(log: Log) -> Proposal:
+            shared = min(len(log.entries), len(theirs.entries))
+            if log.entries[:shared] != theirs.entries[:shared]:
+                raise StoreError(
+                    f"the registry {registry.storage.place} has a log of its own, which this one "
+                    "does not continue",
+                    hint="take the versions alone: pco codebook import FILE --name NAME",
+                )
+            new = tuple(theirs.entries[shared:])
+            return Proposal(new, {entry.after: versions[entry.after]["policy"] for entry in new})
+
+        entries = len(registry.storage.append(propose))
+    return Taken(len(registry.versions()) - before, entries, registry.storage.read().head)
+
+
+def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]:
+    """The version lines by version, and the log: each line is verified, and none is missing."""
+    versions, log = dict[str, dict[str, Any]](), Log()
+    number, sum_, ended = 0, "", False
+
+    def damaged(number: int, fault: object) -> RegistryDamaged:
+        return RegistryDamaged(
+            f"line {number} of the file: {fault}; nothing was taken in",
+            hint="export it again, or get another copy",
+        )
+
+    for number, line in enumerate(lines, 1):
+        try:
+            if ended:
+                raise Broken("it comes after the end")
+            tree = json.loads(line)
+            summed = _summed({key: tree[key] for key in tree if key != "sum"}, sum_)
+            if f"{canonical(summed)}\n".encode() != line:
+                raise Broken("it is not as it was written: its hash differs")
+            sum_, ended = summed["sum"], tree["kind"] == "end"
+            _take_line(tree, versions, log, number)
+        except Broken as fault:
+            raise damaged(number, fault) from None
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            raise damaged(number, "it is no line of an exported registry") from None
+    if not ended:
+        raise damaged(number + 1, "it is missing: the file ends before its end")
+    return versions, log
+
+
+def _take_line(
+    tree: dict[str, Any], versions: dict[str, dict[str, Any]], log: Log, number: int
+) -> None:
+    first = tree["kind"] == "registry"
+    if first != (number == 1) or (first and tree["format"] != FORMAT):
+        raise Broken(f"a file of the format {FORMAT!r} does not have it there")
+    if tree["kind"] == "version":
+        version, text = tree["version"], str(tree["policy"])
+        if version_of(text.encode("utf-8", "surrogatepass")) != version:
+            raise Broken(f"its policy is not {version}")
+        versions[version] = {"policy": text, "facts": dict(tree["facts"])}
+    elif tree["kind"] == "entry":
+        entry = Entry.of(tree["entry"])
+        log.add(entry)
+        if entry.after not in versions:
+            raise Broken(f"the file does not hold its version {entry.after}")
+    elif tree["kind"] == "end" and tree["lines"] != number:
+        raise Broken("it is the last one of another file")

@@ -2,14 +2,15 @@
 
 The file has no write-ahead log: a commit is on the disk before it returns, and a kill leaves the
 file as before or as after. A writer holds the file's lock from reading the log to its commit, so
-two never follow the same entry.
+two never follow the same entry. Each look opens the file, so a copy put in its place is the
+registry from then on.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -43,15 +44,12 @@ _LAYOUT = Layout(
 
 
 class SqliteStorage:
-    """The file, made with the first entry. Safe for threads; one connection to read, one to write.
-    A copy put in the file's place is the registry from then on."""
+    """The file, made with the first entry. Safe for threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._log = Log()
         self._lock = threading.RLock()
-        self._open: dict[bool, sqlite3.Connection] = {}
-        self._inode: tuple[int, int] | None = None
 
     @property
     def place(self) -> str:
@@ -64,8 +62,14 @@ class SqliteStorage:
         return self._log
 
     def append(self, propose: Propose) -> tuple[Entry, ...]:
-        with self._lock:
-            db = self._connected(write=True)
+        folder = self._path.parent
+        try:
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise store_os_error(error, folder) from error
+        if folder == data_folder():  # any other is not ours to close
+            tighten(folder, 0o700)
+        with self._lock, closing(connect(self._path, _LAYOUT, write=True)) as db:
             try:
                 db.execute("BEGIN IMMEDIATE")
                 self._refresh(db)
@@ -110,19 +114,13 @@ class SqliteStorage:
             return log, faults
         try:
             with closing(connect(self._path, _LAYOUT, write=False)) as db:
-                faults += _log_faults(db, log)
-                faults += _policy_faults(db, log, whole=not faults)
+                faults += [*_log_faults(db, log), *_policy_faults(db, log)]
                 said = db.execute("PRAGMA integrity_check").fetchall()
                 faults += [Fault("the file", " ".join(text.split())) for (text,) in said
                            if text != "ok"]  # fmt: skip
         except (PcoError, *_UNREADABLE) as error:
             faults.append(Fault("the file", str(error)))
         return log, faults
-
-    def close(self) -> None:
-        with self._lock:
-            while self._open:
-                self._open.popitem()[1].close()
 
     def _fault(self, error: Exception) -> StoreError:
         if isinstance(error, sqlite3.Error):
@@ -138,41 +136,18 @@ class SqliteStorage:
         for fault in _log_faults(db, self._log):
             raise _damaged(self.place, str(fault))
 
-    def _connected(self, *, write: bool) -> sqlite3.Connection:
-        if self._inode is not None and _inode(self._path) != self._inode:
-            self.close()
-        if write not in self._open:
-            if write:
-                self._make_folder()
-            self._open[write] = connect(self._path, _LAYOUT, write=write)
-            self._inode = _inode(self._path)
-        return self._open[write]
-
-    def _make_folder(self) -> None:
-        folder = self._path.parent
-        try:
-            folder.mkdir(0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise store_os_error(error, folder) from error
-        if folder == data_folder():  # any other is not ours to close
-            tighten(folder, 0o700)
-
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection | None]:
         """A connection to read from; None where nothing was written yet."""
         with self._lock:
-            try:
-                yield self._connected(write=False) if self._path.is_file() else None
-            except _UNREADABLE as error:
-                raise self._fault(error) from error
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_dev, stat.st_ino
+            if not self._path.is_file():
+                yield None
+                return
+            with closing(connect(self._path, _LAYOUT, write=False)) as db:
+                try:
+                    yield db
+                except _UNREADABLE as error:
+                    raise self._fault(error) from error
 
 
 def _damaged(place: str, fault: str) -> RegistryDamaged:
@@ -185,26 +160,20 @@ def _log_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
     wanted = f"SELECT {_COLUMNS} FROM log {'WHERE seq > ?' if log.entries else ''} ORDER BY seq"
     for row in db.execute(wanted, (len(log.entries),) if log.entries else ()):
         try:
-            log.add(_entry(row))
+            log.add(Entry.of(dict(zip(_FIELDS, row, strict=True))))
         except Broken as fault:
             return [Fault(f"row {row[0]} of the log", str(fault))]
     return []
 
 
-def _entry(row: Sequence[object]) -> Entry:
-    return Entry.of(dict(zip(_FIELDS, row, strict=True)))
-
-
-def _policy_faults(db: sqlite3.Connection, log: Log, *, whole: bool) -> list[Fault]:
-    """Policy files that are not as written; where the log is whole, those missing or extra too."""
+def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
+    """Policy files that are not as written, or missing."""
     faults, found = list[Fault](), set[object]()
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)
-        place = f"row {number} of the policies"
         if not isinstance(policy, bytes) or version_of(policy) != version:
+            place = f"row {number} of the policies"
             faults.append(Fault(place, f"its bytes are not those of {version}"))
-        elif whole and version not in log.versions:
-            faults.append(Fault(place, f"no entry of the log stored {version}"))
     for version, entry in log.versions.items():
         if version not in found:
             missing = f"the policy file that it stored is missing: {version}"

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 from markupsafe import Markup
@@ -16,16 +17,25 @@ from promptcodebook.config import default_tree
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
-from promptcodebook.report.charts import Chart, draw
-from promptcodebook.report.pages import Picture, render
+from promptcodebook.report.pages import MISSING, Chart, Picture, draw, render
 from promptcodebook.report.private import withhold_ending
 from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
+from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Rollout
+from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
+_ENDED = {
+    "finished": "finished",
+    "early_stop": "stopped early: validation no longer gained",
+    "target": "stopped early: the target score was reached",
+    "budget": "stopped at its budget, can be resumed",
+    "interrupted": "interrupted, can be resumed",
+    "failed": "failed, can be resumed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,15 @@ class Context:
 
         The configuration is read as it was stored and never checked: another version wrote it.
         """
-        return _at(self.header.config, key, _at(self.defaults, key, None))
+        for tree in (self.header.config, self.defaults):
+            here: Any = tree
+            for name in key.split("."):
+                if not isinstance(here, Mapping) or name not in here:
+                    break
+                here = cast("Mapping[str, Any]", here)[name]
+            else:
+                return here
+        return None
 
     @property
     def spent(self) -> Usage:
@@ -95,8 +113,7 @@ class Context:
     @property
     def limits(self) -> Limits:
         """The budget that the run was given."""
-        calls, tokens, usd = (self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd"))
-        return Limits(calls, tokens, usd)
+        return Limits(*(self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd")))
 
     @property
     def planned(self) -> int | None:
@@ -135,17 +152,16 @@ class Context:
         """The deployed one; empty where the run has none."""
         return self.deployed.state.parameters.codebook if self.deployed else Codebook(())
 
-    def instincts_of(self, row: str, rollout: Rollout, first: Codebook) -> list[tuple[int, str]]:
+    def instincts_of(self, row: str, rollout: Rollout, first: Codebook) -> Instincts:
         """What a rollout of this row of the verdict was routed over: of the run's `first` codebook
         where the row is that one untrained, else of the deployed one."""
-        book = first if row == UNTRAINED else self.codebook
-        indices = rollout.route.indices if rollout.route is not None else ()
-        return [(k, book[k].text) for k in indices if k < len(book)]
+        return routed_over(rollout, first if row == UNTRAINED else self.codebook)
 
     @property
     def models(self) -> dict[Role, str]:
         """The model of each role; '' is the user's own LM object."""
-        return models_of(self.header)
+        specs = specs_in(self.header.config).items()
+        return {r: "" if spec == OWN_LM else without_credentials(spec) for r, spec in specs}
 
     @property
     def simulated(self) -> bool:
@@ -160,6 +176,31 @@ class Context:
     def draw(self, chart: Chart) -> Picture | None:
         """The drawing of a chart, which says where its numbers are simulated."""
         return draw(chart, "simulated" if self.simulated else "")
+
+
+Instincts = tuple[tuple[int, str], ...]
+"""Those of a route, each as (k, text)."""
+
+
+def routed_over(rollout: Rollout, codebook: Codebook) -> Instincts:
+    """The instincts of a rollout's route, with the texts that they have in this codebook."""
+    indices = () if rollout.route is None else rollout.route.indices
+    return tuple((k, codebook[k].text) for k in indices if k < len(codebook))
+
+
+def without_credentials(text: str) -> str:
+    """The text without a name and password before the host of an address."""
+    return _CREDENTIALS.sub("", text)
+
+
+def step_name(index: int) -> str:
+    """Steps count from 1 where people see them; -1 is the untrained policy."""
+    return "untrained" if index < 0 else f"step {index + 1}"
+
+
+def state_name(index: int) -> str:
+    """The state that a step left behind."""
+    return "the untrained state" if index < 0 else f"the state after {step_name(index)}"
 
 
 class Section:
@@ -188,14 +229,6 @@ class Section:
         return render(template, context=self.context, **self.values())
 
 
-def models_of(header: Header) -> dict[Role, str]:
-    """The model of each role of a run; '' is the user's own LM object."""
-    return {
-        role: "" if spec == OWN_LM else without_credentials(spec)
-        for role, spec in specs_in(header.config).items()
-    }
-
-
 def render_sections(sections: Sequence[Section], events: Iterable[Event]) -> Markup:
     """Every event to every section, once; then the sections under their titles."""
     for event in events:
@@ -204,25 +237,56 @@ def render_sections(sections: Sequence[Section], events: Iterable[Event]) -> Mar
     return render("report/templates/sections.html.jinja", sections=sections)
 
 
-def without_credentials(text: str) -> str:
-    """The text without a name and password before the host of an address."""
-    return _CREDENTIALS.sub("", text)
+def facts(context: Context) -> list[tuple[str, str | int]]:
+    """The run in a few words and figures."""
+    header, state, deployed = context.header, context.state, context.deployed
+    best, limits = state.best, context.limits
+    score = number(best.score if best else None, missing=MISSING)
+    sizes = ", ".join(f"{n:,} {split}" for split, n in header.sizes.items())
+    done, planned = state.step + 1, context.planned
+    budget = [
+        None if limits.calls is None else f"{limits.calls:,} calls",
+        None if limits.tokens is None else f"{count_text(limits.tokens)} tokens",
+        None if limits.usd is None else money(limits.usd),
+    ]
+    lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
+    try:
+        started = f"{datetime.fromisoformat(header.created):%Y-%m-%d %H:%M %Z}".strip()
+    except ValueError:
+        started = header.created
+    sessions = f", in {state.resumes + 1} sessions" if state.resumes else ""
+    if state.ended is None:
+        ended = "not yet: it is running" if context.running else "no: it was cut off"
+    else:
+        detail = f" ({shorten(state.detail, 300)})" if state.detail else ""
+        ended = f"{_ENDED[state.ended]}{detail}"
+    return [
+        ("task", header.task or "own data"),
+        ("model", _models(context)),
+        ("preset", str(context.setting("preset"))),
+        ("seed", context.seed),
+        ("codebook", f"K = {len(context.codebook)}, S = {context.setting('select')}"),
+        ("data", sizes or "sizes not recorded"),
+        ("steps", f"{done:,}" if planned is None else f"{done:,} of {planned:,}"),
+        ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
+        ("deployed", state_name(deployed.step) if deployed else "nothing"),
+        ("budget", ", ".join(filter(None, budget)) or "no limit"),
+        ("spent", ", ".join(spent_parts(context.spent, limits)) + lost),
+        ("started", started),
+        ("ran for", f"{duration(context.elapsed_s)}{sessions}"),
+        ("ended", ended),
+        *([("next", context.next)] if context.next else []),
+        ("written by", f"promptcodebook {header.version}"),
+    ]
 
 
-def step_name(index: int) -> str:
-    """Steps count from 1 where people see them; -1 is the untrained policy."""
-    return "untrained" if index < 0 else f"step {index + 1}"
-
-
-def state_name(index: int) -> str:
-    """The state that a step left behind."""
-    return "the untrained state" if index < 0 else f"the state after {step_name(index)}"
-
-
-def _at(tree: Mapping[str, Any], key: str, default: Any) -> Any:
-    here: Any = tree
-    for part in key.split("."):
-        if not isinstance(here, Mapping) or part not in here:
-            return default
-        here = cast("Mapping[str, Any]", here)[part]
-    return here
+def _models(context: Context) -> str:
+    """The one that all roles ask; else the executor's, and who asks another."""
+    asked: dict[str, list[str]] = {}
+    for role, name in context.models.items():
+        asked.setdefault(name or "your own model", []).append(role)
+    own = next(name for name, roles in asked.items() if "executor" in roles)
+    if len(asked) == 1:
+        return own
+    others = (f"{', '.join(roles)}: {name}" for name, roles in asked.items() if name != own)
+    return "; ".join([f"executor: {own}", *others])

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from promptcodebook.report.context import Context, Section, state_name, step_name
 from promptcodebook.report.pages import render
-from promptcodebook.store.events import Candidate, Event, Started, Stepped
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
@@ -27,62 +27,41 @@ DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
     ("generator", "φ", "generator: directive and style guide"),
     ("critic", "ψ", "critic: directive and evaluation criteria"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Dated:
-    step: int
-    rewrite: Rewrite
-
-
-def _none() -> list[_Dated]:
-    return []
-
-
-def _latest(size: int) -> deque[_Dated]:
-    return deque(maxlen=size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Most:
-    """How many rewrites of one variable are shown, on either side of the mark."""
-
-    first: int = FIRST
-    last: int = LAST
-    refused: int = REFUSED
-
-
-_SHARES = (_Most(), _Most(3, 5, 2), _Most(1, 2, 1), _Most(1, 1, 1))
-"""Fewer where the section would be too large to be mailed."""
 MOST_MARKUP = 5_000_000
 """Characters that the section may have."""
+
+
+class _Most(NamedTuple):
+    """How many rewrites of one variable are shown, on either side of the mark."""
+
+    first: int
+    last: int
+    refused: int
+
+
+_SHARES = (_Most(FIRST, LAST, REFUSED), _Most(3, 5, 2), _Most(1, 2, 1), _Most(1, 1, 1))
+"""Fewer where the section would be too large to be mailed."""
+_Dated = tuple[int, Rewrite]
+"""A rewrite with its step."""
 
 
 @dataclass
 class _Stretch:
     """Kept rewrites in order: all are counted, the first and the latest remembered."""
 
-    first: list[_Dated] = field(default_factory=_none)
-    last: deque[_Dated] = field(default_factory=lambda: _latest(LAST))
+    first: list[_Dated] = field(default_factory=list[_Dated])
+    last: deque[_Dated] = field(default_factory=lambda: deque[_Dated](maxlen=LAST))
     count: int = 0
 
     def add(self, dated: _Dated) -> None:
         self.count += 1
-        if len(self.first) < FIRST:
-            self.first.append(dated)
-        else:
-            self.last.append(dated)
-
-    def left_out(self, most: _Most) -> int:
-        return self.count - len(self.first[: most.first]) - len(self._latest(most))
+        (self.first if len(self.first) < FIRST else self.last).append(dated)
 
     def shown(self, most: _Most) -> tuple[list[_Dated], int, list[_Dated]]:
         """The first ones, how many are left out, and the latest."""
-        return self.first[: most.first], self.left_out(most), self._latest(most)
-
-    def _latest(self, most: _Most) -> list[_Dated]:
-        """The latest of those that are not among the first shown."""
-        return [*self.first[most.first :], *self.last][-most.last :]
+        first = self.first[: most.first]
+        latest = [*self.first[most.first :], *self.last][-most.last :]
+        return first, self.count - len(first) - len(latest), latest
 
 
 @dataclass
@@ -91,17 +70,17 @@ class _Biography:
 
     deployed: _Stretch = field(default_factory=_Stretch)
     later: _Stretch = field(default_factory=_Stretch)
-    refused: deque[_Dated] = field(default_factory=lambda: _latest(REFUSED))
+    refused: deque[_Dated] = field(default_factory=lambda: deque[_Dated](maxlen=REFUSED))
     reasons: Counter[str] = field(default_factory=lambda: Counter[str]())
 
-    def refuse(self, dated: _Dated) -> None:
+    def add(self, dated: _Dated, *, deployed: bool) -> None:
+        if dated[1].kept:
+            (self.deployed if deployed else self.later).add(dated)
+            return
         # Up to the first colon, so that equal kinds are counted together.
-        kind = dated.rewrite.reason.partition(":")[0].strip() or "no reason given"
+        kind = dated[1].reason.partition(":")[0].strip() or "no reason given"
         self.reasons[shorten(kind, 120)] += 1
         self.refused.append(dated)
-
-    def left_out(self, most: _Most) -> int:
-        return self.deployed.left_out(most) + self.later.left_out(most)
 
     def tally(self) -> str:
         """'5 kept (2 not deployed), 1 refused'."""
@@ -125,37 +104,25 @@ class HistorySection(Section):
         self._start: Parameters | None = None
 
     def add(self, event: Event) -> None:
-        match event:
-            case Started(parameters, _):
-                self._start = parameters
-            case Stepped(step):
-                for rewrite in step.rewrites:
-                    self._add_rewrite(_Dated(step.index, rewrite))
-            case _:
-                pass
-
-    def _add_rewrite(self, dated: _Dated) -> None:
-        biography = self._biographies.setdefault(dated.rewrite.variable, _Biography())
-        if not dated.rewrite.kept:
-            biography.refuse(dated)
-        elif dated.step <= self._deployed:
-            biography.deployed.add(dated)
-        else:
-            biography.later.add(dated)
+        if isinstance(event, Started):
+            self._start = event.parameters
+        if isinstance(event, Stepped):
+            step = event.step
+            for rewrite in step.rewrites:
+                biography = self._biographies.setdefault(rewrite.variable, _Biography())
+                biography.add((step.index, rewrite), deployed=step.index <= self._deployed)
 
     def render(self) -> Markup:
-        shown = self._shown(_SHARES[0])
-        for most in _SHARES[1:]:
-            if len(shown) > MOST_MARKUP:
-                shown = self._shown(most)
+        shown = Markup()
+        for most in _SHARES:
+            shown = self._shown(most)
+            if len(shown) <= MOST_MARKUP:
+                break
         return shown
 
     def _shown(self, most: _Most) -> Markup:
-        start, each = self._start, self._biographies.values()
-        texts: dict[Variable, str] = dict(enumerate(start.codebook.texts)) if start else {}
-        if start:
-            texts |= {"encoder": start.encoder, "generator": start.generator}
-            texts["critic"] = start.critic
+        each = self._biographies.values()
+        texts = self._start.texts if self._start else {}
         return render(
             "report/templates/history.html.jinja",
             context=self.context,
@@ -167,15 +134,9 @@ class HistorySection(Section):
             kept=sum(b.deployed.count + b.later.count for b in each),
             later=sum(b.later.count for b in each),
             refused=sum(b.reasons.total() for b in each),
-            left_out=sum(b.left_out(most) for b in each),
+            left_out=sum(part.shown(most)[1] for b in each for part in (b.deployed, b.later)),
             step_name=step_name,
         )
-
-
-def candidates_of(context: Context) -> tuple[Candidate, ...]:
-    """What another optimizer tried, once there is a verdict; () of ours."""
-    concluded = context.state.conclusion
-    return concluded.candidates if concluded is not None else ()
 
 
 class CandidatesSection(Section):
@@ -185,4 +146,11 @@ class CandidatesSection(Section):
     anchor = "candidates"
 
     def values(self) -> Mapping[str, Any]:
-        return {"candidates": candidates_of(self.context)}
+        concluded = self.context.state.conclusion
+        return {"candidates": concluded.candidates if concluded is not None else ()}
+
+
+def candidate_sections(context: Context) -> list[Section]:
+    """Of a run of another optimizer, once there is a verdict."""
+    concluded = context.state.conclusion
+    return [CandidatesSection(context)] if concluded is not None and concluded.candidates else []

@@ -1,138 +1,47 @@
 """The report of a run: one HTML file that needs no other file and no network.
 
-A seeded handful of training rollouts, one of each kind, each with its whole trace.
+Its last sections say how the run was operated: what went wrong on the way, what it cost, and under
+which settings.
 """
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from promptcodebook.calls import ROLES, Limits, Usage
 from promptcodebook.errors import DiskFull
+from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
-from promptcodebook.randomness import keyed_int
-from promptcodebook.report.codebook import CodebookSection, RoutingSection, TheorySection
-from promptcodebook.report.context import Context, Section, render_sections
-from promptcodebook.report.curves import CurvesSection
-from promptcodebook.report.history import CandidatesSection, HistorySection, candidates_of
-from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
-from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report import history, traces, training, verdict
+from promptcodebook.report.context import (
+    Context,
+    Section,
+    facts,
+    render_sections,
+    step_name,
+    without_credentials,
+)
 from promptcodebook.report.pages import digest, read_asset, read_style, render
 from promptcodebook.report.private import withhold
-from promptcodebook.report.router import RouterSection, learns_routes
-from promptcodebook.report.summary import VerdictSection, facts
-from promptcodebook.report.traces import parts_of_trace, reward_text
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.events import Event, Stepped
+from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
+from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Step, Trace
+from promptcodebook.text import shorten
+from promptcodebook.types import Failure, Rollout, Trace
+from promptcodebook.units import spent_parts
 
-MOST = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """A trace, and the codebook's texts that it was routed over (before the step's rewrites)."""
-
-    step: int
-    trace: Trace
-    instincts: tuple[tuple[int, str], ...]
-
-
-def _rank_failed(trace: Trace) -> float | None:
-    if trace.rollout.failure is not None:
-        return 0.0
-    return 1.0 if trace.failure is not None else None
-
-
-def _rank_route(trace: Trace, *, explored: bool) -> float | None:
-    route = trace.rollout.route
-    return 0.0 if route is not None and route.explored == explored else None
-
-
-_KINDS: Mapping[str, Callable[[Trace], float | None]] = {
-    "failed": _rank_failed,
-    "worst": lambda t: t.rollout.reward,
-    "explored route": partial(_rank_route, explored=True),
-    "encoder's route": partial(_rank_route, explored=False),
-    "best": lambda t: None if t.rollout.reward is None else -t.rollout.reward,
-}
-"""What is shown of each kind ranks first in it."""
-
-
-class ExamplesSection(Section):
-    """Keeps a few candidates of each kind while the steps pass by; a draw keyed by seed, step and
-    example decides ties."""
-
-    title = "Training examples"
-    anchor = "examples"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._codebook: Codebook | None = None
-        self._best: dict[str, list[tuple[float, int, _Sample]]] = {kind: [] for kind in _KINDS}
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Stepped):
-            before = self._codebook or _before(event.step)
-            for trace in event.step.traces:
-                self._offer(event.step.index, trace, before)
-            self._codebook = event.step.parameters.codebook
-
-    def _offer(self, step: int, trace: Trace, codebook: Codebook) -> None:
-        route = trace.rollout.route
-        indices = () if route is None else route.indices
-        texts = tuple((k, codebook[k].text) for k in indices if k < len(codebook))
-        draw = keyed_int(self.context.seed, "report", step, trace.rollout.example_id)
-        for kind, best in self._best.items():
-            rank = _KINDS[kind](trace)
-            if rank is not None:
-                insort(best, (rank, draw, _Sample(step, trace, texts)), key=lambda each: each[:2])
-                del best[MOST:]
-
-    def values(self) -> Mapping[str, Any]:
-        inputs, own = self.context.inputs, self.context.own_words
-        return {
-            "examples": [
-                {
-                    "kind": kind,
-                    "name": trace.rollout.example_id,
-                    "tally": f"step {sample.step + 1}, {reward_text(trace.rollout)}",
-                    "parts": parts_of_trace(
-                        trace, inputs.get(trace.rollout.example_id), sample.instincts, own
-                    ),
-                }
-                for kind, sample in self._choose()
-                for trace in (sample.trace,)
-            ]
-        }
-
-    def _choose(self) -> list[tuple[str, _Sample]]:
-        """One of each kind, no input twice. Failures choose first and are shown last."""
-        chosen: list[tuple[str, _Sample]] = []
-        used: set[str] = set()
-        for kind, best in self._best.items():
-            for _, _, sample in best:
-                if sample.trace.rollout.example_id not in used:
-                    used.add(sample.trace.rollout.example_id)
-                    chosen.append((kind, sample))
-                    break
-        return chosen[::-1]
-
-
-def _before(step: Step) -> Codebook:
-    """The codebook that a step began with, where no earlier step is known."""
-    codebook = step.parameters.codebook
-    for rewrite in step.rewrites:
-        if rewrite.kept and isinstance(rewrite.variable, int):
-            codebook = codebook.reword(rewrite.variable, rewrite.before)
-    return codebook
+_OWN_MODEL = "your own model"
+_MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
+_SAMPLING = ("temperature", "top_p", "max_tokens")
+HIDDEN = ("roles.*.headers",)
+"""Headers may hold secrets, which a report must not show."""
 
 
 def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
@@ -156,7 +65,22 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     """
     private = store.header.private
     context = Context.of(store, {} if private else inputs or {})
-    sections = _sections(context)
+    sections = (
+        verdict.VerdictSection(context),
+        verdict.UseSection(context),
+        verdict.JudgedSection(context),
+        verdict.PromptsSection(context),
+        training.CurvesSection(context),
+        training.CodebookSection(context),
+        training.RoutingSection(context),
+        *training.router_sections(context),
+        *(history.candidate_sections(context) or [history.HistorySection(context)]),
+        traces.ExamplesSection(context),
+        IncidentsSection(context),
+        SpendSection(context),
+        training.TheorySection(context),
+        SettingsSection(context),
+    )
     events = (withhold(e) if private else e for e in store.events(full=True))
     style, script = read_style(), read_asset("chart.js")
     page = render(
@@ -172,20 +96,120 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
     return str(page)
 
 
-def _sections(context: Context) -> tuple[Section, ...]:
-    return (
-        VerdictSection(context),
-        UseSection(context),
-        JudgedSection(context),
-        PromptsSection(context),
-        CurvesSection(context),
-        CodebookSection(context),
-        RoutingSection(context),
-        *((RouterSection(context),) if learns_routes(context) else ()),
-        CandidatesSection(context) if candidates_of(context) else HistorySection(context),
-        ExamplesSection(context),
-        IncidentsSection(context),
-        SpendSection(context),
-        TheorySection(context),
-        SettingsSection(context),
-    )
+class IncidentsSection(Section):
+    """Counts failures by stage and kind; keeps the first traceback."""
+
+    title = "Incidents"
+    anchor = "incidents"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._failures: Counter[tuple[str, str, str]] = Counter()
+        self._first: tuple[str, Failure] | None = None
+        self._truncated = 0
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Stepped(step):
+                self._add_traces(step_name(step.index), step.traces)
+            case Broke(step, traces):
+                self._add_traces(f"{step_name(step)}, which broke", traces)
+            case Validated(step, _, evaluation):
+                self._add("validation", f"validation, {step_name(step)}", evaluation.rollouts)
+            case Compared(evaluation):
+                self._add("test", f"judging {evaluation.name}", evaluation.rollouts)
+            case _:
+                pass
+
+    def _add_traces(self, where: str, traces: Iterable[Trace]) -> None:
+        for trace in traces:
+            self._add("training", where, (trace.rollout,))
+            self._add_failure("training", where, trace.rollout.example_id, trace.failure)
+
+    def _add(self, phase: str, where: str, rollouts: Iterable[Rollout]) -> None:
+        for rollout in rollouts:
+            self._truncated += rollout.truncated
+            self._add_failure(phase, where, rollout.example_id, rollout.failure)
+
+    def _add_failure(self, phase: str, where: str, example: str, failure: Failure | None) -> None:
+        if failure is not None:
+            self._failures[phase, failure.stage, failure.kind] += 1
+            self._first = self._first or (f"{where}, example {example}", failure)
+
+    def values(self) -> Mapping[str, Any]:
+        tallies = dict(self.context.tallies)
+        known = [(i.value, tallies.pop(i.value, 0), i.meaning) for i in Incident]
+        others = [(name, n, "") for name, n in sorted(tallies.items())]
+        cut = ("truncated outputs", self._truncated, "answers scored as they were at the cap")
+        where, failure = self._first or ("", None)
+        text = ""
+        if failure is not None:
+            text = f"{failure.stage}: {failure.kind}: {failure.message}"
+            text += f"\n\n{failure.traceback}" if failure.traceback else ""
+        return {
+            "incidents": [each for each in (*known, *others, cut) if each[1]],
+            "failures": self._failures.most_common(_MOST_FAILURES),
+            "where": where,
+            "first": shorten(text, _TRACEBACK),
+        }
+
+
+class SpendSection(Section):
+    """Everything paid in all sessions of the run, and nothing that came from a cache.
+
+    An unknown price is shown as unknown, never as 0.
+    """
+
+    title = "Usage and cost"
+    anchor = "cost"
+
+    def values(self) -> Mapping[str, Any]:
+        context, usage = self.context, self.context.usage
+        total = sum(usage.values(), Usage())
+        rows = [(role, context.models.get(role) or _OWN_MODEL, u) for role, u in usage.items()]
+        limited = context.limits != Limits()
+        return {
+            "rows": [*rows, ("all roles", "", total)] if rows else (),
+            "tokens": total.tokens,
+            # Apart from what was paid: it is unknown what of it a server bills.
+            "lost": context.lost,
+            "of_limits": spent_parts(context.spent, context.limits) if limited else None,
+            "unpriced": [role for role, u in usage.items() if u.cost is None],
+            "known": sum(u.cost or 0.0 for u in usage.values()),
+        }
+
+
+class SettingsSection(Section):
+    """Models by role, what differs from the defaults, and the data's fingerprints."""
+
+    title = "Settings"
+    anchor = "settings"
+
+    def values(self) -> Mapping[str, Any]:
+        context = self.context
+
+        def sampling(role: str, key: str) -> str:
+            value = context.setting(f"roles.{role}.{key}")
+            return "server's own" if value is None else f"{value:g}"
+
+        return {
+            "roles": len(ROLES),
+            "models": [
+                (role, model or _OWN_MODEL, *(sampling(role, key) for key in _SAMPLING))
+                for role, model in context.models.items()
+            ],
+            "changes": [
+                (d.key, value_text(d.old), value_text(d.new))
+                for d in differences(context.defaults, context.header.settings, HIDDEN)
+                if d.new is not None or context.setting(d.key) is None
+            ][:_MOST_SETTINGS],
+            "prints": context.header.fingerprints,
+        }
+
+
+def value_text(value: object) -> str:
+    """A setting's value as a report may show it."""
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return shorten(without_credentials(text), _VALUE)

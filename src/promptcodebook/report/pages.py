@@ -1,7 +1,12 @@
-"""Pages from templates: one environment, in which every value is escaped.
+"""Pages from templates, and the figures on them.
 
-Everything a page shows (inputs, replies, feedback, tracebacks) is untrusted. Markup comes from our
-own template files alone, and addresses from `address` and from files that lie in the page itself.
+One environment fills in every template, and escapes every value: inputs, replies, feedback and
+tracebacks are untrusted. Markup comes from our own template files alone, and addresses from
+`address` and from files that lie in the page itself.
+
+A chart is a description in values, laid out once as SVG. Its colours come from the page's style
+sheet by class, so one drawing serves both themes and print. The script of a page moves what is
+drawn here, and draws nothing of its own but a cursor.
 """
 
 from __future__ import annotations
@@ -10,10 +15,11 @@ import base64
 import csv
 import hashlib
 import io
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import quote, urlencode
@@ -27,42 +33,6 @@ from promptcodebook.units import count_text, duration, money, number, percent, p
 
 MISSING = "—"
 """Shown where there is no number."""
-_ROOT = re.compile(r"(--[\w-]+):\s*([^;]+);")
-_VARIABLE = re.compile(r"var\((--[\w-]+)\)")
-_NO_XML = re.compile("[\ufffe\uffff]")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet would read as a formula, not as a text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A table of what a figure shows; it has one of `every` points."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str | float]]
-    every: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """A drawing with its words and its numbers; `size` is the extent of its view box, in pixels
-    where `fixed`. `legend` has names and looks. Where a script can read values off the drawing,
-    `range` is what its field spans: the ends of x, then of y."""
-
-    title: str
-    description: str
-    size: tuple[float, float]
-    shapes: Markup
-    numbers: Numbers
-    fixed: bool = False
-    legend: Sequence[tuple[str, str]] = ()
-    x_label: str = ""
-    range: tuple[float, float, float, float] | None = None
-
-    @property
-    def name(self) -> str:
-        """That of its files."""
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
 
 
 def render(template: str, /, **values: Any) -> Markup:
@@ -100,18 +70,6 @@ def _environment() -> Environment:
     return made
 
 
-def _csv_file(numbers: Numbers, source: str) -> str:
-    return _data("text/csv", csv_text(numbers, source))
-
-
-def _svg_file(picture: Picture, source: str) -> str:
-    return _data("image/svg+xml", svg_text(picture, source))
-
-
-def _word_changes(after: str, before: str) -> Iterator[tuple[str, str]]:
-    return word_changes(before, after)
-
-
 def _shown(value: Any) -> Any:
     """What of a value reaches the page: no control characters, and nothing of None."""
     if isinstance(value, str) and not isinstance(value, Markup):
@@ -125,42 +83,27 @@ def _number(
     return number(value, digits, signed=signed, missing=missing)
 
 
-def address(*parts: str | int, **query: str) -> str:
-    """A path of this server: every part is one level, whatever is in it."""
-    path = "/" + "/".join(quote(printable(str(part)), safe="") for part in parts)
-    return f"{path}?{urlencode(query)}" if query else path
+def _word_changes(after: str, before: str) -> Iterator[tuple[str, str]]:
+    return word_changes(before, after)
 
 
-def csv_text(numbers: Numbers, source: str) -> str:
-    """The numbers, each row with its source; no text in it is taken for a formula."""
-    if numbers.every > 1:
-        source += f", one point in {numbers.every}"
-    target = io.StringIO()
-    writer = csv.writer(target, lineterminator="\n")
-    writer.writerow([*numbers.columns, "source"])
-    writer.writerows([*map(_cell, row), source] for row in numbers.rows)
-    return target.getvalue()
+def _csv_file(numbers: Numbers, source: str) -> str:
+    return _data("text/csv", csv_text(numbers, source))
 
 
-def _cell(value: str | float) -> str | float:
-    if not isinstance(value, str):
-        return value
-    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
-
-
-def svg_text(picture: Picture, source: str) -> str:
-    """The drawing under its title, on white. Its colours are those of the light theme, by value:
-    not every program that opens an SVG file knows variables."""
-    light = read_asset("style.css").partition("}")[0]
-    colours = {name: value.strip() for name, value in _ROOT.findall(light)}
-    style = _VARIABLE.sub(lambda found: colours[found[1]], read_asset("figure.css"))
-    values: Mapping[str, Any] = {"style": Markup(style), "source": source}
-    return _NO_XML.sub(" ", render("report/templates/file.svg.jinja", picture=picture, **values))
+def _svg_file(picture: Picture, source: str) -> str:
+    return _data("image/svg+xml", svg_text(picture, source))
 
 
 def _data(kind: str, text: str) -> str:
     """The address of a text of our own making, which a browser saves and does not open."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def address(*parts: str | int, **query: str) -> str:
+    """A path of this server: every part is one level, whatever is in it."""
+    path = "/" + "/".join(quote(printable(str(part)), safe="") for part in parts)
+    return f"{path}?{urlencode(query)}" if query else path
 
 
 def digest(text: str) -> str:
@@ -176,3 +119,252 @@ def read_style() -> str:
 def read_asset(name: str) -> str:
     """A file of this package, by its path in it."""
     return files("promptcodebook.report").joinpath(name).read_text("utf-8")
+
+
+# --- figures, and their files
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table of what a figure shows; it has one of `every` points."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    every: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing with its words and its numbers; `size` is the extent of its view box, in pixels
+    where `fixed`. `legend` has names and looks. Where a script can read values off the drawing,
+    `range` is what its field spans: the ends of x, then of y."""
+
+    title: str
+    description: str
+    size: tuple[float, float]
+    shapes: Markup
+    numbers: Numbers
+    fixed: bool = False
+    legend: Sequence[tuple[str, str]] = ()
+    x_label: str = ""
+    range: tuple[float, float, float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """That of its files."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
+
+
+def csv_text(numbers: Numbers, source: str) -> str:
+    """The numbers, each row with its source; no text in it is taken for a formula."""
+
+    def cell(value: str | float) -> str | float:
+        if not isinstance(value, str):
+            return value
+        formula = value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        return printable(f"'{value}" if formula else value)
+
+    if numbers.every > 1:
+        source += f", one point in {numbers.every}"
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerow([*numbers.columns, "source"])
+    writer.writerows([*map(cell, row), source] for row in numbers.rows)
+    return target.getvalue()
+
+
+def svg_text(picture: Picture, source: str) -> str:
+    """The drawing under its title, on white. Its colours are those of the light theme, by value:
+    not every program that opens an SVG file knows variables."""
+    light = read_asset("style.css").partition("}")[0]
+    colours = {name: of.strip() for name, of in re.findall(r"(--[\w-]+):\s*([^;]+);", light)}
+    variable = r"var\((--[\w-]+)\)"
+    style = Markup(re.sub(variable, lambda found: colours[found[1]], read_asset("figure.css")))
+    made = render("report/templates/file.svg.jinja", picture=picture, style=style, source=source)
+    return re.sub("[\ufffe\uffff]", " ", made)  # XML has no such characters
+
+
+# --- charts of lines, bands and marks
+
+Point = tuple[float, float]
+
+_WIDE, _SMALL = 440, 320
+"""The width of a chart in pixels; its height is half of it."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 34
+_MOST_DRAWN, _MOST_FILED = 800, 2_000
+"""Points drawn of one line, where more are averaged, and those in the file of its numbers."""
+_FEW_POINTS = 15
+"""A line through so few is drawn with its points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`look` is a class of the style sheet: main, soft, second, third, limit, or dots."""
+
+    name: str
+    points: Sequence[Point]
+    look: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A band (x, low, high) behind the lines; `look` is area, or area second of a second line."""
+
+    name: str
+    points: Sequence[tuple[float, float, float]]
+    look: str = "area"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One marked point with its words."""
+
+    x: float
+    y: float
+    label: str
+    look: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`y` fixes the vertical range; None = what the data need. `scattered` = places, not a course:
+    several may share an x."""
+
+    title: str
+    x_label: str
+    lines: Sequence[Line]
+    areas: Sequence[Area] = ()
+    spots: Sequence[Spot] = ()
+    y: tuple[float, float] | None = None
+    scattered: bool = False
+    small: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Where points lie: `x` and `y` are what its width and height span."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    width: float
+    height: float
+
+    def at(self, x: float, y: float) -> Point:
+        (x0, x1), (y0, y1) = self.x, self.y
+        across = (x - x0) / (x1 - x0) if x1 > x0 else 0.5
+        up = (y - y0) / (y1 - y0) if y1 > y0 else 0.5
+        return round(across * self.width, 1), round((1 - up) * self.height, 1)
+
+    def path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join("{:g} {:g}".format(*self.at(*point)) for point in points)
+
+
+def draw(chart: Chart, mark: str = "") -> Picture | None:
+    """The chart with its axes, its words and its numbers; None where there is nothing to draw.
+    `mark` says in the drawing whose numbers it shows."""
+    finite = [[p for p in line.points if all(map(math.isfinite, p))] for line in chart.lines]
+    kept = zip(chart.lines, finite, strict=True)
+    lines = [Line(line.name, points, line.look) for line, points in kept if points]
+    if not lines:
+        return None
+    areas = [area for area in chart.areas if area.points]
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    ys += [y for area in areas for _, *ends in area.points for y in ends]
+    low, high = min(*ys, 0.0), max(ys)
+    spanned = chart.y or (low, high if high > low else low + 1.0)
+    width = _SMALL if chart.small else _WIDE
+    size = width - _LEFT - _RIGHT, width / 2 - _TOP - _BOTTOM
+    field = _Field((min(xs), max(xs)), spanned, *size)
+    shapes = render(
+        "report/templates/chart.svg.jinja",
+        field=field,
+        left=_LEFT,
+        top=_TOP,
+        mark=mark,
+        x_label=chart.x_label,
+        rows=[(field.at(0, y)[1], _short(y)) for y in ticks(*field.y)],
+        columns=[(field.at(x, 0)[0], _short(x)) for x in ticks(*field.x, 6) if x == int(x)],
+        areas=map(partial(_area, field), areas),
+        lines=map(partial(_line, field), lines),
+        spots=[(spot, *field.at(spot.x, spot.y)) for spot in chart.spots],
+    )
+    legend = [(each.name, each.look) for each in (*lines, *areas)]
+    return Picture(
+        chart.title,
+        " ".join(map(_in_words, lines)),
+        (width, width // 2),
+        shapes,
+        _numbers(chart, lines, areas),
+        legend=legend if len(legend) > 1 else (),
+        x_label=chart.x_label,
+        range=None if chart.scattered else (*field.x, *field.y),
+    )
+
+
+def _numbers(chart: Chart, lines: Sequence[Line], areas: Sequence[Area]) -> Numbers:
+    """Points of the chart, none of them averaged: all, or where a series has more than a report
+    can carry, evenly chosen ones."""
+    every = math.ceil(max(len(each.points) for each in (*lines, *areas)) / _MOST_FILED)
+    rows: list[tuple[str | float, ...]] = []
+    for line in lines:
+        rows += [(line.name, x, y, "", "") for x, y in line.points[::every]]
+    for area in areas:
+        rows += [(area.name, x, "", low, high) for x, low, high in area.points[::every]]
+    return Numbers(("series", chart.x_label, "value", "low", "high"), rows, every)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round values inside [low, high], at most `most` of them (or the two ends)."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    raw = span / max(1, most - 1)
+    base = 10.0 ** math.floor(math.log10(raw))
+    width = next(m * base for m in (1, 2, 2.5, 5, 10) if m * base >= raw * 0.999)
+    first = math.ceil(low / width - 1e-9)
+    last = math.floor(high / width + 1e-9)
+    return [k * width for k in range(first, last + 1)]
+
+
+def _thin(points: Sequence[Point]) -> Sequence[Point]:
+    size = math.ceil(len(points) / _MOST_DRAWN)
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def _line(field: _Field, line: Line) -> dict[str, Any]:
+    """Its outline, and its points where they are few or all that is drawn."""
+    points, dots = _thin(line.points), line.look == "dots"
+    few = len(points) <= (1 if line.look == "limit" else _FEW_POINTS)
+    return {
+        "name": line.name,
+        "look": line.look,
+        "path": field.path(points) if len(points) > 1 and not dots else "",
+        "points": [field.at(*p) for p in points] if dots or few else (),
+        "radius": 1.4 if len(points) > 150 else 2.2 if dots else 2.8,
+    }
+
+
+def _area(field: _Field, area: Area) -> dict[str, Any]:
+    """Its outline; the interval of a single point is a stroke."""
+    alone, look = len(area.points) == 1, area.look
+    upper = _thin([(x, high) for x, _, high in area.points])
+    lower = _thin([(x, low) for x, low, _ in area.points])
+    path = field.path([*upper, *reversed(lower)]) + ("" if alone else "Z")
+    if alone:
+        look = "whisker second" if look.endswith("second") else "whisker main"
+    return {"name": area.name, "legend": area.look, "look": look, "path": path, "alone": alone}
+
+
+def _short(value: float) -> str:
+    return count_text(value) if value >= 1000 else f"{value:.3g}"
+
+
+def _in_words(line: Line) -> str:
+    first, last = line.points[0], line.points[-1]
+    top = max(line.points, key=lambda p: p[1])
+    return (
+        f"{line.name}: from {_short(first[1])} at {first[0]:g} to {_short(last[1])} at "
+        f"{last[0]:g}, highest {_short(top[1])} at {top[0]:g}."
+    )

@@ -12,34 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
-from promptcodebook.store.events import (
-    Broke,
-    Candidate,
-    Compared,
-    Concluded,
-    RunState,
-    Stepped,
-    Validated,
-)
-from promptcodebook.types import (
-    Evaluation,
-    Failure,
-    Gradients,
-    Refused,
-    Rewrite,
-    Rollout,
-    Route,
-    Stage,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook import types
+from promptcodebook.store import events
 
 Value = TypeVar("Value")
 _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
-def withhold_ending(state: RunState, run: str) -> RunState:
+def withhold_ending(state: events.RunState, run: str) -> events.RunState:
     """The state without what the error that ended the run of this id may have quoted (a run of
     version 0.1 kept the server's words), and without the prompts of another optimizer, which saw
     the data. How to resume a failed run is no secret."""
@@ -54,8 +34,7 @@ def _length(text: str) -> str:
 
 def _lengths(texts: Any) -> Any:
     if isinstance(texts, Mapping):
-        named = cast("Mapping[Any, str]", texts)
-        return {name: _length(text) for name, text in named.items()}
+        return {name: _length(text) for name, text in cast("Mapping[Any, str]", texts).items()}
     return tuple(map(_length, texts))
 
 
@@ -65,22 +44,34 @@ def _kind(reason: str) -> str:
 
 
 _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
-    Candidate: {"prompt": _length},
-    Failure: {"message": _length, "traceback": lambda _: ""},
-    Gradients: {
+    events.Candidate: {"prompt": _length},
+    types.Failure: {"message": _length, "traceback": lambda _: ""},
+    types.Gradients: {
         **dict.fromkeys(("encoder", "generator", "critic"), _length),
         "codebook": _lengths,
     },
-    Refused: {"text": _length, "reason": _kind},
-    Rewrite: {"gradient": _length, "reason": _kind},
-    Rollout: {**dict.fromkeys(("prompt", "output", "feedback"), _length), "fields": lambda _: {}},
-    Route: {"constraints": _lengths, "analysis": _length, "fault": _kind},
-    Stage: {"input": _length, "output": _length},
-    Step: {"harmful": _lengths},  # a text may be called so for what it repeats
-    Verdict: {"feedback": _length, "harmful": _lengths},
+    types.Refused: {"text": _length, "reason": _kind},
+    types.Rewrite: {"gradient": _length, "reason": _kind},
+    types.Rollout: {
+        **dict.fromkeys(("prompt", "output", "feedback"), _length),
+        "fields": lambda _: {},
+    },
+    types.Route: {"constraints": _lengths, "analysis": _length, "fault": _kind},
+    types.Stage: {"input": _length, "output": _length},
+    types.Step: {"harmful": _lengths},  # a text may be called so for what it repeats
+    types.Verdict: {"feedback": _length, "harmful": _lengths},
 }
 """By type and field, what replaces a text."""
-_AROUND = (Broke, Compared, Concluded, Evaluation, Stepped, Trace, Validated, *_TEXTS)
+_AROUND = (
+    events.Broke,
+    events.Compared,
+    events.Concluded,
+    types.Evaluation,
+    events.Stepped,
+    types.Trace,
+    events.Validated,
+    *_TEXTS,
+)
 
 
 def withhold(value: Value) -> Value:
@@ -91,7 +82,7 @@ def withhold(value: Value) -> Value:
         shown = tuple(map(withhold, cast("tuple[Any, ...]", value)))
     elif isinstance(value, _AROUND):
         texts = dict(_TEXTS.get(type(value), {}))
-        if isinstance(value, Rewrite) and not value.kept:
+        if isinstance(value, types.Rewrite) and not value.kept:
             texts["after"] = _length  # it may have been refused for what it gave away
         names = [field.name for field in fields(shown) if field.init]
         changed = {name: texts.get(name, withhold)(getattr(value, name)) for name in names}

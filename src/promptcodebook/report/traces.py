@@ -1,25 +1,30 @@
 """How one rollout is shown: a list of its parts.
 
-What a run has on record of one example: when training drew it, and the verdict's rows.
+What a run has on record of one example, when training drew it and in the verdict's rows; and a
+seeded handful of training rollouts, one of each kind, for the report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import insort
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from promptcodebook.policy.references import kept_state
-from promptcodebook.policy.response import Span, prompt_spans
+from promptcodebook.policy.response import prompt_spans
+from promptcodebook.randomness import keyed_int
+from promptcodebook.report.context import Context, Instincts, Section, routed_over
 from promptcodebook.report.private import withhold
+from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import (
     Codebook,
     Evaluation,
     Failure,
-    Gradients,
     Rewrite,
     Rollout,
     Step,
@@ -33,67 +38,61 @@ _LONG, _SHORT = 4000, 1500
 _MOST_STAGES = 8
 _COLOURS = 6
 """Of spans; the number beside each tells instincts apart where there are more."""
+MOST = 5
+"""Training rollouts shown."""
+
+Parts = list[tuple[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt in pieces: each with its source, and the place of its instinct in the colours."""
-
-    spans: Sequence[Span]
-    places: Mapping[int, int]
-
-    @property
-    def likely(self) -> bool:
-        """Whether a piece is matched by words alone."""
-        return any(span.instinct is not None and not span.exact for span in self.spans)
-
-
-def parts_of(
-    rollout: Rollout, instincts: Sequence[tuple[int, str]], own: tuple[str, str] = ("", "")
-) -> list[tuple[str, Any]]:
+def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str] = ("", "")) -> Parts:
     """Route, prompt, stages, output and feedback by name, those that are there. `instincts` are the
-    texts that it was routed over, `own` the base prompt and output format that prompts hold."""
+    texts that it was routed over, `own` the base prompt and output format that prompts hold.
+
+    A prompt is in pieces, each with its source: `places` are those of instincts in the colours.
+    """
     prompt: Any = shorten(rollout.prompt, _LONG)
     if instincts and prompt:
-        places = {k: place % _COLOURS for place, (k, _) in enumerate(instincts)}
-        prompt = Prompt(prompt_spans(prompt, instincts, *own), places)
+        prompt = {
+            "spans": prompt_spans(prompt, instincts, *own),
+            "places": {k: place % _COLOURS for place, (k, _) in enumerate(instincts)},
+        }
     stages = [
         (f"stage {s.name}", f"{shorten(s.input, _SHORT)}\n→ {shorten(s.output, _SHORT)}")
         for s in rollout.stages[:_MOST_STAGES]
     ]
-    return _there(
+    parts = [
         ("route", _route(rollout)),
-        ("instincts", tuple(instincts)),
+        ("instincts", instincts),
         ("prompt", prompt),
         *stages,
         ("output", shorten(rollout.output, _LONG)),
         ("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
         ("feedback", shorten(rollout.feedback, _SHORT)),
         ("failure", _failure(rollout.failure)),
-    )
+    ]
+    return [(name, body) for name, body in parts if body]
 
 
 def parts_of_trace(
-    trace: Trace, known: str | None, instincts: Sequence[tuple[int, str]], own: tuple[str, str]
-) -> list[tuple[str, Any]]:
+    trace: Trace, known: str | None, instincts: Instincts, own: tuple[str, str]
+) -> Parts:
     """All of a trace; `known` is the input where that is at hand."""
     verdict = ""
     if trace.verdict is not None:
         figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
         verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
-    gradients = trace.gradients
-    named = [("g θ", gradients.encoder), ("g φ", gradients.generator)]
-    named += [(f"g c{k}", text) for k, text in gradients.codebook.items()]
-    return _there(
+    symbols = {"encoder": "θ", "generator": "φ", "critic": "ψ"}
+    gradients = [
+        (f"g {symbols[v]}" if isinstance(v, str) else f"g c{v}", shorten(text, _SHORT))
+        for v, text in trace.gradients.blamed.items()
+    ]
+    parts = [
         ("input", shorten(known or "", _LONG)),
         *parts_of(trace.rollout, instincts, own),
         ("verdict", verdict),
-        *((name, shorten(text, _SHORT)) for name, text in (*named, ("g ψ", gradients.critic))),
+        *gradients,
         ("failure", _failure(trace.failure)),
-    )
-
-
-def _there(*parts: tuple[str, Any]) -> list[tuple[str, Any]]:
+    ]
     return [(name, body) for name, body in parts if body]
 
 
@@ -130,14 +129,17 @@ class Training:
 
     step: int
     trace: Trace
-    instincts: tuple[tuple[int, str], ...]
+    instincts: Instincts
     rewrites: tuple[Rewrite, ...]
     reverted: tuple[Variable, ...]
 
-    @property
-    def blamed(self) -> tuple[tuple[Variable, str], ...]:
-        """Each text that was blamed, with its gradient."""
-        return tuple(_blamed(self.trace.gradients))
+    @classmethod
+    def of(cls, step: Step, trace: Trace, codebook: Codebook) -> Training:
+        """Of a trace of the step, which began with this codebook."""
+        blamed = trace.gradients.blamed
+        rewrites = tuple(r for r in step.rewrites if r.variable in blamed)
+        instincts = routed_over(trace.rollout, codebook)
+        return cls(step.index, trace, instincts, rewrites, step.reverted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,26 +156,21 @@ class Record:
 def read_record(run: Path, example_id: str) -> Record | None:
     """What the run in that folder has of the example; None where it has nothing. Of private data
     the texts are withheld. Raises RunNotFound, StoreError."""
-    store = RunStore.open(run)
-    try:
+
+    def own(evaluation: Evaluation) -> tuple[Rollout, ...]:
+        return tuple(r for r in evaluation.rollouts if r.example_id == example_id)
+
+    with closing(RunStore.open(run)) as store:
         trained = store.outline().parameters is not None
         found = store.validation_at(kept_state(store)[1].step) if trained else None
-        validated = _of_example(found.evaluation if found else None, example_id)
-        rows = [(e.name, _of_example(e, example_id)) for e in store.test_evaluations()]
-        judged = tuple((name, rollout) for name, of in rows for rollout in of)
+        validated = own(found.evaluation) if found else ()
+        judged = tuple((e.name, r) for e in store.test_evaluations() for r in own(e))
         trainings = tuple(_trainings(store, example_id)) if trained else ()
         if store.header.private:
             validated, judged = withhold(validated), withhold(judged)
-    finally:
-        store.close()
     if not (trainings or validated or judged):
         return None
     return Record(example_id, trainings, next(iter(validated), None), judged)
-
-
-def _of_example(evaluation: Evaluation | None, example_id: str) -> tuple[Rollout, ...]:
-    rollouts = evaluation.rollouts if evaluation is not None else ()
-    return tuple(r for r in rollouts if r.example_id == example_id)
 
 
 def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
@@ -182,28 +179,70 @@ def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
         for trace in step.traces:
             if trace.rollout.example_id == example_id:
                 alone = replace(step, traces=(trace,))
-                yield _training(withhold(alone) if store.header.private else alone, codebook)
+                shown = withhold(alone) if store.header.private else alone
+                yield Training.of(shown, shown.traces[0], codebook)
         codebook = step.parameters.codebook
 
 
-def _training(step: Step, codebook: Codebook) -> Training:
-    [trace] = step.traces
-    routed = () if trace.rollout.route is None else trace.rollout.route.indices
-    blamed = dict(_blamed(trace.gradients))
-    return Training(
-        step.index,
-        trace,
-        tuple((k, codebook[k].text) for k in routed if k < len(codebook)),
-        tuple(r for r in step.rewrites if r.variable in blamed),
-        step.reverted,
-    )
-
-
-def _blamed(gradients: Gradients) -> Iterator[tuple[Variable, str]]:
-    texts: dict[Variable, str] = {
-        "encoder": gradients.encoder,
-        "generator": gradients.generator,
-        **gradients.codebook,
-        "critic": gradients.critic,
+def _ranks(trace: Trace) -> dict[str, float | None]:
+    """Its rank in each kind that is shown, where the lowest is shown (None = it is none)."""
+    reward, route = trace.rollout.reward, trace.rollout.route
+    late = 1.0 if trace.failure is not None else None
+    return {
+        "failed": 0.0 if trace.rollout.failure is not None else late,
+        "worst": reward,
+        "explored route": 0.0 if route is not None and route.explored else None,
+        "encoder's route": 0.0 if route is not None and not route.explored else None,
+        "best": None if reward is None else -reward,
     }
-    return ((variable, text) for variable, text in texts.items() if text)
+
+
+class ExamplesSection(Section):
+    """Keeps a few candidates of each kind while the steps pass by; a draw keyed by seed, step and
+    example decides ties."""
+
+    title = "Training examples"
+    anchor = "examples"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._codebook = Codebook(())
+        self._best: dict[str, list[tuple[float, int, Training]]] = {}
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._codebook = event.parameters.codebook
+        if not isinstance(event, Stepped):
+            return
+        step = event.step
+        for trace in step.traces:
+            draw = keyed_int(self.context.seed, "report", step.index, trace.rollout.example_id)
+            offered = Training.of(step, trace, self._codebook)
+            for kind, rank in _ranks(trace).items():
+                best = self._best.setdefault(kind, [])
+                if rank is not None:
+                    insort(best, (rank, draw, offered), key=lambda each: each[:2])
+                    del best[MOST:]
+        self._codebook = step.parameters.codebook
+
+    def values(self) -> Mapping[str, Any]:
+        inputs, own = self.context.inputs, self.context.own_words
+        # One of each kind, no input twice. Failures choose first and are shown last.
+        chosen: dict[str, tuple[str, Training]] = {}
+        for kind, best in self._best.items():
+            others = ((each.trace.rollout.example_id, each) for _, _, each in best)
+            for name, each in others:
+                if name not in chosen:
+                    chosen[name] = kind, each
+                    break
+        return {
+            "examples": [
+                {
+                    "kind": kind,
+                    "name": name,
+                    "tally": f"step {each.step + 1}, {reward_text(each.trace.rollout)}",
+                    "parts": parts_of_trace(each.trace, inputs.get(name), each.instincts, own),
+                }
+                for name, (kind, each) in reversed(chosen.items())
+            ]
+        }

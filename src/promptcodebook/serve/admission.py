@@ -1,7 +1,9 @@
-"""Who may ask a server on aiohttp, how often and how much, and what an error becomes.
+"""Who may ask a server on aiohttp, how often and how much, what an error becomes, and what the
+server counts and logs.
 
 Without a key the server answers this machine alone. All keys are compared by digests of one length,
-so that an answer's time reveals nothing. No log quotes a request, nor an error that could quote it.
+so that an answer's time reveals nothing. No count and no log quotes a request, nor an error that
+could quote it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import socket
 import stat
 import sys
 import time
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,15 +32,37 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from promptcodebook.config import Budget, parse_budget
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.serve.completions import Refusal, error_body, parse_body, require_json
-from promptcodebook.serve.metrics import Metrics, kind_and_place
 from promptcodebook.serve.spending import new_request_id
 
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _LEAST_KEY = 8
 """Characters of a key, at the least."""
 _NAME = 12
 """Digits of a key's digest that its caller is called by."""
+HUNG_UP = 499
+"""The status under which a request is counted whose caller did not wait for it."""
+_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")
+"""What is answered without a key."""
+_LINGER_S = 10.0
+"""How long the rest of a body is read and thrown away that was refused."""
+_SHORT_BODY = 2**16
+"""Bytes of a body that there is always room for."""
+_MOST_HELD = 2**28
+"""Bytes of all bodies that are being read, beyond the short part of each."""
+_LONG_BODY = 2**20
+"""Bytes of a body that is read and written in a thread."""
+_AT_ONCE = 16
+"""Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
+_QUEUE = 1024
+"""Connections that wait in the system to be accepted."""
+_MOST_CONNECTIONS = 10_000
+_OTHER_HANDLES = 128
+"""Handles that are neither a connection nor a call to a model: files, and what is just closing."""
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Where the histogram of latencies is cut."""
 
 
 def is_loopback(host: str) -> bool:
@@ -115,6 +140,15 @@ def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Bu
     return {caller: budget for caller, budget in found.items() if budget is not None}
 
 
+def caller_of(key: str) -> str:
+    """The name of who sends this key: the start of its digest."""
+    return _digest(key).hex()[:_NAME]
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
 class Callers:
     """Who may ask: those with one of the keys, or without any key this machine."""
 
@@ -127,37 +161,27 @@ class Callers:
         return len(self._digests) > 1
 
     def admit(self, headers: Mapping[str, str]) -> str:
-        """The caller's name: the start of its key's digest, '' where there are no keys.
+        """The caller's name, '' where there are no keys.
 
         Raises Refusal for a wrong key; without keys, for a page of another site (by DNS rebinding,
         or by what a browser lets any page send).
         """
-        if not self._digests:
-            _refuse_other_sites(headers)
-            return ""
-        given = _digest(headers.get("authorization", "").removeprefix("Bearer ").strip())
-        if any([hmac.compare_digest(given, digest) for digest in self._digests]):  # all each time
-            return given.hex()[:_NAME]
-        text = "the key is missing or wrong: Authorization: Bearer KEY"
-        raise Refusal(text, status=401, kind="invalid_api_key")
-
-
-def caller_of(key: str) -> str:
-    """The name of who sends this key."""
-    return _digest(key).hex()[:_NAME]
-
-
-def _refuse_other_sites(headers: Mapping[str, str]) -> None:
-    """Raises Refusal for what no program on this machine asks of its own accord."""
-    if not _names_this_machine(f"//{headers.get('host', '')}"):
-        text = "without a key this server answers to localhost alone"
-        raise Refusal(text, status=403, kind="forbidden")
-    # A browser sets both itself, whatever a page says; other programs leave them out.
-    site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
-    elsewhere = origin is not None and not _names_this_machine(origin)
-    if elsewhere or site.casefold() == "cross-site":
-        text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
-        raise Refusal(text, status=403, kind="forbidden")
+        if self._digests:
+            given = _digest(headers.get("authorization", "").removeprefix("Bearer ").strip())
+            if any([hmac.compare_digest(given, each) for each in self._digests]):  # all each time
+                return given.hex()[:_NAME]
+            text = "the key is missing or wrong: Authorization: Bearer KEY"
+            raise Refusal(text, status=401, kind="invalid_api_key")
+        if not _names_this_machine(f"//{headers.get('host', '')}"):
+            text = "without a key this server answers to localhost alone"
+            raise Refusal(text, status=403, kind="forbidden")
+        # A browser sets both itself, whatever a page says; other programs leave them out.
+        site, origin = headers.get("sec-fetch-site", ""), headers.get("origin")
+        elsewhere = origin is not None and not _names_this_machine(origin)
+        if elsewhere or site.casefold() == "cross-site":
+            text = "a page of another site needs a key: start the server with PCO_SERVE_KEY set"
+            raise Refusal(text, status=403, kind="forbidden")
+        return ""
 
 
 @lru_cache(maxsize=64)  # callers name the same host again and again
@@ -168,8 +192,32 @@ def _names_this_machine(url: str) -> bool:
         return False
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server allows; `rate` = requests a second of one key (0 = any number). Seconds:
+    `head_s` for a request's head and an idle connection, `body_s` for a body, `write_s` for a piece
+    of a reply to be taken, `drain_s` for requests in flight when the server stops."""
+
+    in_flight: int = 256
+    body_mb: float = 16.0
+    rate: float = 0.0
+    head_s: float = 20.0
+    body_s: float = 30.0
+    write_s: float = 60.0
+    drain_s: float = 10.0
+
+    @property
+    def connections(self) -> int:
+        """Those to callers for which there are handles, beside two calls to models a place."""
+        if sys.platform == "win32":
+            return _MOST_CONNECTIONS
+        import resource
+
+        handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if handles == resource.RLIM_INFINITY:
+            return _MOST_CONNECTIONS
+        left = handles - 2 * self.in_flight - _OTHER_HANDLES
+        return min(_MOST_CONNECTIONS, max(left, handles // 4))
 
 
 class RateLimit:
@@ -190,66 +238,12 @@ class RateLimit:
         left = min(self._most, left + (now - then) * self._rate)
         if left < 1.0:
             wait = math.ceil((1.0 - left) / self._rate)
-            text = f"more than {self._rate:g} requests a second with this key"
-            raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
+            raise _busy(f"more than {self._rate:g} requests a second with this key", wait)
         self._left[caller] = left - 1.0, now
 
 
-_log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-HUNG_UP = 499
-"""The status under which a request is counted whose caller did not wait for it."""
-_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")
-"""What is answered without a key."""
-_LINGER_S = 10.0
-"""How long the rest of a body is read and thrown away that was refused."""
-
-_SHORT_BODY = 2**16
-"""Bytes of a body that there is always room for."""
-_MOST_HELD = 2**28
-"""Bytes of all bodies that are being read, beyond the short part of each."""
-_LONG_BODY = 2**20
-"""Bytes of a body that is read and written in a thread."""
-_AT_ONCE = 16
-"""Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
-_QUEUE = 1024
-"""Connections that wait in the system to be accepted."""
-_MOST_CONNECTIONS = 10_000
-_OTHER_HANDLES = 128
-"""Handles that are neither a connection nor a call to a model: files, and what is just closing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the server allows; `rate` = requests a second of one key (0 = any number). Seconds:
-    `head_s` for a request's head and an idle connection, `body_s` for a body, `write_s` for a piece
-    of a reply to be taken, `drain_s` for requests in flight when the server stops."""
-
-    in_flight: int = 256
-    body_mb: float = 16.0
-    rate: float = 0.0
-    head_s: float = 20.0
-    body_s: float = 30.0
-    write_s: float = 60.0
-    drain_s: float = 10.0
-
-
-@dataclass(slots=True)
-class Visit:
-    """A request on its way: what is known of it so far. `size` is its body's length in bytes."""
-
-    id: str = field(default_factory=new_request_id)
-    headers: dict[str, str] = field(default_factory=lambda: {})
-    caller: str = ""
-    size: int = 0
-
-    def __post_init__(self) -> None:
-        self.headers["x-request-id"] = self.id
-
-
-Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
-"""What a path does with a request. Raises Refusal."""
+def _busy(text: str, wait: int = 1) -> Refusal:
+    return Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=wait)
 
 
 class Shares:
@@ -276,6 +270,38 @@ class Shares:
         self._held[who] -= amount
         if not self._held[who]:
             del self._held[who]
+
+
+@dataclass(slots=True)
+class Visit:
+    """A request on its way: what is known of it so far. `size` is its body's length in bytes."""
+
+    id: str = field(default_factory=new_request_id)
+    headers: dict[str, str] = field(default_factory=lambda: {})
+    caller: str = ""
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.headers["x-request-id"] = self.id
+
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
+"""What a path does with a request. Raises Refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        """Ends in /v1, as clients want it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/v1"
 
 
 class _Connections(web.Server):
@@ -331,6 +357,37 @@ class _Connections(web.Server):
                 self._idle[handler] = None
 
 
+class Metrics:
+    """Counts since the start. `in_flight` is asked when the page is read; `what` is what needs the
+    library. Raises MissingExtra."""
+
+    def __init__(self, what: str, in_flight: Callable[[], int]) -> None:
+        self._library: Any = import_extra("prometheus_client", what, "serve")
+        self._registry: Any = self._library.CollectorRegistry()
+        self._requests = self.counter("pco_requests", "Requests answered.", "path", "status")
+        self._seconds: Any = self._library.Histogram(
+            "pco_request_seconds",
+            "From a request's arrival to its last byte.",
+            ["path"],
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self.gauge("pco_in_flight", "Completions admitted and not yet answered.", in_flight)
+
+    def counter(self, name: str, about: str, *labels: str) -> Any:
+        return self._library.Counter(name, about, labels, registry=self._registry)
+
+    def gauge(self, name: str, about: str, value: Callable[[], int]) -> None:
+        self._library.Gauge(name, about, registry=self._registry).set_function(value)
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+
+    def page(self) -> bytes:
+        return self._library.generate_latest(self._registry)
+
+
 class Admission:
     """Lets requests in, a bounded number at a time."""
 
@@ -352,17 +409,24 @@ class Admission:
 
     @asynccontextmanager
     async def listening(
-        self, paths: Mapping[str, tuple[str, Answers]], metrics: Metrics, host: str, port: int
-    ) -> AsyncGenerator[tuple[str, int]]:
+        self,
+        paths: Mapping[str, tuple[str, Answers]],
+        metrics: Metrics | None,
+        host: str,
+        port: int,
+    ) -> AsyncGenerator[Address]:
         """The address while the block runs; requests in flight at its end may finish. A path with a
         name in braces has all that begins so. Raises OSError when the port is taken."""
+
+        async def nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+            raise Refusal("nothing is at this address", status=404, kind="not_found")
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path
             if path not in paths:
                 named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
                 path = next(named, "other")
-            method, reply = paths.get(path, ("", _nothing))
+            method, reply = paths.get(path, ("", nothing))
             visit, begun, status = Visit(), time.perf_counter(), HUNG_UP
             try:
                 with connections.busy(request.protocol):
@@ -370,13 +434,14 @@ class Admission:
                     status = response.status
                     return response
             finally:
-                metrics.answered(path, status, time.perf_counter() - begun)
+                if metrics is not None:
+                    metrics.answered(path, status, time.perf_counter() - begun)
 
         quiet = logging.getLogger(f"{__name__}.http")
         quiet.disabled = True  # what it says of a malformed request quotes it
         connections = _Connections(
             answer,
-            _most_connections(self.limits.in_flight),
+            self.limits.connections,
             logger=quiet,
             keepalive_timeout=self.limits.head_s,
             auto_decompress=False,
@@ -390,7 +455,7 @@ class Admission:
                 queue = socket.socket(each.family, each.type, each.proto, each.fileno())
                 queue.listen(_QUEUE)
                 queue.detach()
-            yield server.sockets[0].getsockname()[:2]
+            yield Address(*server.sockets[0].getsockname()[:2])
         finally:
             server.close()
             await asyncio.sleep(0)  # what was accepted just now begins
@@ -423,15 +488,12 @@ class Admission:
             visit.headers["WWW-Authenticate"] = "Bearer"
         return json_response(error_body(refusal), visit, refusal.status)
 
-    def _too_long(self) -> Refusal:
-        text = f"the body is longer than {self._most_bytes / 2**20:g} MiB"
-        return Refusal(text, status=413)
-
     async def read(self, request: web.BaseRequest, visit: Visit) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
         require_json(request.headers.get("content-type", ""))
+        too_long = Refusal(f"the body is longer than {self._most_bytes / 2**20:g} MiB", status=413)
         if (request.content_length or 0) > self._most_bytes:
-            raise self._too_long()
+            raise too_long
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal("the body must not be compressed", status=415)
         if request.headers.get("expect", "").casefold() == "100-continue":
@@ -447,11 +509,10 @@ class Admission:
                     parts.append(piece)
                     visit.size += len(piece)
                     if visit.size > self._most_bytes:
-                        raise self._too_long()
+                        raise too_long
                     more = max(0, visit.size - _SHORT_BODY) - held
                     if more and not self._held.take(visit.caller, more):
-                        text = "too many long bodies are under way"
-                        raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
+                        raise _busy("too many long bodies are under way")
                     held += more
             return await self.apart(visit, lambda: parse_body(b"".join(parts)))
         except TimeoutError:
@@ -479,32 +540,45 @@ class Admission:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
             others = "" if not self._places.free else "; the places left are for other keys"
-            text = f"{self.in_flight} completions are under way, and more may not wait{others}"
-            raise Refusal(text, status=429, kind="rate_limit_exceeded", retry_after=1)
+            raise _busy(
+                f"{self.in_flight} completions are under way, and more may not wait{others}"
+            )
         try:
             yield
         finally:
             self._places.give_back(visit.caller)
 
 
-def _most_connections(in_flight: int) -> int:
-    """Connections to callers for which there are handles, beside two calls to models a place."""
-    if sys.platform == "win32":
-        return _MOST_CONNECTIONS
-    import resource
-
-    handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if handles == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    left = handles - 2 * in_flight - _OTHER_HANDLES
-    return min(_MOST_CONNECTIONS, max(left, handles // 4))
-
-
-async def _nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-    raise Refusal("nothing is at this address", status=404, kind="not_found")
-
-
 def json_response(body: Mapping[str, Any], visit: Visit, status: int = 200) -> web.Response:
     data = json.dumps(body).encode("ascii")
     headers = {**visit.headers, "Cache-Control": "no-store"}
     return web.Response(body=data, status=status, content_type="application/json", headers=headers)
+
+
+class Seldom(logging.Filter):
+    """Lets a line a second of each kind into a log; the next one says how many were left out. What
+    a caller can cause as often as it likes then fills no disk."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The text before its values are filled in; asyncio puts those on further lines.
+        kind, now = (record.name, str(record.msg).partition("\n")[0]), self._clock()
+        then, left_out = self._seen.get(kind, (now - 1.0, 0))
+        if now - then < 1.0:
+            self._seen[kind] = then, left_out + 1
+            return False
+        self._seen[kind] = now, 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} ({left_out} more like it)", ()
+        return True
+
+
+def kind_and_place(error: Exception) -> str:
+    """An error without its message, which may quote anything."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return type(error).__name__ + place

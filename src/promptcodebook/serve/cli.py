@@ -12,24 +12,59 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Role
 from promptcodebook.cli.console import emit, note, wrap_text
-from promptcodebook.cli.settings import ConfigOption, Json, Model, Ref, Sets, Trust
+from promptcodebook.cli.settings import (
+    ConfigOption,
+    Json,
+    Model,
+    Ref,
+    Sets,
+    Trust,
+    Typed,
+    settings_for,
+)
+from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, PcoError
+from promptcodebook.lm.budget import Ledger, PriceTable
+from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import runs_dir
-
-if TYPE_CHECKING:
-    from promptcodebook.calls import Role
-    from promptcodebook.cli.settings import Typed
-    from promptcodebook.config import Budget, Config
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.serve.composing import Composing, Patience
-    from promptcodebook.serve.spending import Spending
-    from promptcodebook.serve.upstream import Upstream
-    from promptcodebook.serve.versions import Live, Version
+from promptcodebook.policy.policy import deploy
+from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.registry.registry import open_registry
+from promptcodebook.serve.admission import (
+    Callers,
+    Limits,
+    Seldom,
+    budgets_of,
+    read_keys,
+    require_keys,
+)
+from promptcodebook.serve.proxy import Policies, Proxy
+from promptcodebook.serve.spending import (
+    Records,
+    Spending,
+    find_record,
+    is_request_id,
+    records_path,
+)
+from promptcodebook.serve.upstream import connect_upstream
+from promptcodebook.serve.versions import (
+    Composing,
+    FileSource,
+    FixedSource,
+    Live,
+    Patience,
+    PolicySource,
+    RegistrySource,
+    Version,
+)
+from promptcodebook.tasks.program import SINGLE_CALL
 
 Keys = Annotated[
     Path | None,
@@ -100,34 +135,47 @@ def serve(
     and a policy file that is replaced are taken up without a restart. On another address than
     loopback callers need a key.
     """
-    from promptcodebook.cli.settings import Typed
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.serve.admission import Callers, Limits, budgets_of, read_keys, require_keys
-    from promptcodebook.serve.composing import Patience
-    from promptcodebook.serve.proxy import Policies, Proxy, serving_policy
-    from promptcodebook.serve.spending import Records, records_path
-
     known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     require_keys(known, host, f"pco serve {ref}")
+    allowed = budgets_of(known, daily_budget)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed = Typed(config, None, None, lm, None, sets, trust)
-    patience, allowed = (
-        Patience(route_timeout, compose_timeout, kept),
-        budgets_of(known, daily_budget),
-    )
+    patience = Patience(route_timeout, compose_timeout, kept)
     limits = Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
     called = name or served_name(reference)
 
     async def run() -> None:
-        served = _Served(ref, reference, typed, patience, verbatim, allowed)
-        live, upstream = served.live(), await served.upstream()
+        settings, _ = settings_for(reference, typed)
+        spending = _spending(allowed, settings)
+
+        def make(version: Version) -> Composing:
+            """A version at work, under what was typed."""
+            file = version.file
+            if file.stages:
+                raise ConfigError(
+                    f"this policy has a prompt for each of {', '.join(file.stages)}, and a request "
+                    "does not say which stage it is",
+                    hint="run the program itself with load_policy(path, executor=YOUR_AGENT)",
+                )
+            if verbatim:
+                file = file.model_copy(update={"compose": "verbatim"})
+            settings, base = settings_for(replace(reference, file=file), typed)
+            # A reply may quote its request, and what requests say is not written down.
+            settings = settings.model_copy(update={"cache": False})
+            policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=spending)))
+            return Composing(policy, version.name, patience)
+
+        live = Live(_source(ref, reference), make)
+        upstream = await connect_upstream(settings, os.environ)
+        if (program := reference.file.program) not in ("", SINGLE_CALL):
+            note(
+                f"the policy was judged with the program {program!r}; here a request is one call, "
+                "and its answers may be of another quality"
+            )
         record = Records(records_path(), records) if records else None
         whole = reads == "conversation"
-        policies = Policies(
-            called, live, upstream, record, served.spending, whole, one_system, log_inputs
-        )
-        proxy = Proxy(policies, Callers(known), limits)
-        async with serving_policy(proxy, host, port) as address:
+        policies = Policies(called, live, upstream, record, spending, whole, one_system, log_inputs)
+        async with Proxy(policies, Callers(known), limits).serving(host, port) as address:
             # At once: a script may wait for it.
             said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
             emit(said) if as_json else print(address.base_url)
@@ -138,81 +186,14 @@ def serve(
     listen(run, host, port, f"pco serve {ref} --port 0")
 
 
-class _Served:
-    """What was typed, at work. `spending` is None where no caller has a budget."""
-
-    def __init__(
-        self,
-        ref: str,
-        reference: Reference,
-        typed: Typed,
-        patience: Patience,
-        verbatim: bool,
-        allowed: Mapping[str, Budget],
-    ) -> None:
-        from promptcodebook.cli.settings import settings_for
-
-        self._ref, self._reference, self._typed = ref, reference, typed
-        self._patience, self._verbatim = patience, verbatim
-        self._settings, _ = settings_for(reference, typed)
-        self.spending = _spending(allowed, self._settings)
-
-    def live(self) -> Live:
-        """A ref may move and a file be replaced; a run's state and a version stay what they are."""
-        from promptcodebook.registry.registry import open_registry
-        from promptcodebook.serve.versions import (
-            FileSource,
-            FixedSource,
-            Live,
-            RegistrySource,
-            Version,
-        )
-
-        reference = self._reference
-        if reference.version and "@" in self._ref:
-            return Live(RegistrySource(open_registry(), self._ref), self._make)
-        if reference.header is None and not reference.version:
-            return Live(FileSource(Path(self._ref)), self._make)
-        data = reference.file.text().encode("utf-8", "surrogatepass")
-        return Live(FixedSource(Version.of(data, self._ref)), self._make)
-
-    async def upstream(self) -> Upstream:
-        from promptcodebook.serve.upstream import connect_upstream
-        from promptcodebook.tasks.program import SINGLE_CALL
-
-        upstream = await connect_upstream(self._settings, os.environ)
-        program = self._reference.file.program
-        if program not in ("", SINGLE_CALL):
-            note(
-                f"the policy was judged with the program {program!r}; here a request is one call, "
-                "and its answers may be of another quality"
-            )
-        return upstream
-
-    def _make(self, version: Version) -> Composing:
-        """A version at work, under what was typed."""
-        from promptcodebook.assemble import Sources
-        from promptcodebook.cli.settings import settings_for
-        from promptcodebook.lm.budget import Ledger
-        from promptcodebook.lm.stack import Supplies
-        from promptcodebook.policy.policy import deploy
-        from promptcodebook.serve.composing import Composing
-
-        file = version.file
-        if file.stages:
-            raise ConfigError(
-                f"this policy has a prompt for each of {', '.join(file.stages)}, and a request "
-                "does not say which stage it is",
-                hint="run the program itself with load_policy(path, executor=YOUR_AGENT)",
-            )
-        if self._verbatim:
-            file = file.model_copy(update={"compose": "verbatim"})
-        settings, base = settings_for(replace(self._reference, file=file), self._typed)
-        # A reply may quote its request, and what requests say is not written down.
-        settings = settings.model_copy(update={"cache": False})
-        supplies = Supplies(ledger=Ledger(log=self.spending))
-        policy = deploy(file, settings, Sources(base), supplies)
-        return Composing(policy, version.name, self._patience)
+def _source(ref: str, reference: Reference) -> PolicySource:
+    """A ref may move and a file be replaced; a run's state and a version stay what they are."""
+    if reference.version and "@" in ref:
+        return RegistrySource(open_registry(), ref)
+    if reference.header is None and not reference.version:
+        return FileSource(Path(ref))
+    data = reference.file.text().encode("utf-8", "surrogatepass")
+    return FixedSource(Version.of(data, ref))
 
 
 def served_name(reference: Reference) -> str:
@@ -225,9 +206,6 @@ def served_name(reference: Reference) -> str:
 
 def _spending(allowed: Mapping[str, Budget], settings: Config) -> Spending | None:
     """The budgets of callers. Raises ConfigError for one that cannot be kept."""
-    from promptcodebook.lm.budget import PriceTable
-    from promptcodebook.serve.spending import Spending, records_path
-
     if not allowed:
         return None
     roles: tuple[Role, ...] = ("executor", "encoder", "generator")
@@ -246,8 +224,6 @@ def _spending(allowed: Mapping[str, Budget], settings: Config) -> Spending | Non
 def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
     """Serves until a signal; a second one ends what the first one waits for. Of each kind of
     warning a line a second goes to stderr."""
-    from promptcodebook.serve.metrics import Seldom
-
     log = logging.StreamHandler()
     log.setLevel(logging.WARNING)
     log.addFilter(Seldom())
@@ -276,8 +252,6 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with. Raises ConfigError for what is no request's id."""
-    from promptcodebook.serve.spending import find_record, is_request_id, records_path
-
     if not is_request_id(request_id):
         if request_id.startswith("req-"):
             raise ConfigError(

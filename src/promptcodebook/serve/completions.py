@@ -118,11 +118,6 @@ _MUST_BE = {
 }
 
 
-def read_call(data: bytes) -> ChatCall:
-    """A request body. Raises Refusal with status 400 and the field at fault."""
-    return call_of(parse_body(data))
-
-
 def call_of(tree: Mapping[str, Any]) -> ChatCall:
     """A parsed body as a call. Raises Refusal with the field at fault."""
     try:
@@ -268,11 +263,9 @@ class Completion:
         return {**self._head("chat.completion"), "choices": written, "usage": _usage(choices)}
 
     def first_chunk(self, index: int = 0) -> dict[str, Any]:
-        """Who speaks, before any text."""
         return self._chunk({"role": "assistant", "content": ""}, index)
 
     def text_chunk(self, text: str, index: int = 0) -> dict[str, Any]:
-        """The next piece of the text."""
         return self._chunk({"content": text}, index)
 
     def last_chunk(
@@ -301,9 +294,8 @@ class Completion:
 
 def _usage(choices: Sequence[Reply]) -> dict[str, Any]:
     """Choices share their prompt, so it is counted once."""
-    first = choices[0].usage
     written = sum(reply.usage.completion_tokens for reply in choices)
-    usage = replace(first, completion_tokens=written)
+    usage = replace(choices[0].usage, completion_tokens=written)
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -313,6 +305,5 @@ def _usage(choices: Sequence[Reply]) -> dict[str, Any]:
 
 
 def error_body(refusal: Refusal) -> dict[str, Any]:
-    """The body of a refusal."""
     kind, param = refusal.kind, refusal.param or None
     return {"error": {"message": str(refusal), "type": kind, "param": param, "code": kind}}

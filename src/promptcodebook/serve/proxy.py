@@ -1,7 +1,8 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
 
 The proxy reads of a body what it needs: the model's name, and the text that is routed. It puts the
-prompt before the messages, sets the model, and passes on everything else as it came.
+prompt before the messages, sets the model, and passes on everything else as it came. What it
+answers is described in openapi.json.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from importlib import resources
+from typing import Annotated, Any, TypeVar, cast
 
 from aiohttp import web
+from pydantic import BaseModel, Field, InstanceOf, ValidationError
 
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.admission import (
@@ -25,28 +28,66 @@ from promptcodebook.serve.admission import (
     Answers,
     Callers,
     Limits,
+    Metrics,
     Visit,
     json_response,
 )
-from promptcodebook.serve.completions import Refusal, error_body
-from promptcodebook.serve.composing import Composed, Composing
-from promptcodebook.serve.description import (
-    ChatRequest,
-    Model,
-    Prompt,
-    PromptRequest,
-    check,
-    description,
-)
-from promptcodebook.serve.metrics import PolicyMetrics
+from promptcodebook.serve.completions import Refusal, Text, error_body
 from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
-from promptcodebook.serve.versions import Live, Served
+from promptcodebook.serve.versions import Composed, Composing, Live
 
 Messages = Sequence[Mapping[str, Any]]
 
+_log = logging.getLogger(__name__)
 _INSTRUCTS = ("system", "developer")
+_PREFIX = "pco/"
+_HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
+_PIECE = 2**16
+"""Bytes of a body that are handed over at once."""
+
+
+class _Message(BaseModel):
+    role: Text
+    content: Text | list[InstanceOf[dict[str, Any]]] | None = None
+
+
+_Messages = Annotated[list[_Message], Field(min_length=1)]
+
+
+class ChatRequest(BaseModel):
+    """The fields that are read; all others are passed on as they came."""
+
+    model: Text | None = None
+    messages: _Messages
+
+
+class PromptRequest(BaseModel):
+    """One of `input` and `messages` is there."""
+
+    model: Text | None = None
+    input: Text | None = None
+    messages: _Messages | None = None
+
+
+_T = TypeVar("_T", ChatRequest, PromptRequest)
+
+
+def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
+    """The fields of a body that are read here. Raises Refusal with the field at fault."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        place = error.errors(include_url=False, include_input=False)[0]["loc"]
+    message = f"{place[0]} must be a text"
+    if place[0] == "messages":
+        message = "each message must be an object with a role"
+        if "content" in place:
+            message = "message content must be text or a list of parts"
+        elif len(place) == 1:
+            message = "messages must be a list of at least one message"
+    raise Refusal(message, param=str(place[0]))
 
 
 def input_of(messages: Messages, *, whole: bool = False) -> str:
@@ -84,11 +125,24 @@ def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Me
     return [{**first, "content": told}, *messages[1:]]
 
 
-_log = logging.getLogger(__name__)
-_PREFIX = "pco/"
-_HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
-_PIECE = 2**16
-"""Bytes of a body that are handed over at once."""
+class PolicyMetrics(Metrics):
+    """Those of a policy that is served; the functions are asked when the page is read."""
+
+    def __init__(self, in_flight: Callable[[], int], live: Live) -> None:
+        super().__init__("serving a policy", in_flight)
+        self._prompts = self.counter(
+            "pco_prompts", "Prompts composed, by calls an answer and cache.", "mode", "cached"
+        )
+        self._fallbacks = self.counter(
+            "pco_fallbacks", "Prompts without a model's part, and why.", "part", "reason"
+        )
+        self.gauge("pco_version_moves", "Versions taken up since the start.", lambda: live.moves)
+        self.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
+
+    def composed(self, mode: str, composed: Composed) -> None:
+        self._prompts.labels(mode, composed.cached or "no").inc()
+        for fallback in composed.fallbacks:
+            self._fallbacks.labels(*fallback.split(":")).inc()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +161,6 @@ class Policies:
     texts: bool = False
 
 
-@asynccontextmanager
-async def serving_policy(
-    proxy: Proxy, host: str = "127.0.0.1", port: int = 0, poll_s: float = 0.25
-) -> AsyncGenerator[Address, None]:
-    """The server, listening while the block runs. At its end no more requests are taken, those in
-    flight may finish, and what it was given is closed. Raises OSError when the port is taken."""
-    watching = asyncio.ensure_future(proxy.policies.live.watch(poll_s))
-    try:
-        async with proxy.listening(host, port) as address:
-            try:
-                yield Address(*address)
-            finally:
-                proxy.stopping = True
-    finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        await proxy.close()
-
-
 class Proxy:
     """The paths under which a policy is asked."""
 
@@ -137,14 +171,15 @@ class Proxy:
         self.stopping = False
         self._begun = int(time.time())
         self._admission = Admission(callers or Callers(()), limits or Limits())
-        self._metrics = PolicyMetrics(
-            lambda: self._admission.in_flight,
-            lambda: policies.live.moves,
-            lambda: policies.live.failures,
-        )
+        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, policies.live)
 
-    def listening(self, host: str, port: int) -> AbstractAsyncContextManager[tuple[str, int]]:
-        """The paths, listened for while the block runs."""
+    @asynccontextmanager
+    async def serving(
+        self, host: str = "127.0.0.1", port: int = 0, poll_s: float = 0.25
+    ) -> AsyncGenerator[Address]:
+        """The server, listening while the block runs. At its end no more requests are taken, those
+        in flight may finish, and all that it was given is closed. Raises OSError when the port is
+        taken."""
         paths: Mapping[str, tuple[str, Answers]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
@@ -155,15 +190,23 @@ class Proxy:
             "/readyz": ("GET", self._ready),
             "/openapi.json": ("GET", self._description),
         }
-        return self._admission.listening(paths, self._metrics, host, port)
-
-    async def close(self) -> None:
-        """Closes the policy's and the upstream's connections, and the record."""
-        await self.policies.live.close()
-        await self.policies.upstream.close()
-        for kept in (self.policies.records, self.policies.spending):
-            if kept is not None:
-                await asyncio.to_thread(kept.close)
+        policies = self.policies
+        watching = asyncio.ensure_future(policies.live.watch(poll_s))
+        try:
+            async with self._admission.listening(paths, self._metrics, host, port) as address:
+                try:
+                    yield address
+                finally:
+                    self.stopping = True
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+            await policies.live.close()
+            await policies.upstream.close()
+            for kept in (policies.records, policies.spending):
+                if kept is not None:
+                    await asyncio.to_thread(kept.close)
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self._admission.read(request, visit)
@@ -215,17 +258,18 @@ class Proxy:
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
-            made = Prompt(
-                id=visit.id,
-                model=_PREFIX + self.policies.name,
-                version=composing.version,
-                mode=composing.mode,
-                route=composed.route.indices,
-                fallbacks=composed.fallbacks,
-                cached=bool(composed.cached),
-                prompt=composed.prompt,
-            )
-            return json_response(dict(made), visit)
+            made = {
+                "object": "prompt",
+                "id": visit.id,
+                "model": _PREFIX + self.policies.name,
+                "version": composing.version,
+                "mode": composing.mode,
+                "route": composed.route.indices,
+                "fallbacks": composed.fallbacks,
+                "cached": bool(composed.cached),
+                "prompt": composed.prompt,
+            }
+            return json_response(made, visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
         """The prompt, told in the headers of the response."""
@@ -243,7 +287,7 @@ class Proxy:
             visit.headers["x-pco-fallback"] = ",".join(composed.fallbacks)
         return composed
 
-    async def _version(self, model: object) -> Served:
+    async def _version(self, model: object) -> Composing:
         """What a request's model names: the version of now by the ref's name, or also one from
         before by its hash. Raises Refusal."""
         live, name = self.policies.live, str(model or "").removeprefix(_PREFIX)
@@ -333,11 +377,12 @@ class Proxy:
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
-        version = (await self._version(name)).composing.version
+        version = (await self._version(name)).version
         return json_response(self._entry(name.removeprefix(_PREFIX), version), visit)
 
     def _entry(self, name: str, version: str) -> dict[str, object]:
-        return dict(Model(id=_PREFIX + name, created=self._begun, version=version))
+        owned = {"created": self._begun, "owned_by": "promptcodebook"}
+        return {"id": _PREFIX + name, "object": "model", **owned, "version": version}
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -347,13 +392,12 @@ class Proxy:
         return json_response({"status": "ok"}, visit)
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        state = {"status": "ok", "version": self.policies.live.version}
-        if self.stopping:
-            return json_response({**state, "status": "stopping"}, visit, 503)
-        return json_response(state, visit)
+        said, status = ("stopping", 503) if self.stopping else ("ok", 200)
+        return json_response({"status": said, "version": self.policies.live.version}, visit, status)
 
     async def _description(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        return json_response(description(), visit)
+        text = resources.files("promptcodebook.serve").joinpath("openapi.json").read_text("utf-8")
+        return json_response(json.loads(text), visit)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

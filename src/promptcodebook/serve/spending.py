@@ -104,30 +104,31 @@ class _Kept:
         self._what = what
         self._fails = False
 
-    def _soon(self) -> None:
-        """Writes within a moment, together with all of that moment."""
+    def soon(self) -> None:
+        """Writes within a moment, together with all of that moment. Called in an event loop."""
         asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
 
     def _write(self) -> None:
-        raise NotImplementedError
+        with self._logged():
+            self._writer.send(self.waiting())
 
-    def _send(self, write: Write) -> None:
-        try:
-            self._writer.send(write)
-        except StoreError as error:
-            self._failed(error)
+    def waiting(self) -> Write:
+        """What writes all that came since this was last asked."""
+        raise NotImplementedError
 
     def close(self) -> None:
         self._write()
-        try:
+        with self._logged():
             self._writer.close()
-        except StoreError as error:
-            self._failed(error)
 
-    def _failed(self, error: StoreError) -> None:
-        if not self._fails:
-            _log.error("%s not recorded: %s", self._what, error)
-        self._fails = True
+    @contextmanager
+    def _logged(self) -> Generator[None]:
+        try:
+            yield
+        except StoreError as error:
+            if not self._fails:
+                _log.error("%s not recorded: %s", self._what, error)
+            self._fails = True
 
 
 class Records(_Kept):
@@ -136,29 +137,24 @@ class Records(_Kept):
     def __init__(self, path: Path, most: int) -> None:
         oldest = "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"
         super().__init__(path, "requests are", lambda db: db.execute(oldest, (most,)))
-        self._waiting: list[Record] = []
+        self._records: list[Record] = []
 
     def put(self, record: Record) -> None:
-        """Called in an event loop."""
-        self._waiting.append(record)
-        if len(self._waiting) == 1:
-            self._soon()
+        if not self._records:
+            self.soon()
+        self._records.append(record)
 
-    def _write(self) -> None:
-        records, self._waiting = self._waiting, []
+    def waiting(self) -> Write:
+        records, self._records = self._records, []
 
         def write(db: sqlite3.Connection) -> None:
-            packer = Packer()
-            rows = [(record.id, packer.pack(_tree(record))) for record in records]
+            # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
+            packer, names = Packer(), [each.name for each in fields(Record)]
+            trees = ({name: getattr(record, name) for name in names} for record in records)
+            rows = [(tree["id"], packer.pack(tree)) for tree in trees]
             db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
 
-        if records:
-            self._send(write)
-
-
-def _tree(record: Record) -> dict[str, Any]:
-    """What `asdict` makes, without a copy of each text: the server waits for the interpreter."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+        return write
 
 
 def find_record(path: Path, request_id: str) -> Record:
@@ -271,11 +267,11 @@ class Spending(_Kept):
         if day == self._day:
             self._spent[caller] = self._spent.get(caller, Usage()) + usage
         if not self._unwritten:
-            self._soon()
+            self.soon()
         key = caller, day
         self._unwritten[key] = self._unwritten.get(key, Usage()) + usage
 
-    def _write(self) -> None:
+    def waiting(self) -> Write:
         rows = [(*key, u.calls, u.tokens, u.cost) for key, u in self._unwritten.items()]
         self._unwritten = {}
 
@@ -287,7 +283,7 @@ class Spending(_Kept):
                 rows,
             )
 
-        self._send(write)
+        return write
 
     def paying(self, caller: str) -> None:
         """The calls of this task's request are for the caller from now on."""

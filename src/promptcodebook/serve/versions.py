@@ -1,29 +1,42 @@
-"""The version of a policy that is served now, and earlier ones that callers ask for by hash.
+"""The version of a policy that is served now, earlier ones that callers ask for by hash, and a
+request's prompt from one of them, within its time.
 
-A request keeps the version that it began with. A version that is no longer served is closed when
-its last request ends.
+Without a learned router the encoder is called first, then the generator unless instincts are put in
+verbatim; the answer itself is the last call. Where a call fails or takes too long, the S instincts
+of highest r̄ replace the route, and the route's instincts as they are replace the prompt. Such a
+prompt is counted and never cached. A request keeps the version that it began with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Generator
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 from promptcodebook.errors import PcoError, PolicyError
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
+from promptcodebook.policy.policy import Policy
 from promptcodebook.registry.log import version_of
 from promptcodebook.registry.registry import Registry
-from promptcodebook.serve.composing import Composing
-from promptcodebook.serve.metrics import kind_and_place
+from promptcodebook.serve.admission import kind_and_place
+from promptcodebook.types import Example, Route
 
 _log = logging.getLogger(__name__)
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _EARLIER = 4
 """Earlier versions at work at once; then the one that was asked for longest ago goes."""
+_LONG = 2**18
+"""Characters of an input that is hashed in a thread."""
+
+Mode = Literal["one-call", "two-call", "three-call"]
+Cached = Literal["", "route", "input"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +104,16 @@ class FileSource:
 
 class RegistrySource:
     """A ref in the registry: where it moves to is served. Callers may also ask for a version that
-    the ref can be rolled back to."""
+    the ref can be rolled back to. Raises RefNotFound."""
 
     def __init__(self, registry: Registry, ref: str) -> None:
+        registry.resolve(ref)
         self._registry = registry
-        self._watch = registry.watch(ref)
         self._ref = ref
 
     def read(self, known: str) -> Version | None:
-        now = self._watch.version
-        if known:
-            # Against what is served, not what was last seen: that may have failed to come to work.
-            self._watch.version = known
-            moved = self._watch.poll()
-            if moved is None:
-                return None
-            now = moved
-        return Version(now, self._registry.policy(now))
+        now = self._registry.storage.poll(self._ref)
+        return None if now is None or now == known else self.version(now)
 
     def find(self, start: str) -> str:
         """The name of the one version that begins so; '' for none or several. Raises PcoError."""
@@ -118,26 +124,144 @@ class RegistrySource:
         return Version(name, self._registry.policy(name))
 
 
-class Served:
-    """A version at work, and how many requests use it."""
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that the encoder and the generator may take, and how many prompts are kept."""
 
-    def __init__(self, composing: Composing) -> None:
-        self.composing = composing
+    route_s: float = 10.0
+    compose_s: float = 10.0
+    kept: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A prompt and how it came about.
+
+    `fallbacks` name what had to do without a model, and why: 'encoder:timeout', 'encoder:error',
+    'encoder:reply', 'generator:...', 'input:empty'. `cached` = by what the prompt was known.
+    """
+
+    prompt: str
+    route: Route
+    fallbacks: tuple[str, ...] = ()
+    cached: Cached = ""
+
+
+class Composing:
+    """One version at work. `version` is its name; `users` are the requests that use it, and `over`
+    = no more will."""
+
+    def __init__(self, policy: Policy, version: str, patience: Patience = Patience()) -> None:
+        self.policy = policy
+        self.version = version
         self.users = 0
         self.over = False
+        self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
+        self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
+        file = policy.file
+        asks_encoder = bool(file.encoder) if file.router is None else bool(file.router.center)
+        self._asks_generator = asks_generator = file.compose == "generator"
+        calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
+        self.mode: Mode = calls[asks_encoder + asks_generator]
+        # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
+        self._route_s = patience.route_s if asks_encoder else None
+        self._compose_s = patience.compose_s if asks_generator else None
+        # A template that never names the input makes one prompt of a route for all inputs.
+        self._one_a_route = asks_generator and "{task}" not in file.templates.generator
+
+    async def compose(self, text: str) -> Composed:
+        """The prompt for an input; it always has one."""
+        if not text or text.isspace():
+            route = self.policy.spare_route()
+            return Composed(self.policy.verbatim(route), route, ("input:empty",))
+
+        def hashed() -> tuple[bytes, Example]:
+            key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            return key, self.policy.example_of(text)
+
+        key, example = await asyncio.to_thread(hashed) if len(text) >= _LONG else hashed()
+        known = self._by_input.get(key)
+        if known is not None:
+            return known
+        found = await _within(self._route_s, self.policy.aroute(example), "encoder")
+        if isinstance(found, str):
+            route, lost = self.policy.spare_route(), found
+        else:
+            route, lost = found, "reply" if found.fallback else ""
+        composed = await self._compose(example, route)
+        if lost:
+            return replace(composed, fallbacks=(f"encoder:{lost}", *composed.fallbacks))
+        if not composed.fallbacks:
+            self._by_input.put(key, replace(composed, cached="input"))
+        return composed
+
+    async def _compose(self, example: Example, route: Route) -> Composed:
+        if self._one_a_route:
+            known = self._by_route.get(route.indices)
+            if known is not None:
+                return Composed(known, route, cached="route")
+        work = self.policy.acompose_route(example, route)
+        made = await _within(self._compose_s, work, "generator")
+        if isinstance(made, str):
+            return Composed(self.policy.verbatim(route), route, (f"generator:{made}",))
+        if self._asks_generator and made.text == self.policy.verbatim(route):
+            # What the generator puts together itself where a reply cannot be used.
+            return Composed(made.text, route, ("generator:reply",))
+        if self._one_a_route:
+            self._by_route.put(route.indices, made.text)
+        return Composed(made.text, route)
+
+    async def close(self) -> None:
+        await self.policy.aclose()
+
+
+async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
+    """What the work comes to, or in a word why it came to nothing; None = it may take its time. The
+    log has no error's text: it may quote the request."""
+    try:
+        if seconds is None:
+            return await work
+        async with asyncio.timeout(seconds):
+            return await work
+    except PcoError as error:
+        reason = "timeout" if isinstance(error, TimeoutError) else "error"
+        _log.warning("the %s failed: %s", who, type(error).__name__)
+    except TimeoutError:
+        reason = "timeout"
+        _log.warning("the %s took longer than %g s", who, seconds)
+    return reason
+
+
+class _Recent(Generic[_K, _V]):
+    """The last `most` values asked for."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[_K, _V] = OrderedDict()
+
+    def get(self, key: _K) -> _V | None:
+        if (value := self._values.get(key)) is not None:
+            self._values.move_to_end(key)
+        return value
+
+    def put(self, key: _K, value: _V) -> None:
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
 
 
 class Live:
-    """What is served now, and for a ref what was before. `make` puts a version to work; `moves` and
-    `failures` are counts."""
+    """What is served `now`, and for a ref what was before. `make` puts a version to work; `moves`
+    and `failures` are counts."""
 
     def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
         self._source = source
         self._make = make
         first = source.read("")
         assert first is not None, "a source has a version when none is known"
-        self.now = Served(make(first))
-        self._earlier: dict[str, Served] = {}
+        self.now = make(first)
+        self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._refused = ""
         self.moves = 0
@@ -145,9 +269,9 @@ class Live:
 
     @property
     def version(self) -> str:
-        return self.now.composing.version
+        return self.now.version
 
-    async def earlier(self, start: str) -> Served | None:
+    async def earlier(self, start: str) -> Composing | None:
         """The version from before the present one whose name begins so, None where there is none.
         A rollback withdraws what it leaves, so this is checked each time. Raises PcoError."""
         archive = self._source
@@ -158,7 +282,7 @@ class Live:
             return None
         served = self._earlier.pop(name, None)
         if served is None:
-            served = Served(await asyncio.to_thread(lambda: self._make(archive.version(name))))
+            served = await asyncio.to_thread(lambda: self._make(archive.version(name)))
             if (known := self._earlier.pop(name, None)) is not None:
                 self._end(served)  # another request was faster
                 served = known
@@ -168,13 +292,12 @@ class Live:
         return served
 
     @contextmanager
-    def using(self, served: Served | None = None) -> Generator[Composing]:
-        """A version for one request: the present one unless another is named. Await nothing between
-        finding a version and this: it may be closed by then."""
-        served = served or self.now
+    def using(self, served: Composing) -> Generator[Composing]:
+        """A version for one request. Await nothing between finding a version and this: it may be
+        closed by then."""
         served.users += 1
         try:
-            yield served.composing
+            yield served
         finally:
             served.users -= 1
             self._close_unused(served)
@@ -182,8 +305,13 @@ class Live:
     async def look(self) -> bool:
         """Whether another version is served from now on. A version that cannot be read is logged
         once, and the present one stays; the next look tries again."""
+
+        def other() -> Composing | None:
+            version = self._source.read(self.version)
+            return None if version is None else self._make(version)
+
         try:
-            made = await asyncio.to_thread(self._other)
+            made = await asyncio.to_thread(other)
         except Exception as error:
             # Another's message may quote anything.
             said = str(error) if isinstance(error, PcoError) else kind_and_place(error)
@@ -195,7 +323,7 @@ class Live:
         if made is None:
             return False
         self._refused = ""
-        before, self.now = self.now, Served(made)
+        before, self.now = self.now, made
         self.moves += 1
         self._end(before)
         _log.warning("now serving %s", made.version)
@@ -212,18 +340,14 @@ class Live:
             self._end(self._earlier.popitem()[1])
         if self._closing:
             await asyncio.wait(self._closing)
-        await self.now.composing.close()
+        await self.now.close()
 
-    def _other(self) -> Composing | None:
-        version = self._source.read(self.version)
-        return None if version is None else self._make(version)
-
-    def _end(self, served: Served) -> None:
+    def _end(self, served: Composing) -> None:
         served.over = True
         self._close_unused(served)
 
-    def _close_unused(self, served: Served) -> None:
+    def _close_unused(self, served: Composing) -> None:
         if served.over and not served.users:
-            task = asyncio.ensure_future(served.composing.close())
+            task = asyncio.ensure_future(served.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

@@ -31,6 +31,8 @@ def view(
     The first line on stdout is the address. It is reached from this machine only (from another
     one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends it.
     """
+    import webbrowser
+
     from promptcodebook.report.pages import address
     from promptcodebook.serve.cli import listen
     from promptcodebook.store.runs import find_run
@@ -44,21 +46,14 @@ def view(
     async def serve() -> None:
         site = Site(home, trust=trust, results=results)
         async with viewing(site, port) as base:
-            _tell(base + path, browse=browse, as_json=as_json)
+            if as_json:
+                emit({"url": base + path})
+            else:
+                print(base + path)
+            sys.stdout.flush()  # at once: a script may wait for it
+            note("Ctrl-C ends it")
+            if browse:
+                webbrowser.open(base + path)
             await asyncio.Event().wait()
 
     listen(serve, HOST, port, f"pco view {run} --port 0".replace("  ", " "))
-
-
-def _tell(url: str, *, browse: bool, as_json: bool) -> None:
-    """The address on stdout, at once: a script may wait for it."""
-    if as_json:
-        emit({"url": url})
-        sys.stdout.flush()
-    else:
-        print(url, flush=True)
-    note("Ctrl-C ends it")
-    if browse:
-        import webbrowser
-
-        webbrowser.open(url)

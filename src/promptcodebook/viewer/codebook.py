@@ -1,4 +1,5 @@
-"""The codebook of a run: a card for each instinct, how all were used, and the life of one text."""
+"""The codebook of a run: a card for each instinct, how all were used, the life of one text, and
+what an instinct adds, as `pco codebook effect` measured it."""
 
 from __future__ import annotations
 
@@ -6,21 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from promptcodebook.intervals import Interval, unpaired_interval
+from promptcodebook.assemble import OWN_LM
+from promptcodebook.errors import PolicyError
+from promptcodebook.intervals import unpaired_interval
 from promptcodebook.method.state import selected_since
-from promptcodebook.report.codebook import RoutingSection, codebook_values
-from promptcodebook.report.context import render_sections, step_name
+from promptcodebook.paths import run_reference
+from promptcodebook.policy.file import read_policy_file
+from promptcodebook.policy.references import POLICY
+from promptcodebook.report.context import render_sections, step_name, without_credentials
 from promptcodebook.report.history import DIRECTIVES
 from promptcodebook.report.pages import address, render
+from promptcodebook.report.training import RoutingSection, codebook_values
+from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.events import Started
-from promptcodebook.types import Directive, Parameters, Rollout, Step, Variable
+from promptcodebook.store.header import Header
+from promptcodebook.types import Parameters, Rollout, Step, Variable
 from promptcodebook.units import percent
-from promptcodebook.viewer.effect import (
-    effect_values,
-    latest_effects,
-    measured_mark,
-    measured_words,
-)
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.viewer.page import Screen, missing
 
@@ -29,7 +31,7 @@ _LATELY = 10
 _ENOUGH = 5
 """Examples with an instinct, and without it, that a difference of rewards takes."""
 _MOST_ROUTED = 40
-_WORDS: dict[Directive, str] = {name: f"{symbol} {words}" for name, symbol, words in DIRECTIVES}
+_WORDS: dict[str, str] = {name: f"{symbol} {words}" for name, symbol, words in DIRECTIVES}
 
 
 def codebook_screen(followed: FollowedRun) -> Screen:
@@ -38,15 +40,16 @@ def codebook_screen(followed: FollowedRun) -> Screen:
     context = look.context
     values = codebook_values(context)
     if context.deployed is not None:
-        effects = latest_effects(followed, look)
-        latest = context.state.parameters
+        texts, latest, now = context.codebook.texts, context.state.parameters, _Now.of(followed)
         values |= {
-            "tags": [_tags(look.steps, k) for k in range(len(context.codebook))],
-            "effects": [_effect_words(_effect(look, k)) for k in range(len(context.codebook))],
+            "tags": [_tags(look.steps, k) for k in range(len(texts))],
+            "effects": [_difference(look, k)[-1] for k in range(len(texts))],
+            # The latest of each, where it has a pair: in this codebook, on the run's own data.
             "measured": {
-                k: measured_words(each)
-                for (k, text), each in effects.items()
-                if text == context.codebook[k].text
+                each.instinct: _measured(each)
+                for each in read_effects(followed.path)
+                if each.difference is not None and now.has_policy(each) and now.has_data(each)
+                if (each.instinct, each.text) in enumerate(texts)
             },
             "later": latest.codebook if latest is not None else context.codebook,
             "routing": render_sections([RoutingSection(context)], look.events),
@@ -65,56 +68,31 @@ def _tags(steps: Sequence[Step], k: int) -> list[str]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
-class _Effect:
-    """Rollouts with an instinct and without it, how many examples they are of, and how the mean
-    rewards of these differ (None = too few of either)."""
-
-    held: int
-    others: int
-    examples: tuple[int, int]
-    difference: Interval | None
-
-
-def _effect(look: Look, k: int) -> _Effect:
-    """Of all training rollouts that were routed. No experiment: routes went by the input. An
-    example that came again is no independent one: each counts once, with the mean of its
-    rollouts."""
-    held: dict[str, list[float]] = {}
-    others: dict[str, list[float]] = {}
-    for _, rollout in _routed(look.steps):
-        if rollout.route is not None and rollout.reward is not None:
-            group = held if k in rollout.route.indices else others
-            group.setdefault(rollout.example_id, []).append(rollout.reward)
-    context = look.context
-    enough = min(len(held), len(others)) >= _ENOUGH
-    found = (
-        unpaired_interval(_means(held), _means(others), context.seed, context.reward_range)
-        if enough
-        else None
-    )
-    rollouts = [sum(map(len, group.values())) for group in (held, others)]
-    return _Effect(rollouts[0], rollouts[1], (len(held), len(others)), found)
-
-
-def _means(rewards: Mapping[str, Sequence[float]]) -> list[float]:
-    return [sum(each) / len(each) for each in rewards.values()]
-
-
-def _effect_words(effect: _Effect) -> str:
-    n = f"n = {effect.examples[0]:,} and {effect.examples[1]:,} examples"
-    rollouts = f"{effect.held:,} and {effect.others:,} rollouts"
-    if effect.difference is None:
-        return f"too few ({n}, {rollouts})"
-    return effect.difference.text(signed=True, level="", more=f"{n}, {rollouts}")
-
-
-def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, Rollout]]:
-    """Every rollout with the step that it belongs to."""
+def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, ...], Rollout]]:
+    """Every rollout that was routed, with its step and its route."""
     for step in steps:
         for trace in step.traces:
             if trace.rollout.route is not None:
-                yield step.index, trace.rollout
+                yield step.index, trace.rollout.route.indices, trace.rollout
+
+
+def _difference(look: Look, k: int) -> tuple[int, int, str]:
+    """How many rollouts had the instinct and how many did not, and how their rewards differ, in
+    words. No experiment: routes went by the input. An example that came again is no independent
+    one: each counts once, with the mean of its rollouts."""
+    groups: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
+    for _, indices, rollout in _routed(look.steps):
+        if rollout.reward is not None:
+            group = groups[k not in indices]
+            group.setdefault(rollout.example_id, []).append(rollout.reward)
+    held, others = (sum(map(len, group.values())) for group in groups)
+    of = "n = {:,} and {:,} examples, ".format(*map(len, groups))
+    of += f"{held:,} and {others:,} rollouts"
+    if min(map(len, groups)) < _ENOUGH:
+        return held, others, f"too few ({of})"
+    one, other = ([sum(each) / len(each) for each in group.values()] for group in groups)
+    found = unpaired_interval(one, other, look.context.seed, look.context.reward_range)
+    return held, others, found.text(signed=True, level="", more=of)
 
 
 def biography_screen(followed: FollowedRun, name: str) -> Screen:
@@ -124,13 +102,27 @@ def biography_screen(followed: FollowedRun, name: str) -> Screen:
     # Before the rest: a page may be newer than it says, never older.
     mark = measured_mark(followed, look.mark)
     start = next((e.parameters for e in look.events if isinstance(e, Started)), None)
-    variable = _variable(name, start)
+    known = start.texts if start is not None else {}
+    variable: Variable | None = next((v for v in known if str(v) == name), None)
     if start is None or variable is None:
         hint = f"pco codebook show {context.header.id}"
         return missing(f"This run has no text called {name}.", hint)
     values = _versions(look, start, variable)
+    title = _WORDS.get(name, f"Instinct {name}")
     if isinstance(variable, int):
-        values |= _facts(look, variable) | effect_values(followed, look, variable)
+        held, others, words = _difference(look, variable)
+        total = held + others
+        share = percent(held / total) if total else "nothing was routed"
+        found = [(step, r) for step, indices, r in _routed(look.steps) if variable in indices]
+        values |= {
+            "facts": [
+                ("rollouts with it", f"{held:,} of {total:,} ({share})"),
+                ("difference (with − without)", words),
+            ],
+            "count": len(found),
+            "routed": found[::-1][:_MOST_ROUTED],
+            **_effects(followed, look, variable),
+        }
     body = render(
         "viewer/templates/biography.html.jinja",
         context=context,
@@ -139,45 +131,8 @@ def biography_screen(followed: FollowedRun, name: str) -> Screen:
         step_name=step_name,
         **values,
     )
-    title = f"Instinct {variable}" if isinstance(variable, int) else _WORDS[variable]
     screen = screen_of(look, title, body, (("Codebook", address("run", look.key, "codebook")),))
     return replace(screen, live=address("live", "measured", look.key), mark=mark)
-
-
-def _variable(name: str, start: Parameters | None) -> Variable | None:
-    if name in ("encoder", "generator", "critic"):
-        return name
-    size = len(start.codebook) if start is not None else 0
-    inside = name.isascii() and name.isdecimal() and len(name) < 6 and int(name) < size
-    return int(name) if inside else None
-
-
-def _read_text(parameters: Parameters, variable: Variable) -> str:
-    if isinstance(variable, int):
-        return parameters.codebook[variable].text
-    texts: dict[Directive, str] = {
-        "encoder": parameters.encoder,
-        "generator": parameters.generator,
-        "critic": parameters.critic,
-    }
-    return texts[variable]
-
-
-def _facts(look: Look, k: int) -> dict[str, Any]:
-    effect = _effect(look, k)
-    routed = effect.held + effect.others
-    share = percent(effect.held / routed) if routed else "nothing was routed"
-    found = [
-        (step, r) for step, r in _routed(look.steps) if r.route is not None and k in r.route.indices
-    ]
-    return {
-        "facts": [
-            ("rollouts with it", f"{effect.held:,} of {routed:,} ({share})"),
-            ("difference (with − without)", _effect_words(effect)),
-        ],
-        "count": len(found),
-        "routed": found[::-1][:_MOST_ROUTED],
-    }
 
 
 def _versions(look: Look, start: Parameters, variable: Variable) -> dict[str, Any]:
@@ -189,27 +144,90 @@ def _versions(look: Look, start: Parameters, variable: Variable) -> dict[str, An
     changes = [(s.index, r) for s in look.steps for r in s.rewrites if r.variable == variable]
     kept = [step for step, rewrite in changes if rewrite.kept]
     ends = iter([*kept, look.context.state.step + 1])  # each version's, in order
+
+    def earned(after: int) -> list[float]:
+        """The rewards of rollouts with the instinct while this version was current."""
+        until = next(ends)
+        return [
+            rollout.reward
+            for step, indices, rollout in _routed(look.steps)
+            if after < step <= until and rollout.reward is not None and variable in indices
+        ]
+
     return {
-        "text": _read_text(shown, variable),
-        "later": _read_text(latest, variable) if latest is not None else "",
-        "origin": _read_text(start, variable),
-        "origin_earned": _earned(look, variable, -1, next(ends)),
+        "text": shown.texts[variable],
+        "later": latest.texts[variable] if latest is not None else "",
+        "origin": start.texts[variable],
+        "origin_earned": earned(-1),
         "deployed": deployed.step if deployed is not None else -1,
         "kept": len(kept),
-        "changes": [
-            (step, r, _earned(look, variable, step, next(ends)) if r.kept else [])
-            for step, r in changes
-        ],
+        "changes": [(step, r, earned(step) if r.kept else []) for step, r in changes],
     }
 
 
-def _earned(look: Look, variable: Variable, after: int, until: int) -> list[float]:
-    """The rewards of rollouts with the instinct while this version was current."""
-    return [
-        rollout.reward
-        for step, rollout in _routed(look.steps)
-        if after < step <= until
-        and rollout.reward is not None
-        and rollout.route is not None
-        and variable in rollout.route.indices
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """What the run has now: the digest of its policy ('' = it wrote none yet), and the fingerprints
+    of its data by split."""
+
+    policy: str
+    data: Mapping[str, str]
+
+    @classmethod
+    def of(cls, followed: FollowedRun) -> _Now:
+        try:
+            digest = read_policy_file(followed.path / POLICY).digest
+        except PolicyError:
+            digest = ""
+        return cls(digest, followed.header.fingerprints)
+
+    def has_policy(self, effect: Effect) -> bool:
+        return not self.policy or self.policy == effect.policy
+
+    def has_data(self, effect: Effect) -> bool:
+        return effect.data in ("", self.data.get(effect.split, effect.data))
+
+
+def _measured(effect: Effect) -> str:
+    """A result in short: the difference, on how many pairs of which split, and whose answers."""
+    difference = "none" if effect.difference is None else signed(effect.difference)
+    simulated = ", simulated" if effect.simulated else ""
+    return f"{difference}, n = {effect.n}, {effect.split}{simulated}"
+
+
+def measured_mark(followed: FollowedRun, own: str) -> str:
+    """Changes whenever a page about this run's instincts would; `own` is the run's mark."""
+    return f"{effects_mark(followed.path)}-{own}"
+
+
+def _effects(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
+    """What was measured of instinct k, the latest first, and what to type to measure it."""
+    header, now = look.context.header, _Now.of(followed)
+    trust = "" if followed.usable else " --trust"
+    typed = f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
+    if _handed_over(header):
+        typed = f"pco.effect({header.id!r}, {k}, data, reward, lm)"
+    measured = [
+        {
+            "effect": each,
+            "difference": "none" if each.difference is None else signed(each.difference),
+            "split": each.split if now.has_data(each) else f"{each.split} of other data",
+            "text": "" if (k, each.text) in enumerate(look.context.codebook.texts) else each.text,
+            "deployed": "as deployed" + ("" if now.has_policy(each) else ", in another codebook"),
+            "executor": without_credentials(each.models.get("executor", "")),
+            "at": each.at.replace("T", " ").removesuffix("+00:00"),
+        }
+        for each in read_effects(followed.path)[::-1]
+        if each.instinct == k
     ]
+    return {"typed": typed, "measured": measured}
+
+
+def _handed_over(header: Header) -> bool:
+    """Whether the run took data, reward or model as objects of a program."""
+    settings = header.settings
+    if settings.get("task"):
+        return False
+    data: Mapping[str, Any] = settings.get("data") or {}
+    files = data.get("path") or data.get("train")
+    return not files or not settings.get("reward") or settings.get("lm") == OWN_LM

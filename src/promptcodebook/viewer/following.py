@@ -17,16 +17,10 @@ from markupsafe import Markup
 
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_inputs
-from promptcodebook.report.codebook import TheorySection
-from promptcodebook.report.context import Context, Section, render_sections
-from promptcodebook.report.curves import CurvesSection
-from promptcodebook.report.history import CandidatesSection, candidates_of
-from promptcodebook.report.judged import JudgedSection, PromptsSection, UseSection
-from promptcodebook.report.operation import IncidentsSection, SettingsSection, SpendSection
+from promptcodebook.report import history, page, training, verdict
+from promptcodebook.report.context import Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
-from promptcodebook.report.router import RouterSection, learns_routes
-from promptcodebook.report.summary import VerdictSection, facts
 from promptcodebook.store.events import Compared, Event, Stepped
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
@@ -46,25 +40,17 @@ _BETWEEN = "~"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run at one moment: `events` without texts, `last` the number of the latest,
-    `place` the file that it was read from."""
+    """A run at one moment: `events` without texts; `mark` changes whenever a page of it would."""
 
     key: str
     context: Context
     events: Sequence[Event]
-    last: int
-    running: bool
-    place: tuple[int, int]
+    mark: str
 
     @property
     def steps(self) -> list[Step]:
         """The steps so far, their traces without texts."""
         return [event.step for event in self.events if isinstance(event, Stepped)]
-
-    @property
-    def mark(self) -> str:
-        """Changes whenever a page of this run would."""
-        return _mark(self.place, self.last, running=self.running)
 
 
 class FollowedRun:
@@ -73,6 +59,7 @@ class FollowedRun:
     def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
         self.key = key
         self._store = RunStore.open(path)
+        self.path, self.header = self._store.path, self._store.header
         self.place = _place(path) or (0, 0)
         self._trust = trust
         self._events: list[Event] = []
@@ -80,15 +67,6 @@ class FollowedRun:
         self._tests: tuple[int, tuple[Evaluation, ...]] = (-1, ())
         self._inputs: Mapping[str, str] | None = None
         self._lock = threading.RLock()
-
-    @property
-    def private(self) -> bool:
-        return self._store.header.private
-
-    @property
-    def path(self) -> Path:
-        """The run's folder."""
-        return self._store.path
 
     @property
     def usable(self) -> bool:
@@ -99,15 +77,15 @@ class FollowedRun:
         """All that happened by now. Raises StoreError."""
         with self._lock:
             for number, event in self._store.figures(after=self._last):
-                self._events.append(withhold(event) if self.private else event)
+                self._events.append(withhold(event) if self.header.private else event)
                 self._last = number
             context = Context.of(self._store, self.inputs)
-            events, running = tuple(self._events), context.running
-            return Look(self.key, context, events, self._last, running, self.place)
+            mark = _mark(self.place, self._last, running=context.running)
+            return Look(self.key, context, tuple(self._events), mark)
 
     def mark(self) -> str:
         """That of a look, without taking one."""
-        running = holder(self._store.path) is not None
+        running = holder(self.path) is not None
         with self._lock:
             return _mark(self.place, self._store.last_event(), running=running)
 
@@ -116,8 +94,8 @@ class FollowedRun:
         """Texts by example id: of runs that are the user's own, or trusted, and not private."""
         with self._lock:
             if self._inputs is None:
-                known = self.usable and not self.private
-                self._inputs = stored_inputs(self._store.header) if known else {}
+                known = self.usable and not self.header.private
+                self._inputs = stored_inputs(self.header) if known else {}
             return self._inputs
 
     def tests(self) -> tuple[Evaluation, ...]:
@@ -126,14 +104,14 @@ class FollowedRun:
             last = self._store.last_event()
             if self._tests[0] != last:
                 rows = tuple(self._store.test_evaluations())
-                self._tests = (last, withhold(rows) if self.private else rows)
+                self._tests = (last, withhold(rows) if self.header.private else rows)
             return self._tests[1]
 
     def step(self, index: int) -> Step:
         """One step with the texts of its traces. Raises StoreError where there is none."""
         with self._lock:
             whole = replace(self._store.step_at(index), traces=self._store.traces(index))
-        return withhold(whole) if self.private else whole
+        return withhold(whole) if self.header.private else whole
 
     def close(self) -> None:
         with self._lock:
@@ -162,15 +140,10 @@ class OpenRuns:
             yield followed
         finally:
             if followed is not None:
-                self._leave(followed)
-
-    def _leave(self, followed: FollowedRun) -> None:
-        with self._lock:
-            self._readers[followed] -= 1
-            if not self._readers[followed]:
-                del self._readers[followed]
-                if self._open.get(followed.key) is not followed:
-                    followed.close()
+                with self._lock:
+                    self._readers[followed] -= 1
+                    if self._open.get(key) is not followed:
+                        self._put_away(followed)
 
     def _find(self, key: str) -> FollowedRun | None:
         found = {key_of(self.runs_dir, folder): folder for folder in run_folders(self.runs_dir)}
@@ -182,15 +155,15 @@ class OpenRuns:
             known = None
         if folder is None or place is None:
             return None
-        followed = known or FollowedRun(folder, key, trust=self._trust)
-        self._open[key] = followed  # the latest is last
-        while len(self._open) > _MOST_OPEN:
+        followed = self._open[key] = known or FollowedRun(folder, key, trust=self._trust)
+        while len(self._open) > _MOST_OPEN:  # the latest is last
             self._put_away(self._open.pop(next(iter(self._open))))
         return followed
 
     def _put_away(self, followed: FollowedRun) -> None:
         """Closes it; where somebody reads it, the last of them does."""
         if not self._readers[followed]:
+            del self._readers[followed]
             followed.close()
 
     def close(self) -> None:
@@ -242,18 +215,19 @@ def run_screen(followed: FollowedRun) -> Screen:
     """The run as it is now."""
     look = followed.look()
     context = look.context
-    sections: list[Section] = [VerdictSection(context), CurvesSection(context)]
-    sections += [RouterSection(context)] if learns_routes(context) else []
-    sections += [CandidatesSection(context)] if candidates_of(context) else []
-    sections += [
-        JudgedSection(context),
-        PromptsSection(context),
-        SpendSection(context),
-        IncidentsSection(context),
-        UseSection(context),
-        TheorySection(context),
-        SettingsSection(context),
-    ]
+    sections = (
+        verdict.VerdictSection(context),
+        training.CurvesSection(context),
+        *training.router_sections(context),
+        *history.candidate_sections(context),
+        verdict.JudgedSection(context),
+        verdict.PromptsSection(context),
+        page.SpendSection(context),
+        page.IncidentsSection(context),
+        verdict.UseSection(context),
+        training.TheorySection(context),
+        page.SettingsSection(context),
+    )
     body = render(
         "viewer/templates/run.html.jinja",
         context=context,
@@ -265,12 +239,8 @@ def run_screen(followed: FollowedRun) -> Screen:
 
 def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
     """The run's events, the rows of its present verdict with their texts."""
-    rows = followed.tests()
-    for event in look.events:
-        if not isinstance(event, Compared):
-            yield event
-    for row in rows:
-        yield Compared(row)
+    yield from (event for event in look.events if not isinstance(event, Compared))
+    yield from map(Compared, followed.tests())
 
 
 def screen_of(
@@ -279,17 +249,12 @@ def screen_of(
     """A screen of this run, which follows it while it is written; `above` are those between."""
     key, header = look.key, look.context.header
     own = header.name or header.id
-    places = [("Runs", "/"), *([(own, address("run", key))] if title != own else []), *above]
-    tabs = (
-        ("Run", address("run", key)),
-        ("Codebook", address("run", key, "codebook")),
-        ("Examples", address("run", key, "examples")),
-    )
+    run = address("run", key)
     return Screen(
         title,
         body,
-        above=places,
-        tabs=tabs,
+        above=[("Runs", "/"), *([(own, run)] if title != own else []), *above],
+        tabs=(("Run", run), ("Codebook", f"{run}/codebook"), ("Examples", f"{run}/examples")),
         live=address("live", "run", key),
         mark=look.mark,
         simulated=ALL_SIMULATED if look.context.simulated else "",

@@ -9,8 +9,6 @@ from markupsafe import Markup
 
 from promptcodebook.report.pages import render
 
-LIVE = "/live"
-"""Below it, a page learns that it is out of date: /live/run/KEY for the page /run/KEY."""
 ALL_SIMULATED = (
     "Every number here comes from a simulated model: it shows that the machinery works and says "
     "nothing about any real model."

@@ -22,14 +22,11 @@ from aiohttp import web
 
 from promptcodebook.errors import PcoError, import_part
 from promptcodebook.report.pages import read_asset, read_style
-from promptcodebook.viewer.codebook import biography_screen, codebook_screen
-from promptcodebook.viewer.compare import compare_screen
-from promptcodebook.viewer.effect import measured_mark
-from promptcodebook.viewer.example import example_screen, examples_screen
+from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
+from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
 from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
-from promptcodebook.viewer.page import LIVE, Screen, missing, page_of
-from promptcodebook.viewer.registry import Versions
-from promptcodebook.viewer.runs import Runs
+from promptcodebook.viewer.lists import Runs, Versions
+from promptcodebook.viewer.page import Screen, missing, page_of
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8
@@ -71,11 +68,7 @@ class Site:
     """What is shown: the runs below one folder."""
 
     def __init__(
-        self,
-        runs_dir: Path,
-        *,
-        trust: bool = False,
-        results: Path = Path("docs/results"),
+        self, runs_dir: Path, *, trust: bool = False, results: Path = Path("docs/results")
     ) -> None:
         self.open_runs = OpenRuns(runs_dir, trust=trust)
         self._runs = Runs(runs_dir)
@@ -88,31 +81,37 @@ class Site:
         self._versions.close()
 
     def application(self) -> web.Application:
-        """The screens by their addresses."""
+        """The screens by their addresses. Below /live a page hears that it is out of date:
+        /live/run/KEY for the page /run/KEY."""
         application = web.Application(middlewares=[_guard])
         add = application.router.add_get
-        add("/", self._shown(lambda r: self._runs.screen(_page_number(r))))
+        add("/", _shown(lambda r: self._runs.screen(_page_number(r))))
         for path, make in _RUN_SCREENS.items():
-            add(path, self._shown(partial(self._of_run, make)))
-        add("/compare", self._shown(self._compared))
-        add("/registry", self._shown(lambda _: self._versions.screen(self.open_runs)))
-        add("/paper", self._shown(lambda _: _paper().paper_screen(self._results)))
-        add("/paper/{name}", self._shown(lambda r: _paper().result_screen(*self._result(r))))
+            add(path, _shown(partial(self._of_run, make)))
+        add("/compare", _shown(self._compared))
+        add("/registry", _shown(lambda _: self._versions.screen(self.open_runs)))
+        add("/paper", _shown(lambda _: _paper().paper_screen(self._results)))
+        add("/paper/{name}", _shown(lambda r: _paper().result_screen(*self._result(r))))
         add("/paper/{name}/{file}", self._figure)
         add("/static/{name}", _static)
-        add(f"{LIVE}/runs", self._told(lambda _: self._runs.mark(), _POLL_ALL_S))
-        add(f"{LIVE}/run/{{run}}", self._told(self._run_mark))
-        add(f"{LIVE}/registry", self._told(lambda _: self._versions.mark()))
-        add(f"{LIVE}/paper", self._told(lambda _: _paper().paper_mark(self._results)))
-        add(f"{LIVE}/paper/{{name}}", self._told(lambda r: _paper().paper_mark(*self._result(r))))
-        add(f"{LIVE}/measured/{{run}}", self._told(self._measured_mark))
-        add("/{rest:.*}", self._shown(lambda _: missing("There is nothing at this address.")))
+        add("/live/runs", _told(lambda _: self._runs.mark(), _POLL_ALL_S))
+        add("/live/run/{run}", _told(partial(self._run_mark, FollowedRun.mark)))
+        add("/live/registry", _told(lambda _: self._versions.mark()))
+        add("/live/paper", _told(lambda _: _paper().paper_mark(self._results)))
+        add("/live/paper/{name}", _told(lambda r: _paper().paper_mark(*self._result(r))))
+        measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))
+        add("/live/measured/{run}", _told(measured))
+        add("/{rest:.*}", _shown(lambda _: missing("There is nothing at this address.")))
         return application
 
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
         with self.open_runs.reading(key) as followed:
             return self._no_run(key) if followed is None else make(followed, request)
+
+    def _run_mark(self, mark: Callable[[FollowedRun], str], request: web.Request) -> str:
+        with self.open_runs.reading(request.match_info["run"]) as followed:
+            return mark(followed) if followed is not None else GONE
 
     def _no_run(self, key: str) -> Screen:
         return missing(f"There is no run {key} in {self.open_runs.runs_dir}.", "pco runs list")
@@ -136,63 +135,52 @@ class Site:
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
+        allowed = {"Content-Security-Policy": _OF_A_FIGURE}
         return web.Response(
-            text=text,
-            content_type="image/svg+xml",
-            charset="utf-8",
-            headers={"Content-Security-Policy": _OF_A_FIGURE},
+            text=text, content_type="image/svg+xml", charset="utf-8", headers=allowed
         )
 
-    def _run_mark(self, request: web.Request) -> str:
-        with self.open_runs.reading(request.match_info["run"]) as followed:
-            return followed.mark() if followed is not None else GONE
 
-    def _measured_mark(self, request: web.Request) -> str:
-        with self.open_runs.reading(request.match_info["run"]) as followed:
-            if followed is None:
-                return GONE
-            return measured_mark(followed, followed.mark())
+def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
+    """An endpoint: the screen as a page, made in a thread, since it reads files."""
 
-    def _shown(self, make: Callable[[web.Request], Screen]) -> _Answer:
-        """An endpoint: the screen as a page, made in a thread, since it reads files."""
+    async def answer(request: web.Request) -> web.StreamResponse:
+        screen = await asyncio.to_thread(_made, make, request)
+        body = page_of(screen, urlsplit(str(request.rel_url)).path)
+        return web.Response(
+            body=body, status=screen.status, content_type="text/html", charset="utf-8"
+        )
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            screen = await asyncio.to_thread(_made, make, request)
-            body = page_of(screen, urlsplit(str(request.rel_url)).path)
-            return web.Response(
-                body=body, status=screen.status, content_type="text/html", charset="utf-8"
-            )
+    return answer
 
-        return answer
 
-    def _told(self, mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
-        """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of
-        an idle run it says so and ends, and the page asks again a little later."""
+def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
+    """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of an
+    idle run it says so and ends, and the page asks again a little later."""
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            response.headers.update(_HEADERS)
-            await response.prepare(request)
-            await response.write(b"retry: 500\n\n")
-            waited = 0.0
-            with suppress(ConnectionError):
-                while True:
-                    now = await asyncio.to_thread(_marked, mark, request)
-                    if now != known:
-                        known, waited = now, 0.0
-                        await response.write(f"id: {now}\nevent: changed\ndata: {now}\n\n".encode())
-                    elif waited >= _BEAT_S:  # a reader that is gone is found out
-                        waited = 0.0
-                        await response.write(b": still here\n\n")
-                    if rests(now):
-                        await response.write(_AT_REST)
-                        return response
-                    await asyncio.sleep(every)
-                    waited += every
-            return response
+    async def answer(request: web.Request) -> web.StreamResponse:
+        known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_HEADERS})
+        await response.prepare(request)
+        await response.write(b"retry: 500\n\n")
+        waited = 0.0
+        with suppress(ConnectionError):
+            while True:
+                now = await asyncio.to_thread(_marked, mark, request)
+                if now != known:
+                    known, waited = now, 0.0
+                    await response.write(f"id: {now}\nevent: changed\ndata: {now}\n\n".encode())
+                elif waited >= _BEAT_S:  # a reader that is gone is found out
+                    waited = 0.0
+                    await response.write(b": still here\n\n")
+                if rests(now):
+                    await response.write(_AT_REST)
+                    return response
+                await asyncio.sleep(every)
+                waited += every
+        return response
 
-        return answer
+    return answer
 
 
 def _paper() -> Any:
@@ -250,7 +238,12 @@ async def _static(request: web.Request) -> web.StreamResponse:
 @web.middleware
 async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
     """Who may ask, and the headers of every answer."""
-    if _name_of(request.host) not in _NAMES:
+    try:
+        # The name without its port; '' for what is no name and port.
+        name = urlsplit(f"//{request.host}").hostname if "@" not in request.host else ""
+    except ValueError:
+        name = ""
+    if name not in _NAMES:
         text = "this server answers on localhost only\n"
         response: web.StreamResponse = web.Response(status=421, text=text)
     else:
@@ -264,17 +257,9 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
             _log.exception("%s was not answered", request.path)
             response = web.Response(status=500, text=f"{_UNFORESEEN}\nNext: {_CHECK}\n")
     if not response.prepared:
-        for name, value in _HEADERS.items():
-            response.headers.setdefault(name, value)
+        for header, value in _HEADERS.items():
+            response.headers.setdefault(header, value)
     return response
-
-
-def _name_of(host: str) -> str:
-    """The name without its port; '' for what is no name and port."""
-    try:
-        return urlsplit(f"//{host}").hostname or "" if "@" not in host else ""
-    except ValueError:
-        return ""
 
 
 @asynccontextmanager

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.errors import PolicyError, RegistryDamaged, StoreError
-from promptcodebook.registry.exchange import export_lines, import_lines
 from promptcodebook.registry.log import canonical, version_of
-from promptcodebook.registry.registry import Facts, Registry
+from promptcodebook.registry.registry import Facts, Registry, export_lines, import_lines
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 

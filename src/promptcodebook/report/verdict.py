@@ -1,5 +1,5 @@
-"""The test split, example by example: what the result won and lost against the present prompt, the
-prompts that the verdict compared, and how its result is put to use."""
+"""The verdict and what it rests on: its rows, single test examples, the prompts that it compared,
+and how its result is put to use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.report.context import Context, Section
+from promptcodebook.report.pages import Numbers, Picture, render, ticks
 from promptcodebook.report.traces import parts_of, reward_text
-from promptcodebook.run.verdict import read_rows
+from promptcodebook.run.verdict import FIGURES, Row, read_rows
 from promptcodebook.store.events import Amended, Compared, Event, RunState, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout
@@ -19,10 +20,63 @@ from promptcodebook.units import number, plural
 
 UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
 """Said where rows are judged and no verdict is reached."""
-
 MOST, _OF_A_KIND = 12, 5
 """Test examples shown, and wins or losses among them while there are enough of the other."""
 _TITLE = 160
+_WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
+_NAME, _LETTER = 24, 8
+"""Letters of a row's name shown beside its interval, and the width of one, in pixels."""
+
+
+def _rows_of(state: RunState) -> tuple[Row, ...]:
+    """Raises StoreError where the stored verdict is damaged."""
+    return read_rows(state.conclusion.rows) if state.conclusion is not None else ()
+
+
+class VerdictSection(Section):
+    """The stored conclusion; before there is one, what has been judged so far."""
+
+    title = "Verdict"
+    anchor = "verdict"
+
+    def values(self) -> Mapping[str, Any]:
+        rows = _rows_of(self.context.state)
+        forest = _forest(rows, self.context.reward_range) if rows else None
+        conclusion = self.context.state.conclusion
+        return {"conclusion": conclusion, "rows": rows, "figures": FIGURES, "forest": forest}
+
+
+def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
+    """A dot and its interval for each row, on one scale; the last row is highlighted."""
+    low = min(reward_range[0], *(r.score.low for r in rows))
+    high = max(reward_range[1], *(r.score.high for r in rows))
+    names = [r.name if len(r.name) <= _NAME else f"{r.name[: _NAME - 1]}…" for r in rows]
+    left = max(84, _LETTER * max(map(len, names)) + 12)
+    bottom = _TOP + _ROW * len(rows)
+
+    def at(value: float) -> float:
+        return round(left + (value - low) / (high - low) * (_WIDTH - left - _RIGHT), 1)
+
+    shapes = render(
+        "report/templates/forest.svg.jinja",
+        ticks=[(at(tick), number(tick, 2)) for tick in ticks(low, high)],
+        rows=[
+            (
+                _TOP + _ROW * (place + 0.5),
+                name,
+                r.score.mean,
+                *map(at, (r.score.mean, r.score.low, r.score.high)),
+            )
+            for place, (name, r) in enumerate(zip(names, rows, strict=True))
+        ],
+        top=_TOP,
+        bottom=bottom,
+        right=_WIDTH - _RIGHT + 20,
+    )
+    words = " ".join(f"{r.name}: {number(r.score.mean)} ({r.score.ends()})." for r in rows)
+    scores = [(r.name, r.score.mean, r.score.low, r.score.high, r.score.n) for r in rows]
+    numbers = Numbers(("row", "score", "low", "high", "n"), scores)
+    return Picture("Scores on the test split", words, (_WIDTH, bottom + 26), shapes, numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +109,19 @@ def pairs_of(first: Evaluation, second: Evaluation) -> tuple[Pair, ...]:
     return tuple(sorted(pairs, key=lambda pair: (order[pair.outcome], -abs(pair.difference))))
 
 
+def tally(pairs: Sequence[Pair]) -> str:
+    """'2 wins, 1 loss, 0 ties'."""
+    return ", ".join(
+        plural(sum(p.outcome == kind for p in pairs), kind, nouns)
+        for kind, nouns in (("win", "wins"), ("loss", "losses"), ("tie", "ties"))
+    )
+
+
 def result_of(state: RunState, rows: Sequence[Evaluation]) -> Evaluation | None:
     """The row that the verdict is about, its last; None until there is a verdict: whichever row was
     judged latest is no result. Raises StoreError where the stored verdict is damaged."""
-    name = _result_name(state)
-    return next((row for row in rows[::-1] if row.name == name), None)
-
-
-def _result_name(state: RunState) -> str | None:
-    rows = read_rows(state.conclusion.rows) if state.conclusion is not None else ()
-    return rows[-1].name if rows else None
+    judged = _rows_of(state)
+    return next((row for row in rows[::-1] if judged and row.name == judged[-1].name), None)
 
 
 class JudgedSection(Section):
@@ -77,14 +134,13 @@ class JudgedSection(Section):
         super().__init__(context)
         self._rows: list[Evaluation] = []
         self._first = Codebook(())
-        self._result = _result_name(context.state)
 
     def add(self, event: Event) -> None:
         match event:
             case Started(parameters):
                 self._first = parameters.codebook
             case Compared(evaluation):
-                if not self._rows or evaluation.name == self._result:
+                if not self._rows or result_of(self.context.state, [evaluation]):
                     self._rows[1:] = [evaluation]
             case Stepped() | Amended(extended=True):
                 self._rows = []
@@ -98,7 +154,10 @@ class JudgedSection(Section):
             return {"empty": "Nothing was compared on the test split yet."}
         base, result = self._rows
         pairs = pairs_of(base, result)
-        chosen = _choose(pairs)
+        kinds = ([p for p in pairs if p.outcome == kind] for kind in ("win", "loss"))
+        chosen = [pair for kind in kinds for pair in kind[:_OF_A_KIND]]
+        chosen += [pair for pair in pairs if pair not in chosen][: MOST - len(chosen)]
+        chosen.sort(key=pairs.index)
         return {
             "empty": "",
             "note": f"{result.name} against {base.name} on {plural(len(pairs), 'test example')}: "
@@ -126,25 +185,6 @@ class JudgedSection(Section):
         }
 
 
-def _choose(pairs: tuple[Pair, ...]) -> list[Pair]:
-    """Wins and losses in equal parts, then whatever there is."""
-    wins = [pair for pair in pairs if pair.outcome == "win"]
-    losses = [pair for pair in pairs if pair.outcome == "loss"]
-    ties = [pair for pair in pairs if pair.outcome == "tie"]
-    first = [*wins[:_OF_A_KIND], *losses[:_OF_A_KIND]]
-    rest = [*wins[_OF_A_KIND:], *losses[_OF_A_KIND:], *ties]
-    chosen = [*first, *rest[: MOST - len(first)]]
-    return [pair for pair in pairs if pair in chosen]
-
-
-def tally(pairs: Sequence[Pair]) -> str:
-    """'2 wins, 1 loss, 0 ties'."""
-    return ", ".join(
-        plural(sum(p.outcome == kind for p in pairs), kind, nouns)
-        for kind, nouns in (("win", "wins"), ("loss", "losses"), ("tie", "ties"))
-    )
-
-
 class PromptsSection(Section):
     """The text of every row of the verdict that is one prompt for all inputs."""
 
@@ -152,9 +192,8 @@ class PromptsSection(Section):
     anchor = "prompts"
 
     def values(self) -> Mapping[str, Any]:
-        conclusion, present = self.context.state.conclusion, self.context.header.present
-        rows = read_rows(conclusion.rows) if conclusion is not None else ()
-        known = [(row.name, row.title, row.prompt) for row in rows if row.prompt is not None]
+        state, present = self.context.state, self.context.header.present
+        known = [(r.name, r.title, r.prompt) for r in _rows_of(state) if r.prompt is not None]
         if not known and present is not None:
             known = [("present", "", present)]
         return {"prompts": known}
@@ -168,8 +207,7 @@ class UseSection(Section):
 
     def values(self) -> Mapping[str, Any]:
         conclusion = self.context.state.conclusion
-        rows = read_rows(conclusion.rows) if conclusion is not None else ()
-        rows = [row for row in rows if not row.reference]
+        rows = [row for row in _rows_of(self.context.state) if not row.reference]
         deploy = conclusion.deploy if conclusion is not None and rows else ""
         learned = bool(rows) and deploy == rows[-1].name and self.context.deployed is not None
         return {

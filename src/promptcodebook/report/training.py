@@ -1,0 +1,448 @@
+"""Training over its steps: reward, validation, ε, entropy, utilisation and spend; how routes were
+learned; the codebook as it is deployed, how it was used, and what theory says of that use."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from promptcodebook.calls import Usage
+from promptcodebook.intervals import mean_interval
+from promptcodebook.method.state import (
+    average_success,
+    entropy,
+    has_collapsed,
+    selected_since,
+    utilisation,
+    utilisation_bound,
+)
+from promptcodebook.report.context import Context, Section, state_name
+from promptcodebook.report.pages import (
+    MISSING,
+    Area,
+    Chart,
+    Line,
+    Numbers,
+    Picture,
+    Point,
+    Spot,
+    render,
+)
+from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
+from promptcodebook.types import Rollout, Step, Variable
+from promptcodebook.units import number, percent
+
+WINDOW = 10
+"""Steps that moving figures look back over."""
+_PARTS = 4
+"""Stretches that the training of a router is shown in."""
+MOST_COLUMNS = 60
+"""Columns of the heat map; a longer run has several steps in each."""
+_LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
+_INNER, _NARROW, _WIDE = 900, 15, 36
+"""Width of all columns where that leaves each between narrow and wide, in pixels."""
+
+
+class CurvesSection(Section):
+    """Keeps a dozen numbers a step."""
+
+    title = "Training"
+    anchor = "training"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._points: defaultdict[str, list[Point]] = defaultdict(list)
+        self._bands: defaultdict[str, list[tuple[float, float, float]]] = defaultdict(list)
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        size = len(context.codebook)
+        self._counts: deque[tuple[int, ...]] = deque([(0,) * size], maxlen=WINDOW + 1)
+        self._tokens = {"training": 0, "validation": 0}
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Started(_, _, statistics) if statistics is not None:
+                self._counts[-1] = statistics.selected
+            case Stepped(step):
+                self._add_rewards(step)
+                self._counts.append(step.selected)
+                now = selected_since(self._counts[0], self._counts[-1])
+                for name, of in (("entropy", entropy), ("utilisation", utilisation)):
+                    self._points[name].append((step.index + 1, of(step.selected)))
+                    self._points[f"{name} now"].append((step.index + 1, of(now)))
+                usages = (t.rollout.usage for t in step.traces)
+                self._add_spend(step.index + 1, "training", usages)
+            case Validated(step, scope, evaluation):
+                if evaluation.rewards:
+                    context = self.context
+                    of = mean_interval(evaluation.rewards, context.seed, context.reward_range)
+                    self._bands[scope].append((step + 1, of.low, of.high))
+                self._add_spend(len(self._points["ε"]), "validation", [evaluation.usage])
+            case _:
+                pass
+
+    def _add_rewards(self, step: Step) -> None:
+        x, points = step.index + 1, self._points
+        points["ε"].append((x, step.epsilon))
+        penalties = [t.penalty for t in step.traces if t.verdict is not None]
+        if penalties:
+            points["mean ρ"].append((x, sum(penalties) / len(penalties)))
+        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+        if not rewards:
+            return
+        mean = sum(rewards) / len(rewards)
+        spread = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
+        bottom, top = self.context.reward_range
+        self._recent.append(mean)
+        points["batch mean"].append((x, mean))
+        points["mean"].append((x, sum(self._recent) / len(self._recent)))
+        self._bands["spread"].append((x, max(bottom, mean - spread), min(top, mean + spread)))
+
+    def _add_spend(self, x: int, name: str, usages: Iterable[Usage]) -> None:
+        self._tokens[name] += sum(u.tokens for u in usages)
+        self._points[name].append((x, self._tokens[name]))
+
+    def values(self) -> Mapping[str, Any]:
+        marks, draw = self.context.state.validations, self.context.draw
+        sizes = {
+            scope: max((m.n for m in marks if m.scope == scope), default=0)
+            for scope in ("subset", "full")
+        }
+        reward = Chart(
+            "Training reward",
+            "step",
+            [
+                Line("batch mean", self._points["batch mean"], "dots"),
+                Line(f"mean of {WINDOW} steps", self._points["mean"]),
+            ],
+            [Area("± 1 sd", self._bands["spread"])],
+            y=self.context.reward_range,
+        )
+        return {
+            "window": WINDOW,
+            "bits": math.log2(max(1, len(self.context.codebook))),
+            "sizes": sizes if marks else None,
+            "reward": draw(reward),
+            "validation": draw(self._validation_chart()),
+            "others": {chart.title: draw(chart) for chart in self._small_charts()},
+        }
+
+    def _validation_chart(self) -> Chart:
+        marks = [m for m in self.context.state.validations if m.score is not None]
+        subset, whole = (
+            sorted((m.step + 1, m.score or 0.0) for m in marks if m.scope == scope)
+            for scope in ("subset", "full")
+        )
+        best = self.context.state.best
+        spots: list[Spot] = []
+        if best is not None and best.score is not None:
+            look = "second" if best.scope == "full" else "main"
+            spots.append(Spot(best.step + 1, best.score, f"best {number(best.score)}", look))
+        return Chart(
+            "Validation reward",
+            "step (0 = untrained)",
+            [Line("subset", subset), Line("whole split", whole, "second")],
+            [
+                Area("95 %, subset", sorted(self._bands["subset"])),
+                Area("95 %, whole split", sorted(self._bands["full"]), "area second"),
+            ],
+            spots=spots,
+            y=self.context.reward_range,
+        )
+
+    def _small_charts(self) -> Iterable[Chart]:
+        points, now = self._points, f"last {WINDOW} steps"
+        most = math.log2(max(2, len(self.context.codebook)))
+
+        def chart(title: str, *lines: Line, y: tuple[float, float] | None = None) -> Chart:
+            return Chart(title, "step", lines, y=y, small=True)
+
+        def both(name: str) -> tuple[Line, Line]:
+            return Line("cumulative", points[name]), Line(now, points[f"{name} now"], "second")
+
+        chance, penalty = Line("ε", points["ε"]), Line("mean ρ", points["mean ρ"], "second")
+        half = Line("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
+        training, validation = points["training"], points["validation"]
+        spent = Line("training", training), Line("validation", validation, "second")
+        yield chart("Exploration ε and penalty ρ", chance, penalty, y=(0.0, 1.0))
+        yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
+        yield chart("Utilisation", *both("utilisation"), half, y=(0.0, 1.0))
+        yield chart("Tokens spent on forward passes", *spent)
+
+
+class RouterSection(Section):
+    """How routes were learned from outcomes: what was tried, how sure it grew, what it is worth.
+    Keeps sums by stretch of the training and by instinct, not by step."""
+
+    title = "How the router learned"
+    anchor = "router"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._steps = max(1, context.state.step + 1)
+        self._stretches: list[defaultdict[str, float]] = [
+            defaultdict(float) for _ in range(min(_PARTS, self._steps))
+        ]
+        self._with: Counter[int] = Counter()
+        self._earned: defaultdict[int, float] = defaultdict(float)
+        self._test: Counter[int] = Counter()
+        self._tested = 0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Compared) and event.evaluation.name == "learned":
+            routes = [r.route for r in event.evaluation.rollouts if r.route is not None]
+            self._tested = len(routes)
+            self._test = Counter(k for route in routes for k in route.indices)
+        if isinstance(event, Stepped):
+            place = event.step.index * len(self._stretches) // self._steps
+            stretch = self._stretches[min(place, len(self._stretches) - 1)]
+            for trace in event.step.traces:
+                self._count(trace.rollout, stretch)
+
+    def _count(self, rollout: Rollout, stretch: defaultdict[str, float]) -> None:
+        route = rollout.route
+        if route is None or rollout.reward is None:
+            return
+        stretch["rollouts"] += 1
+        stretch["reward"] += rollout.reward
+        stretch["other"] += route.explored
+        stretch["chance"] += route.propensity or 0.0
+        stretch["instincts"] += len(route.indices)
+        for k in route.indices:
+            self._with[k] += 1
+            self._earned[k] += rollout.reward
+
+    def values(self) -> Mapping[str, Any]:
+        deployed, conclusion = self.context.deployed, self.context.state.conclusion
+        low, high = self.context.reward_range
+        estimate = conclusion.off_policy if conclusion is not None else None
+        rows = estimate and (
+            ("reward of the learned routes", estimate.value.scaled(low, high - low), False),
+            ("over one instinct for all", estimate.over_single.scaled(0.0, high - low), True),
+            ("over no instinct", estimate.over_none.scaled(0.0, high - low), True),
+        )
+        return {
+            "ranking": None if deployed is None else deployed.state.statistics.ranking,
+            "estimate": estimate,
+            "estimates": rows,
+            "stretches": [self._cells(place) for place in range(len(self._stretches))],
+            "rollouts": self._with,
+            "earned": self._earned,
+            "test": self._test,
+            "tested": self._tested,
+        }
+
+    def _cells(self, place: int) -> tuple[str, ...]:
+        """A stretch: its steps, its rollouts, and means over them."""
+        size, of = len(self._stretches), self._stretches[place]
+        first, last = (self._steps * at // size for at in (place, place + 1))
+        steps = f"{first + 1} to {last}" if first + 1 < last else str(last)
+        n = of["rollouts"]
+        if not n:
+            return (steps, "0", *(MISSING,) * 4)
+        reward, chance = number(of["reward"] / n), number(of["chance"] / n)
+        instincts = number(of["instincts"] / n, 2)
+        return steps, f"{n:,.0f}", reward, percent(of["other"] / n), chance, instincts
+
+
+def router_sections(context: Context) -> list[Section]:
+    """Of a run whose routes are learned from outcomes."""
+    return [RouterSection(context)] if context.setting("router.kind") == "outcomes" else []
+
+
+class CodebookSection(Section):
+    """Counts rewrites as they pass; the rest is the deployed state."""
+
+    title = "Codebook"
+    anchor = "codebook"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._rewrites: Counter[Variable] = Counter()
+
+    def add(self, event: Event) -> None:
+        deployed = self.context.deployed
+        if isinstance(event, Stepped) and deployed and event.step.index <= deployed.step:
+            self._rewrites.update(r.variable for r in event.step.rewrites if r.kept)
+
+    def values(self) -> Mapping[str, Any]:
+        return {**codebook_values(self.context), "rewrites": self._rewrites}
+
+
+def codebook_values(context: Context) -> dict[str, Any]:
+    """What pages show of the deployed codebook: the state in words, and how it was used."""
+    deployed = context.deployed
+    if deployed is None:
+        return {"deployed": None}
+    best, statistics = deployed.best, deployed.state.statistics
+    why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
+    untried = " Nothing was selected yet." if deployed.step < 0 else ""
+    counts = statistics.selected
+    tried = [k for k, times in enumerate(counts) if times]
+    points = [(float(counts[k]), statistics.success[k]) for k in tried]
+    # Table 2 of the paper as a drawing: whether what is selected is what succeeds.
+    usage = Chart(
+        "Usage against success",
+        "times selected",
+        [Line("instinct", points, "dots")],
+        spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
+        y=(0.0, 1.0),
+        scattered=True,
+    )
+    return {
+        "deployed": deployed,
+        "caption": f"The codebook as it is deployed: {state_name(deployed.step)}, {why}.{untried} "
+        "success is the moving mean of the reward, r̄ of reward minus penalty (it may fall below "
+        "0); both move only when an instinct is selected.",
+        "sums": [
+            ("entropy", f"{number(entropy(counts), 2)} bits"),
+            ("utilisation", f"{percent(utilisation(counts))} ({len(tried)} of {len(counts)})"),
+            ("average success", number(average_success(counts, statistics.success))),
+        ],
+        "usage": context.draw(usage),
+    }
+
+
+class RoutingSection(Section):
+    """Which instincts were selected when: a row for each; keeps counts by column, not by step."""
+
+    title = "Routing over time"
+    anchor = "routing"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._size = len(context.codebook)
+        steps = context.state.step + 1
+        self._steps = max(1, -(-steps // MOST_COLUMNS))
+        self._counts = [[0] * self._size for _ in range(-(-steps // self._steps))]
+        self._rewrites = [[0] * self._size for _ in self._counts]
+        self._cell = max(_NARROW, min(_WIDE, _INNER // max(1, len(self._counts))))
+        self._before = [0] * self._size
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Started) and event.statistics is not None:
+            self._before = list(event.statistics.selected)
+        if not isinstance(event, Stepped):
+            return
+        step = event.step
+        place = step.index // self._steps
+        while place >= len(self._counts):  # the run went on while it was being read
+            self._counts.append([0] * self._size)
+            self._rewrites.append([0] * self._size)
+        for k, times in enumerate(selected_since(self._before, step.selected)):
+            self._counts[place][k] += times
+        self._before = list(step.selected)
+        for rewrite in step.rewrites:
+            if rewrite.kept and isinstance(rewrite.variable, int):
+                self._rewrites[place][rewrite.variable] += 1
+
+    def values(self) -> Mapping[str, Any]:
+        each = "one step" if self._steps == 1 else f"{self._steps} steps"
+        if not self._counts or not self._size:
+            return {"each": each, "picture": None, "highest": 0.0}
+        # Of a column's routes, the share that held instinct k.
+        select = max(1, int(self.context.setting("select")))
+        routes = [sum(counts) / select for counts in self._counts]
+        shares = [
+            [min(1.0, times / n) if n else 0.0 for times in counts]
+            for counts, n in zip(self._counts, routes, strict=True)
+        ]
+        highest = max(max(column) for column in shares) or 1.0
+        return {"each": each, "picture": self._picture(shares, highest), "highest": highest}
+
+    def _picture(self, shares: list[list[float]], highest: float) -> Picture:
+        columns = len(shares)
+        width, height = columns * self._cell, self._size * _CELL_H
+        shapes = render(
+            "report/templates/heatmap.svg.jinja",
+            counts=self._counts,
+            rewrites=self._rewrites,
+            shares=shares,
+            top_share=highest,
+            step_range=self._step_range,
+            steps=self._steps,
+            cell=(self._cell, _CELL_H),
+            size=(width, height),
+            left=_LEFT,
+            top=_TOP,
+            every=max(1, -(-columns // 10)),
+        )
+        rows = [
+            (k, column * self._steps + 1, times, round(shares[column][k], 4))
+            for column, counts in enumerate(self._counts)
+            for k, times in enumerate(counts)
+        ]
+        most = max(range(self._size), key=lambda k: self._before[k])
+        return Picture(
+            "Routing heatmap",
+            f"{self._size} instincts over {columns} columns; the most used is {most}.",
+            (_LEFT + width + 6, _TOP + height + _BOTTOM),
+            shapes,
+            Numbers(("instinct", "from step", "selected", "share of routes"), rows),
+            fixed=True,
+        )
+
+    def _step_range(self, column: int) -> str:
+        first = column * self._steps + 1
+        last = min(first + self._steps - 1, max(first, self.context.state.step + 1))
+        return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+class TheorySection(Section):
+    """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5).
+
+    Keeps the entries that exploration reached, and of the residuals δ their number, the sums of δ
+    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart.
+    """
+
+    title = "Theory beside measurement"
+    anchor = "theory"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._explored = 0
+        self._reached: set[int] = set()
+        self._residuals = {whole: (0, 0.0, 0.0, 0.0) for whole in (True, False)}
+
+    def add(self, event: Event) -> None:
+        for trace in event.step.traces if isinstance(event, Stepped) else ():
+            route = trace.rollout.route
+            # As in the method's own counts, a failed rollout selects nothing.
+            if route is not None and route.explored and trace.unit is not None:
+                self._explored += 1
+                self._reached.update(route.indices)
+            if (delta := trace.residual) is not None:
+                whole = "critic" in trace.gradients.severity
+                count, total, size, most = self._residuals[whole]
+                size, most = size + abs(delta), max(most, abs(delta))
+                self._residuals[whole] = count + 1, total + delta, size, most
+
+    def values(self) -> Mapping[str, Any]:
+        context, residuals = self.context, self._residuals
+        by_success = context.setting("explore.policy") == "success"
+        measured = by_success and not router_sections(context)
+        return {
+            "bounds": self._bounds() if measured else None,
+            "explored": self._explored,
+            "collapsed": has_collapsed(context.state.selected) if context.state.selected else None,
+            "residuals": [
+                ("ρ of g θ, g φ, g C and g ψ", *residuals[True]),
+                ("ρ of g θ, g φ and g C; that of g ψ was not given", *residuals[False]),
+            ],
+        }
+
+    def _bounds(self) -> list[tuple[str, str | int]]:
+        context = self.context
+        size, select = len(context.codebook), int(context.setting("select"))
+        tau = float(context.setting("explore.tau"))
+        narrow, wide = (
+            utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
+            for wide in (False, True)
+        )
+        return [
+            ("bound, r̄ in [0, 1] as the theorem assumes", number(narrow, 2)),
+            ("bound, r̄ in [−1, 1] as r − ρ can be", number(wide, 2)),
+            ("measured, explored routes only", len(self._reached)),
+            ("measured, all routes", sum(n > 0 for n in context.state.selected)),
+        ]

@@ -1,0 +1,253 @@
+"""The examples of a run, one of them from its input to what changed because of it, and two runs
+side by side: what either wins on the same test examples, and what was set otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from promptcodebook.report.context import Context, facts
+from promptcodebook.report.page import HIDDEN, value_text
+from promptcodebook.report.pages import address, render
+from promptcodebook.report.traces import Training, parts_of, parts_of_trace, reward_text
+from promptcodebook.report.verdict import UNJUDGED, Pair, pairs_of, result_of, tally
+from promptcodebook.run.evaluation import Comparison, Side
+from promptcodebook.store.events import Started
+from promptcodebook.store.header import Header, differences
+from promptcodebook.tasks.rewards import describe_reward
+from promptcodebook.text import printable, shorten
+from promptcodebook.types import Codebook, Evaluation, Rollout
+from promptcodebook.viewer.following import FollowedRun, Look, screen_of
+from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, missing
+
+TEST = "test"
+"""The last part of an example's address where its rows of the verdict are shown."""
+_TITLE, _MOST = 120, 1000
+_MOST_PAIRS, _MOST_SETTINGS = 300, 80
+
+
+def examples_screen(followed: FollowedRun) -> Screen:
+    """Training examples with what they earned, and test examples under the first and last row."""
+    look = followed.look()
+    drawn: dict[str, list[tuple[int, float | None]]] = {}
+    for step in look.steps:
+        for trace in step.traces:
+            rollouts = drawn.setdefault(trace.rollout.example_id, [])
+            rollouts.append((step.index, trace.rollout.reward))
+    body = render(
+        "viewer/templates/examples.html.jinja",
+        context=look.context,
+        key=look.key,
+        tallies=[
+            (name, _input_of(look, name), rollouts, [r for _, r in rollouts if r is not None])
+            for name, rollouts in drawn.items()
+        ][:_MOST],
+        count=len(drawn),
+        **_tested(look, followed.tests()),
+    )
+    return screen_of(look, "Examples", body)
+
+
+def _input_of(look: Look, name: str) -> str:
+    """The beginning of an example's input; '' where it is not at hand."""
+    return shorten(" ".join(look.context.inputs.get(name, "").split()), _TITLE)
+
+
+def _tested(look: Look, rows: Sequence[Evaluation]) -> dict[str, Any]:
+    if rows and look.context.state.conclusion is None:
+        return {"empty": UNJUDGED}
+    result = result_of(look.context.state, rows)
+    if len(rows) < 2 or result is None:
+        return {"empty": "Nothing was compared on the test split yet."}
+    pairs = {pair.second.example_id: pair for pair in pairs_of(rows[0], result)}
+    return {
+        "empty": "",
+        "first_row": rows[0].name,
+        "result": result,
+        "tested": [
+            (r, _input_of(look, r.example_id), pairs.get(r.example_id))
+            for r in result.rollouts[:_MOST]
+        ],
+    }
+
+
+def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
+    """One example in a step (counted from 1), in its latest one, or in the verdict's rows."""
+    look = followed.look()
+    steps = {
+        step.index: trace.rollout.example_id
+        for step in look.steps
+        for trace in step.traces
+        if printable(trace.rollout.example_id) == name
+    }
+    tests = [
+        (row, rollout)
+        for row in followed.tests()
+        for rollout in row.rollouts
+        if printable(rollout.example_id) == name
+    ]
+    if not steps and not tests:
+        return missing(f"No example {name} was run.", f"pco runs show {look.context.header.id}")
+    known = next((look.context.inputs.get(n) for n in steps.values()), None)
+    known = known or next((look.context.inputs.get(r.example_id) for _, r in tests), None)
+    if at == TEST or not steps:
+        values = _judged(look, tests)
+    else:
+        index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
+        if index not in steps:
+            first, *rest = [f"{step + 1:,}" for step in steps]
+            where = f"it was in step {first}" + (f" and {len(rest):,} more" if rest else "")
+            hint = f"pco runs show {look.context.header.id}"
+            return missing(f"The example {name} was not in step {at}: {where}.", hint)
+        values = _trained(followed, look, index, name, known)
+    places = [(f"step {step + 1}", str(step + 1)) for step in steps]
+    body = render(
+        "viewer/templates/example.html.jinja",
+        context=look.context,
+        key=look.key,
+        name=name,
+        known=known,
+        places=[*places, *([("test", TEST)] if tests else [])],
+        at=at or str(max(steps, default=-1) + 1),
+        **values,
+    )
+    above = (("Examples", address("run", look.key, "examples")),)
+    return screen_of(look, f"Example {name}", body, above)
+
+
+def _judged(look: Look, rows: Sequence[tuple[Evaluation, Rollout]]) -> dict[str, Any]:
+    context, first = look.context, _codebook_before(look, 0)
+    sides = [
+        (
+            f"{row.name}: {reward_text(rollout)}",
+            parts_of(rollout, context.instincts_of(row.name, rollout, first), context.own_words),
+        )
+        for row, rollout in rows
+    ]
+    return {"step": None, "sides": sides}
+
+
+def _trained(
+    followed: FollowedRun, look: Look, index: int, name: str, known: str | None
+) -> dict[str, Any]:
+    step, before = followed.step(index), _codebook_before(look, index)
+    trainings = [
+        Training.of(step, trace, before)
+        for trace in step.traces
+        if printable(trace.rollout.example_id) == name
+    ]
+    traces = [
+        {
+            "reward": reward_text(each.trace.rollout),
+            "parts": parts_of_trace(each.trace, known, each.instincts, look.context.own_words),
+            "changes": [r for r in each.rewrites if r.origin in ("gradient", "safety")],
+        }
+        for each in trainings
+    ]
+    return {"step": index + 1, "traces": traces}
+
+
+def _codebook_before(look: Look, index: int) -> Codebook:
+    """The codebook that the step began with."""
+    if index > 0:
+        return look.steps[index - 1].parameters.codebook
+    first = next((event for event in look.events if isinstance(event, Started)), None)
+    return first.parameters.codebook if first is not None else Codebook(())
+
+
+def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
+    """The results of both runs on the test examples that they share."""
+    looks = first.look(), second.look()
+    contexts = [look.context for look in looks]
+    results = [
+        result_of(context.state, followed.tests())
+        for context, followed in zip(contexts, (first, second), strict=True)
+    ]
+    judged = [result for result in results if result is not None]
+    pairs = pairs_of(*judged) if len(judged) == 2 else ()
+    changed = differences(contexts[0].header.settings, contexts[1].header.settings, HIDDEN)
+    marks = [context.simulated for context in contexts]
+    said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
+    body = render(
+        "viewer/templates/compare.html.jinja",
+        context=next((each for each in contexts if each.simulated), contexts[0]),
+        sides=[
+            (word, look.key, look.context, facts(look.context), result is not None)
+            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
+        ],
+        warnings=_warnings(contexts),
+        difference=_between(contexts, judged, pairs) if pairs else "",
+        pairs=[
+            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
+            for pair in pairs[:_MOST_PAIRS]
+        ],
+        count=len(pairs),
+        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
+    )
+    return Screen("Compare", body, above=(("Runs", "/"),), simulated=said)
+
+
+def _warnings(contexts: Sequence[Context]) -> list[str]:
+    """What makes the two hard to compare: other rewards, data or ranges."""
+    one, other = (context.header for context in contexts)
+    said = [_reward_warning(one, other)]
+    ranges = {context.reward_range for context in contexts}
+    if one.fingerprints.get("test") != other.fingerprints.get("test") or len(ranges) > 1:
+        said.append(
+            "Their test data or the ranges of their rewards differ: these figures compare the "
+            "examples with the same ids, and may not mean the same in both."
+        )
+    return [each for each in said if each]
+
+
+def _reward_warning(one: Header, other: Header) -> str:
+    """In words whether the two were scored by different rewards, as far as a run knows its own;
+    '' where they were not."""
+    words = [
+        describe_reward(h.settings.get("reward", ""), h.config.get("task", ""))
+        for h in (one, other)
+    ]
+    unlike = "what one earns by its reward is not what the other earns by its own."
+    if words[0] != words[1]:
+        named = " and ".join(each or "a function that Python handed over" for each in words)
+        return f"They were scored by different rewards ({named}): {unlike}"
+    if not words[0]:
+        return (
+            "Both were scored by a function that Python handed over: whether it was the same one "
+            "is not known here."
+        )
+    if _code(one) != _code(other):
+        return f"Both were scored by {words[0]}, whose code was not the same: {unlike}"
+    return ""
+
+
+def _code(header: Header) -> frozenset[str]:
+    """SHA-256 of the files of code that a run's reward names."""
+    named = json.dumps(header.settings.get("reward", ""))
+    return frozenset(mark for name, mark in header.files.items() if f"{name}:" in named)
+
+
+def _between(
+    contexts: Sequence[Context], results: Sequence[Evaluation], pairs: Sequence[Pair]
+) -> str:
+    """The second against the first on the examples of both, in the second's order: what `pco
+    compare` says of them."""
+    rewards = [
+        {r.example_id: x for r, x in zip(result.rollouts, result.rewards, strict=True)}
+        for result in results
+    ]
+    first, second = (
+        Side(
+            result.name,
+            {name: own[name] for name in rewards[1] if name in rewards[0]},
+            result.split,
+            context.simulated,
+            context.reward_range,
+        )
+        for context, result, own in zip(contexts, results, rewards, strict=True)
+    )
+    between = Comparison.of(second, first)
+    figures = between.gain.text(signed=True, more=f"n = {between.gain.n}")
+    mark = "Simulated: " if between.simulated else ""
+    return f"{mark}difference (second − first): {figures}; {tally(pairs)}."

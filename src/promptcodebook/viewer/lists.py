@@ -1,0 +1,217 @@
+"""The two lists: all runs, a line each, the latest first, of which two are picked to be compared;
+and the registry, what every ref points to, the versions, what was done and what audits found."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from promptcodebook.audit.report import AuditReport
+from promptcodebook.errors import PolicyError, StoreError
+from promptcodebook.registry.log import ATTEST, Entry
+from promptcodebook.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.report.pages import render
+from promptcodebook.store.header import has_simulated
+from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
+from promptcodebook.viewer.following import OpenRuns, key_of
+from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
+
+_log = logging.getLogger(__name__)
+_ON_A_PAGE = 50
+_REST = 20
+"""How many times as long as a look took is waited until the next."""
+_MOST = 500
+"""Entries of the registry's log shown."""
+_SERVED_S = 5.0
+"""How often a registry on a server is asked: others ask it too."""
+_Files = tuple[list[list[int] | None], int | None]
+
+
+class _Line(NamedTuple):
+    """What a line shows beyond the run's summary: its validation scores in order, over how many
+    examples the best was, and whether they are simulated."""
+
+    scores: tuple[float, ...]
+    n: int
+    simulated: bool
+
+
+class Runs:
+    """The runs of one folder; what was read of a run whose files are as they were is not read
+    again. From any thread; all pages that follow the list share one look a `kept_s`."""
+
+    def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
+        self._runs_dir = runs_dir
+        self._kept_s = kept_s
+        self._lines: dict[Path, tuple[_Files, _Line]] = {}
+        self._marked, self._until = "", 0.0
+        self._read: tuple[str, list[RunSummary]] = ("", [])
+        self._unreadable: dict[Path, StoreError] = {}
+        self._lock = threading.RLock()
+
+    def mark(self) -> str:
+        """Changes whenever the screen would, and costs a look at the files, not at what is in
+        them; of the time a twentieth at most goes into looking."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._until:
+                self._marked = self._look()
+                ended = time.monotonic()
+                rest = _REST * (ended - began) if self._kept_s else 0
+                self._until = ended + max(self._kept_s, rest)
+            return self._marked
+
+    def _look(self) -> str:
+        lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
+        return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
+
+    def screen(self, page: int = 1) -> Screen:
+        """One page of the runs, the first being 1."""
+        with self._lock:
+            # Before the rest: a page may be newer than it says, never older.
+            mark = self._look()
+            if mark != self._read[0]:
+                found, unreadable = read_runs(self._runs_dir)
+                for folder, error in unreadable.items():
+                    if folder not in self._unreadable:
+                        _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
+                self._read, self._unreadable = (mark, found[::-1]), unreadable
+            runs = self._read[1]
+            pages = max(1, -(-len(runs) // _ON_A_PAGE))
+            page = min(max(1, page), pages)
+            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
+            lines = [self._line(run.path) for run in shown]
+            unread = list(self._unreadable.items())
+        marks = [line.simulated for line in lines]
+        body = render(
+            "viewer/templates/runs.html.jinja",
+            folder=self._runs_dir,
+            rows=[
+                (key_of(self._runs_dir, run.path), run, line, _spark(line.scores))
+                for run, line in zip(shown, lines, strict=True)
+            ],
+            unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
+            page=page,
+            pages=pages,
+            count=len(runs),
+        )
+        said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
+        return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
+
+    def _line(self, path: Path) -> _Line:
+        files = _files(path)
+        known = self._lines.get(path)
+        if known is None or known[0] != files:
+            known = self._lines[path] = (files, _read_line(path))
+        return known[1]
+
+
+def _files(folder: Path) -> _Files:
+    """What a run's line is read from: its files, and of one whose log of writes is there, as of a
+    run that was killed, who writes it."""
+    marks = file_marks(folder)
+    return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
+
+
+def _read_line(path: Path) -> _Line:
+    try:
+        with closing(RunStore.open(path)) as store:
+            state, simulated = store.outline(), store.header.simulated
+    except StoreError as error:
+        _log.debug("run %s: %s", path.name, error)
+        return _Line((), 0, False)
+    scores = (m.score for m in state.validations if m.scope == "subset")
+    n = state.best.n if state.best is not None else 0
+    return _Line(tuple(score for score in scores if score is not None), n, simulated)
+
+
+def _spark(scores: Sequence[float]) -> str:
+    """The scores as a line of 90 by 20 pixels without axes; '' of too few."""
+    if len(scores) < 2:
+        return ""
+    low, high = min(scores), max(scores)
+    across, up = 86 / (len(scores) - 1), 16 / ((high - low) or 1.0)
+    return "M" + "L".join(
+        f"{2 + i * across:.1f} {18 - (score - low) * up:.1f}" for i, score in enumerate(scores)
+    )
+
+
+class Versions:
+    """The registry as it is looked at: opened once, and only what came since is read again."""
+
+    def __init__(self) -> None:
+        self._registry: Registry | None = None
+        self._asked = 0.0
+        self._mark = ""
+        self._lock = threading.Lock()
+
+    def mark(self) -> str:
+        """Changes whenever the screen would. Raises PcoError where it cannot be read."""
+        with self._lock:
+            if self._registry is None:
+                self._registry = open_registry()
+            storage = self._registry.storage
+            remote = storage.place.startswith("http")
+            if not remote or time.monotonic() - self._asked > _SERVED_S:
+                self._mark = storage.read().head
+                self._asked = time.monotonic()
+            return self._mark
+
+    def screen(self, open_runs: OpenRuns) -> Screen:
+        """All of it, as it is now."""
+        mark = self.mark()  # before the rest: a page may be newer than it says, never older
+        with open_registry() as registry:
+            versions, entries, refs = registry.versions(), registry.history(), registry.refs()
+            before = {ref: registry.before(ref) or "" for ref in refs}
+        latest = {entry.ref: entry for entry in entries if entry.ref}
+        simulated = {v.version for v in versions if has_simulated(v.facts.get("configuration"))}
+        body = render(
+            "viewer/templates/registry.html.jinja",
+            place=registry.storage.place,
+            refs=[(ref, version, latest[ref], before[ref]) for ref, version in refs.items()],
+            versions=versions[::-1],
+            simulated=simulated,
+            audits=_audits(entries),
+            runs={key_of(open_runs.runs_dir, path) for path in run_folders(open_runs.runs_dir)},
+            log=[(entry, _beside(entry)) for entry in entries[::-1][:_MOST]],
+            count=len(entries),
+        )
+        said = SOME_SIMULATED if simulated else ""
+        return Screen("Registry", body, live="/live/registry", mark=mark, simulated=said)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._registry is not None:
+                self._registry.close()
+                self._registry = None
+
+
+def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
+    """The reports that can be read, by version, in order."""
+    found: dict[str, list[AuditReport]] = {}
+    for entry in entries:
+        if entry.action == ATTEST and entry.known.get("topic") == AUDIT:
+            try:
+                report = AuditReport.from_json(entry.known["found"])
+            except (PolicyError, KeyError, AttributeError):
+                continue  # of another version's form
+            found.setdefault(entry.after, []).append(report)
+    return found
+
+
+def _beside(entry: Entry) -> str:
+    """What the entry says of the gate that a promotion passed, or passed by."""
+    known = entry.known
+    if "override" in known:
+        return f"override: {known['override']} ({known.get('refused', '')})"
+    audited = known.get("audited") or ()
+    alone = " (without a judge)" if known.get("without_judge") else ""
+    return f"audited: {', '.join(map(str, audited))}{alone}" if audited else ""
