@@ -1,8 +1,8 @@
 """Budgets against a counting proxy: what is allowed, made, billed by the server, and shown.
 
 One run for each way in which a server can break answers, be late, lie about usage or ask for
-patience (tests/attack/budgets.py). Shown is paid and lost: a lost attempt is booked at the most it
-can have cost, so what is shown is never below the bill.
+patience (tests/attack/test_budgets.py). Shown is paid and lost: a lost attempt is booked at the
+most it can have cost, so what is shown is never below the bill.
 
     python -m bench.budget
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.units import count_text, money
-from tests.attack.budgets import MODES, Bill, attack
+from tests.attack.test_budgets import MODES, Bill, attack
 from tests.proof.served import served
 
 _HEAD = (

@@ -47,14 +47,12 @@ from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.pco import PCO, build_learner
 from promptcodebook.progress import silent
 from promptcodebook.randomness import Draws, keyed_int
-from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.opening import Session, Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.run.session import Session
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
-from promptcodebook.tasks.constraints.compose import compatible
-from promptcodebook.tasks.constraints.task import draw_constraints, reward
+from promptcodebook.tasks.constraints.task import compatible, draw_constraints, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import (
     Channel,
@@ -281,7 +279,7 @@ def run(job: Job) -> Done:
         if job.ours:
             optimizer = PCO(lambda assembled: OURS[job.ours](build_learner(assembled)))
             problem = Problem(opened.assembled, opened.store, silent)
-            opened = replace(opened, session=Session(problem, optimizer))
+            opened = Session(problem, optimizer)
         made = asyncio.run(finish(opened))
         store = RunStore.open(made.path)
         try:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from promptcodebook.tasks.ifbench.instruction import Instruction
-from promptcodebook.tasks.ifbench.language import Language
+from promptcodebook.tasks.ifbench.language import Instruction, Language
 from promptcodebook.tasks.ifbench.score import IFBENCH, IFEVAL, check, grade
 
 RESPONSES = 10_000

@@ -16,20 +16,18 @@ from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.randomness import keyed_random
-from tests.proof.killing import (
+from tests.proof.runs import Finished
+from tests.proof.served import Served, served
+from tests.proof.test_kill import (
     LATENCY,
     Kill,
     after,
-    booked,
+    assert_nothing_was_paid_twice,
     killed_and_resumed,
     left_by,
-    misbooked,
-    paid_twice,
     progress_of,
     uninterrupted,
 )
-from tests.proof.runs import Finished
-from tests.proof.served import Served, served
 
 KILLS = int(os.environ.get("PCO_KILLS", "25"))
 """PCO_KILLS=100 for the long proof."""
@@ -71,19 +69,21 @@ def _one(
     left = left_by(folder)
     bytes_equal, events_equal = left.policy == whole.policy, left.events() == whole.events()
     for kill in kills:
-        print(_row(kill, number, bytes_equal, events_equal), flush=True)
-    print(f"       {server.stats()['requests']} requests at the server, {booked(folder)} booked")
-    twice = paid_twice(server, folder, kills) or misbooked(server, folder, kills)
-    if twice:
-        print(f"       {twice}")
-    return len(kills), bytes_equal and events_equal, bool(twice)
+        print(_row(kill, moment, number, bytes_equal, events_equal), flush=True)
+    twice = False
+    try:
+        assert_nothing_was_paid_twice(server, folder, kills)
+    except AssertionError as error:
+        twice = True
+        print(f"       {error}")
+    return len(kills), bytes_equal and events_equal, twice
 
 
-def _row(kill: Kill, number: int, bytes_equal: bool, events_equal: bool) -> str:
+def _row(kill: Kill, moment: float, number: int, bytes_equal: bool, events_equal: bool) -> str:
     progress = kill.progress
-    step = progress.events.get("stepped", 0)
+    events, step = sum(progress.events.values()), progress.events.get("stepped", 0)
     return (
-        f"  {number:>4} {kill.seconds:>7.2f} {progress.number:>7} {progress.journal:>8} "
+        f"  {number:>4} {moment:>7.2f} {events:>7} {progress.journal:>8} "
         f"{step:>5} {kill.pending:>10} {kill.again:>12} "
         f"{'yes' if bytes_equal else 'NO':>12} {'yes' if events_equal else 'NO':>13}"
     )

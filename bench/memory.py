@@ -25,9 +25,8 @@ import aiohttp  # noqa: F401  what the endpoint client keeps in memory belongs t
 from bench.figures import Figure, shown
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Budget
-from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
+from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled
-from promptcodebook.lm.stack import Attempted
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header

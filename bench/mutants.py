@@ -50,7 +50,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "store": ["store"],
     "batch": ["batch"],
     "estimation": ["estimation"],
-    "distilling": ["run/distilling.py"],
+    "distilling": ["run/measuring.py"],
 }  # fmt: skip
 _MOST_S = 40.0
 """The tests of a mutant: as many as ran this long on the code as it is."""

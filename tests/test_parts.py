@@ -46,7 +46,7 @@ import promptcodebook
 outer = tuple(sys.argv[1:])
 for found in pkgutil.walk_packages(promptcodebook.__path__, "promptcodebook."):
     core = not any(found.name == each or found.name.startswith(each + ".") for each in outer)
-    if core and not found.name.endswith(("__main__", "worker_child")):
+    if core and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 """
 SETTINGS = """

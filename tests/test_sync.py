@@ -9,12 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
-from promptcodebook import sync
 from promptcodebook.signals import stop_signals
 from promptcodebook.sync import LoopThread, run_sync
 
@@ -46,10 +45,6 @@ def test_it_returns_what_the_coroutine_returns_and_raises_what_it_raises(run: An
     for error in (KeyError("this one"), TimeoutError("its own"), SystemExit(3)):
         with pytest.raises(type(error), match=str(error)):
             run(raising(error))
-
-
-async def test_it_works_where_a_loop_is_running() -> None:
-    assert run_sync(twice(5)) == 10
 
 
 def _ctrl_c_after(seconds: float, key: signal.Signals = signal.SIGINT) -> threading.Thread:
@@ -109,16 +104,6 @@ def test_sigterm_asks_too_where_somebody_can_be_asked() -> None:
     assert run_sync(work(), asked.set) != before
     key.join()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-@both
-def test_its_thread_is_named_and_holds_no_process_at_its_end(run: Any) -> None:
-    async def here() -> threading.Thread:
-        return threading.current_thread()
-
-    thread = run(here())
-    assert thread is not threading.current_thread()
-    assert (thread.name, thread.daemon) == ("promptcodebook", True)
 
 
 def test_a_second_ctrl_c_cancels() -> None:
@@ -190,27 +175,6 @@ def test_tasks_that_nobody_waited_for_end_with_it(run: Any) -> None:
 
 
 @both
-def test_a_generator_that_nobody_read_to_its_end_is_closed(run: Any) -> None:
-    ended: list[str] = []
-
-    async def numbers() -> AsyncIterator[int]:
-        try:
-            yield 1
-            yield 2
-        finally:
-            await asyncio.sleep(0)
-            ended.append("closed")
-
-    kept = numbers()
-
-    async def first() -> int:
-        return await anext(kept)
-
-    assert run(first()) == 1
-    assert ended == ["closed"]
-
-
-@both
 def test_an_exit_in_a_task_that_somebody_waits_for_is_heard_there(run: Any) -> None:
     async def exits() -> None:
         await asyncio.sleep(0)
@@ -250,27 +214,6 @@ def test_a_task_that_no_cancelling_ends_does_not_hold_the_process_at_its_end() -
     """Collected with the modules already gone, such a task would go round in its loop for good."""
     done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_an_interrupt_before_the_wait_begins_cancels_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would go on unseen behind a caller who was told that it had ended."""
-    began, cancelled = threading.Event(), threading.Event()
-
-    async def endless() -> None:
-        began.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.set()
-
-    def interrupted(*_: object) -> None:
-        assert began.wait(20)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sync, "_wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_sync(endless())
-    assert cancelled.wait(20)
 
 
 # What asks a process to end, within `stop_signals` and around it.
@@ -323,14 +266,10 @@ def test_what_is_handled_or_ignored_on_purpose_stays_so() -> None:
     assert heard == [signal.SIGTERM] * 2
 
 
+async def _handler() -> object:
+    with stop_signals():
+        return signal.getsignal(signal.SIGTERM)
+
+
 def test_another_thread_leaves_the_signals_alone() -> None:
-    seen: list[object] = []
-
-    def work() -> None:
-        with stop_signals():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [signal.SIG_DFL]
+    assert in_thread(_handler()) is signal.SIG_DFL

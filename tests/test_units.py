@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -17,60 +18,26 @@ from promptcodebook.units import (
 
 
 @pytest.mark.parametrize(
-    ("usd", "text"),
+    ("show", "values", "texts"),
     [
-        (None, "unknown"),
-        (0.0, "$0"),
-        (1234.5, "$1,234.50"),
-        (0.1, "$0.10"),
-        (0.0523, "$0.052"),
-        (0.00005, "$0.00005"),
-        (0.0000123, "$0.000012"),
+        (money, (None, 0.0, 1234.5, 0.1), "unknown|$0|$1,234.50|$0.10"),
+        (money, (0.0523, 0.00005, 0.0000123), "$0.052|$0.00005|$0.000012"),
+        (duration, (0.0, 0.25, 0.96, 9.97, 59.6), "0 ms|250 ms|1.0 s|10 s|1 min"),
+        (duration, (65, 640, 3600, 7199), "1 min 05 s|10 min 40 s|1 h 00 min|1 h 59 min"),
+        (count_text, (0, 999, 999.6, 1234567, 999_600, 12_300), "0|999|1k|1.23M|1M|12.3k"),
+        (bytes_text, (999, 1000, 1_540_000, 2 * 10**9), "999 B|1.0 kB|1.5 MB|2.0 GB"),
+        (number, (0.1234, None, math.nan, math.inf), "0.123|-|-|-"),
     ],
 )
-def test_money(usd: float | None, text: str) -> None:
-    assert money(usd) == text
+def test_amounts_as_people_read_them(
+    show: Callable[..., str], values: tuple[float | None, ...], texts: str
+) -> None:
+    assert list(map(show, values)) == texts.split("|")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 ms"),
-        (0.25, "250 ms"),
-        (0.96, "1.0 s"),
-        (9.97, "10 s"),
-        (59.6, "1 min"),
-        (65, "1 min 05 s"),
-        (640, "10 min 40 s"),
-        (3600, "1 h 00 min"),
-        (7199, "1 h 59 min"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0"), (999, "999"), (999.6, "1k"), (1234567, "1.23M"), (999_600, "1M"), (12_300, "12.3k")],
-)
-def test_counts_have_three_digits_and_a_unit(value: float, text: str) -> None:
-    assert count_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(999, "999 B"), (1000, "1.0 kB"), (1_540_000, "1.5 MB"), (2 * 10**9, "2.0 GB")],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert bytes_text(count) == text
-
-
-def test_a_number_that_is_none_is_a_dash() -> None:
-    assert number(0.1234) == "0.123"
+def test_a_number_has_its_sign_and_digits_as_asked() -> None:
     assert number(0.1234, signed=True) == "+0.123"
     assert number(0.0, 1) == "0.0"
-    assert [number(value) for value in (None, math.nan, math.inf)] == ["-", "-", "-"]
     assert number(None, missing="none") == "none"
 
 

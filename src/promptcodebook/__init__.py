@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from promptcodebook.policy.policy import Policy, load_policy
     from promptcodebook.policy.response import Explanation, Response
     from promptcodebook.registry.registry import Registry, open_registry
-    from promptcodebook.run.distilling import Distillation, distill
-    from promptcodebook.run.effect import aeffect, effect
     from promptcodebook.run.evaluation import (
         Assessment,
         Comparison,
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
         compare,
         evaluate,
     )
+    from promptcodebook.run.measuring import Distillation, aeffect, distill, effect
     from promptcodebook.run.optimize import Run, aoptimize, load_run, optimize
     from promptcodebook.store.effects import Effect
     from promptcodebook.tasks.rewards import library as rewards
@@ -92,8 +91,6 @@ _HOMES = {
     "policy.policy": ("Policy", "load_policy"),
     "policy.response": ("Explanation", "Response"),
     "registry.registry": ("Registry", "open_registry"),
-    "run.distilling": ("Distillation", "distill"),
-    "run.effect": ("aeffect", "effect"),
     "run.evaluation": (
         "Assessment",
         "Comparison",
@@ -102,6 +99,7 @@ _HOMES = {
         "compare",
         "evaluate",
     ),
+    "run.measuring": ("Distillation", "aeffect", "distill", "effect"),
     "run.optimize": ("Run", "aoptimize", "load_run", "optimize"),
     "store.effects": ("Effect",),
 }

@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
-from promptcodebook.config import Config
+from promptcodebook.config import Budget, Config
 from promptcodebook.data import Dataset, load_settings, sample
 from promptcodebook.errors import (
     ConfigError,
     DataError,
     ExecutorError,
+    LMError,
     PcoError,
     RewardError,
     import_part,
@@ -28,28 +29,15 @@ from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local
 from promptcodebook.method.accept import find_rule
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
-from promptcodebook.method.policy import (
-    Composer,
-    Composition,
-    Encoder,
-    Generator,
-    join_prompts,
-)
+from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import Agent, make_program, user_task
+from promptcodebook.tasks.program import Agent, SingleCall, make_program, user_task
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
-from promptcodebook.tasks.task import RewardFactory, Task, asks_nobody, load_task
-from promptcodebook.tasks.user_calls import UserCalls
-from promptcodebook.types import (
-    Example,
-    Executor,
-    Output,
-    Program,
-    Prompt,
-    Reward,
-    Score,
-)
+from promptcodebook.tasks.task import Task, asks_nobody, load_task
+from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
+from promptcodebook.text import quote
+from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
 OWN_LM = "own"
 """In the configuration, the name of an LM object handed over by the user."""
@@ -153,16 +141,17 @@ class Plan:
     def connect(self, supplies: Supplies | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
         supplies = supplies or Supplies()
-        own = self.sources.lm if supplies.own is None else supplies.own
-        private = self.task.private
-        supplies = replace(supplies, own=own, simulated=self.simulated, private=private)
-        if supplies.local is None and self.sources.local is not None:
-            supplies = replace(supplies, local=self.sources.local)
+        supplies = replace(
+            supplies,
+            own=self.sources.lm if supplies.own is None else supplies.own,
+            simulated=self.simulated,
+            private=self.task.private,
+            local=self.sources.local if supplies.local is None else supplies.local,
+        )
         if supplies.local is None:
             models_here = local_models()
             supplies = replace(supplies, local=models_here, closes=models_here)
-        models = Models.build(self.config, supplies)
-        return Assembled(self, models)
+        return Assembled(self, Models.build(self.config, supplies))
 
 
 @dataclass(frozen=True)
@@ -195,12 +184,19 @@ class Assembled:
         """The task's reward, made uniform and held to its range."""
         judge = None if self.config.reward == STAND_IN else self.models.ask
         reward, reward_range = self.task.reward(judge), self.config.reward_range
-        calls = self.plan.calls
+        calls, private = self.plan.calls, self.task.private
 
         async def score(example: Example, output: Output) -> Score:
-            return await apply_reward(reward, example, output, reward_range, calls)
+            try:
+                return await apply_reward(reward, example, output, reward_range, calls)
+            except RewardError as error:
+                if not private:
+                    raise
+                kind = type(error.__cause__ or error).__name__
+            # Raised out here, so that its words, which may quote the data, are not in the context.
+            raise RewardError(f"the reward failed on example {example.id} with {kind}; {_WITHHELD}")
 
-        return _discreet_scorer(score) if self.task.private else score
+        return score
 
     @property
     def ranks(self) -> RankedRoutes:
@@ -222,25 +218,19 @@ class Assembled:
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the
         spec of the executor, where it is another than the configured one."""
-        scorer = self.scorer if scored else None
-        program = self.task.program
+        scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
-            program = _DiscreetProgram(program)
-        lm = _Instead(self.models.lm, model) if model else self.models.lm
+            program = _DiscreetProgram(program, program.name, program.stages, program.roles)
+        lm = _instead(self.models.lm, model) if model else self.models.lm
         return Trial(program, scorer, lm, greedy, self.models.tally)
 
 
-@dataclass(frozen=True)
-class _Instead:
-    """An LM whose executor is another model, named by its spec."""
+def _instead(inner: LM, model: str) -> LM:
+    async def ask(request: Request) -> Reply:
+        mine = request.role == "executor"
+        return await inner(replace(request, model=model) if mine else request)
 
-    inner: LM
-    model: str
-
-    async def __call__(self, request: Request) -> Reply:
-        if request.role == "executor":
-            request = replace(request, model=self.model)
-        return await self.inner(request)
+    return ask
 
 
 _WITHHELD = "what it said is withheld, since the data are private"
@@ -251,47 +241,24 @@ class _DiscreetProgram:
     """A program on private data: an error of its own does not say what it may quote.
 
     Ours say nothing of the data: what a server said is withheld where it is read
-    (`lm/transport.py`).
+    (`lm/wire.py`).
     """
 
     inner: Program
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def stages(self) -> Sequence[str]:
-        return self.inner.stages
-
-    @property
-    def roles(self) -> Set[Role]:
-        return self.inner.roles
+    name: str
+    stages: Sequence[str]
+    roles: Set[Role]
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         try:
             return await self.inner(prompt, example, lm)
-        except PcoError as error:
-            if not isinstance(error, ExecutorError):
-                raise
-            kind = type(error.__cause__ or error).__name__
         except Exception as error:
-            kind = type(error).__name__
+            if isinstance(error, PcoError) and not isinstance(error, ExecutorError):
+                raise
+            ours = isinstance(error, ExecutorError)
+            kind = type(error.__cause__ or error if ours else error).__name__
         # Raised out here, so that its words are not in the context either.
         raise ExecutorError(f"the program raised {kind}; {_WITHHELD}")
-
-
-def _discreet_scorer(inner: Scorer) -> Scorer:
-    """A reward on private data: what it says when it fails may quote them."""
-
-    async def score(example: Example, output: Output) -> Score:
-        try:
-            return await inner(example, output)
-        except RewardError as error:
-            kind = type(error.__cause__ or error).__name__
-        raise RewardError(f"the reward failed on example {example.id} with {kind}; {_WITHHELD}")
-
-    return score
 
 
 def assemble(
@@ -302,7 +269,8 @@ def assemble(
 
 
 def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
-    """Reads templates, data and task; no model is connected.
+    """Reads templates, data and task; no model is connected. `config` gets what the data and a
+    ready-made task decide.
 
     Raises ConfigError, DataError, TaskError.
     """
@@ -310,11 +278,21 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
     if sources.lm is not None:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
     calls = UserCalls(config.user_code.threads, config.user_code.seconds)
-    task = _named_task(config, sources.base) or _user_task(config, sources, calls)
-    if config.task and sources.data is not None:
-        task = replace(task, dataset=sources.data)
-    config = _complete(config, task)
-    return Plan(config, task, templates, sources, calls)
+    task = _named_task(config, sources.base)
+    if task is None:
+        task = _user_task(config, sources, calls)
+        update: dict[str, object] = {
+            "data": config.data.model_copy(update={"input": task.dataset.input})
+        }
+    else:
+        update = {
+            "reward_range": task.reward_range,
+            "base_prompt": config.base_prompt or task.base_prompt,
+            "output_format": config.output_format or task.output_format,
+        }
+        if sources.data is not None:
+            task = replace(task, dataset=sources.data)
+    return Plan(config.model_copy(update=update), task, templates, sources, calls)
 
 
 def plan_data(config: Config, base: Path) -> Dataset:
@@ -337,12 +315,22 @@ def _named_task(config: Config, base: Path) -> Task | None:
 
 
 def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
-    """The task that the user's own data, reward and agent make."""
-    given = sources.executor
+    data = _data(config, sources)
+    if sources.reward is not None:
+        reward = asks_nobody(sources.reward)
+    elif config.reward:
+        reward = reward_factory(config.reward, sources.base, calls)
+    else:
+        raise ConfigError(
+            "no reward is set",
+            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}; '
+            "in Python reward='exact', or your function",
+        )
+    executor = config.executor if sources.executor is None else sources.executor
     return user_task(
-        _data(config, sources),
-        _reward(config, sources, calls),
-        program=make_program(config.executor if given is None else given, sources.base, calls),
+        data,
+        reward,
+        program=make_program(executor, sources.base, calls),
         reward_range=config.reward_range,
         base_prompt=config.base_prompt,
     )
@@ -360,27 +348,82 @@ def _data(config: Config, sources: Sources) -> Dataset:
     return load_settings(config.data, sources.base)
 
 
-def _reward(config: Config, sources: Sources, calls: UserCalls) -> RewardFactory:
-    if sources.reward is not None:
-        return asks_nobody(sources.reward)
-    if not config.reward:
-        raise ConfigError(
-            "no reward is set",
-            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}; '
-            "in Python reward='exact', or your function",
+# The reward, tried on one example before anything is paid for. The executor is not tried: an agent
+# has effects, and made-up replies would break agents that work. Its parameters are checked when it
+# is named (tasks/user_code.py), and a batch of failures stops the run.
+
+_NONSENSE = "Seventeen umbrellas, mostly on Thursdays."
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTrial:
+    """`scores` by the kind of answer that was scored (None: it raised), and what deserves a look.
+
+    No scores: it was not tried, since it asks a model, or reads more of an agent's output than can
+    be made up.
+    """
+
+    scores: tuple[tuple[str, Score | None], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+async def try_reward(plan: Plan) -> RewardTrial:
+    """What the reward makes of the first training example's reference, and of nonsense.
+
+    No model is asked. ConfigError for one that cannot be used: that returns no number, or one
+    outside its range, hangs, or raises whatever the answer; where the answers are an agent's own,
+    which may have a form that neither has, that is a warning only.
+    """
+    own_agent, asked = not isinstance(plan.task.program, SingleCall), list[str]()
+    try:
+        reward = plan.task.reward(None)
+    except ConfigError:  # it cannot be made without a model
+        return RewardTrial()
+    if own_agent and annotated_as(reward, 1, Output):
+        return RewardTrial()
+
+    async def refuse(request: Request) -> Reply:
+        asked.append(request.role)
+        raise LMError("no model is asked here")
+
+    free = plan.config.model_copy(update={"lm": "own", "roles": {}, "budget": Budget()})
+    scorer = replace(plan, config=free).connect(Supplies(own=refuse)).scorer
+    example, answers = plan.dataset.train[0], {"nonsense": _NONSENSE}
+    if example.target is not None:
+        answers = {"the reference": example.target, **answers}
+    scores, errors = dict[str, Score | None](), list[PcoError]()
+    for kind, answer in answers.items():
+        try:
+            scores[kind] = await scorer(example, Output(answer))
+        except PcoError as error:
+            if error.__cause__ is None and not isinstance(error, LMError):
+                # Wrong whatever the answer was: no cause lies in the user's code.
+                raise _refusal(error) from None
+            scores[kind] = None
+            errors.append(error)
+        if asked:
+            return RewardTrial()
+    # No answer can be the cause of these two.
+    broken = any(isinstance(error.__cause__, NameError | ImportError) for error in errors)
+    if (len(errors) == len(answers) and not own_agent) or broken:
+        raise _refusal(errors[0])
+    warnings = [
+        f"{error}: it was tried with an answer that makes no sense. Such rollouts count as failed "
+        "and teach nothing: let it return 0.0 for an answer that it cannot read"
+        for error in errors[:1]
+    ]
+    values = {score.value for score in scores.values() if score is not None}
+    if len(scores) == 2 and not errors and len(values) == 1 and not is_ours(reward):
+        warnings.append(
+            f"the reward gives {values.pop():g} to the reference as well as to "
+            f"{quote(_NONSENSE)}: look whether it tells good answers from bad ones"
         )
-    return reward_factory(config.reward, sources.base, calls)
+    return RewardTrial(tuple(scores.items()), tuple(warnings))
 
 
-def _complete(config: Config, task: Task) -> Config:
-    """The configuration with what the data and a ready-made task decide filled in."""
-    if not config.task:
-        data = config.data.model_copy(update={"input": task.dataset.input})
-        return config.model_copy(update={"data": data})
-    return config.model_copy(
-        update={
-            "reward_range": task.reward_range,
-            "base_prompt": config.base_prompt or task.base_prompt,
-            "output_format": config.output_format or task.output_format,
-        }
+def _refusal(error: PcoError) -> ConfigError:
+    return ConfigError(
+        f"the reward was tried before anything is paid for: {error}",
+        hint=f"{error.hint.partition(';')[0]}, and return 0.0 for an answer that it cannot read; "
+        "user_code.trial = false leaves this try out",
     )

@@ -85,7 +85,17 @@ def mean_interval(
         raise ValueError("no values to take an interval of")
     mean = math.fsum(values) / n
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
-    low, high = _tied(values, (bottom, top), side) or _spread(values, seed, side)
+    if (ends := _tied(values, (bottom, top), side)) is not None:
+        low, high = ends
+    else:
+        low, high = _unskewed(values, side)
+        if n < _STUDENT:
+            lower, higher = _typical(values, seed, side)
+        else:
+            _, error, _ = _moments(values)
+            reach = _quantile(n - 1, side) * error
+            lower, higher = mean - reach, mean + reach
+        low, high = min(low, lower), max(high, higher)
     return Interval(mean, round(max(bottom, low), _DIGITS), round(min(top, high), _DIGITS), n)
 
 
@@ -197,18 +207,6 @@ def _tied(values: Sequence[float], bounds: Bounds, side: float) -> tuple[float, 
         return None
     share = _largest_share(others, n, side)
     return common - share * (common - bounds[0]), common + share * (bounds[1] - common)
-
-
-def _spread(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
-    """By the exact test or Student's, whichever the number of values calls for, and by Hall's."""
-    if len(values) >= _STUDENT:
-        mean, error, _ = _moments(values)
-        reach = _quantile(len(values) - 1, side) * error
-        low, high = mean - reach, mean + reach
-    else:
-        low, high = _typical(values, seed, side)
-    lower, higher = _unskewed(values, side)
-    return min(low, lower), max(high, higher)
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:

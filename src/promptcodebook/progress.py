@@ -175,7 +175,6 @@ class RunView:
 
 
 def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
-    """What is known after one more event."""
     match event:
         case Began(first=first, simulated=simulated):
             return replace(view, run=event, began=now, step=first - 1, simulated=simulated)
@@ -183,8 +182,31 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             if view.phase is None or view.phase.name != name:
                 view = replace(view, phase_began=now, phase_first=done)
             return replace(view, phase=event if done < total else None)
-        case StepDone():
-            return _advance_step(view, event)
+        case StepDone(step, seconds):
+            known = [t.rollout for t in step.traces if t.rollout.reward is not None]
+            rewards = [r.reward for r in known if r.reward is not None]
+            mean = sum(rewards) / len(rewards) if rewards else None
+            counts = view.counts
+            if not counts:
+                # A run that is resumed, or that continues from a policy, does not begin at 0.
+                picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
+                counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
+            broken = sum(
+                t.rollout.failure is not None or t.failure is not None for t in step.traces
+            )
+            return replace(
+                view,
+                step=step.index,
+                epsilon=step.epsilon,
+                reward=mean,
+                rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
+                counts=(*counts, step.selected)[-WINDOW - 1 :],
+                success=step.success,
+                texts=step.parameters.codebook.texts,
+                seconds=(*view.seconds, seconds)[-2 * WINDOW :],
+                failed=view.failed + broken,
+                phase=None,
+            )
         case ValidationDone(step, evaluation, best, finalist) if evaluation.score is not None:
             mark = step, evaluation.score
             marks = view.validations if finalist else (*view.validations, mark)[-_KEPT:]
@@ -193,32 +215,6 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             return replace(view, usage=usage, tallies=tallies, lost=lost, limits=limits)
         case _:
             return view
-
-
-def _advance_step(view: RunView, event: StepDone) -> RunView:
-    step = event.step
-    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-    mean = sum(rewards) / len(rewards) if rewards else None
-    failed = sum(t.rollout.failure is not None or t.failure is not None for t in step.traces)
-    counts = view.counts
-    if not counts:
-        # A run that is resumed, or that continues from a policy, does not begin at 0.
-        known = [t.rollout for t in step.traces if t.rollout.reward is not None]
-        picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
-        counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
-    return replace(
-        view,
-        step=step.index,
-        epsilon=step.epsilon,
-        reward=mean,
-        rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
-        counts=(*counts, step.selected)[-WINDOW - 1 :],
-        success=step.success,
-        texts=step.parameters.codebook.texts,
-        seconds=(*view.seconds, event.seconds)[-2 * WINDOW :],
-        failed=view.failed + failed,
-        phase=None,
-    )
 
 
 def one_line(text: str) -> str:
@@ -264,18 +260,18 @@ class Lines(Watcher):
         self._last = -QUIET_S
 
     def show(self, event: ProgressEvent) -> None:
-        view, label = self.view, "[simulated] " if self.view.simulated else ""
+        view, label, stream = self.view, "[simulated] " if self.view.simulated else "", self._stream
         match event:
             case Began(run_id, path, steps, first, size):
                 planned = f"step {first + 1} of {steps}" if first else f"{steps} steps"
                 ours = f"{planned}, K = {size}, " if steps else ""
                 self._write(f"{label}run {run_id} in {path}: {ours}{view.models}")
-                if self._stream is not None:
+                if stream is not None:
                     again = f"pco train --resume {run_reference(Path(path))}"
                     self._write(f"Ctrl-C stops, `{again}` resumes it")
             case Phase(name, done, total):
                 now = self.clock()
-                if self._stream is not None and now - self._last >= QUIET_S:
+                if stream is not None and now - self._last >= QUIET_S:
                     self._last = now
                     self._write(f"{name}: {done} of {total}{_left(view.phase_left(now))}")
             case StepDone():
@@ -284,13 +280,12 @@ class Lines(Watcher):
                 after = "untrained" if step < 0 else f"after step {step + 1}"
                 what = "choosing what to keep: validation" if finalist else "validation"
                 score, n = number(evaluation.score, missing="none"), len(evaluation.rollouts)
-                text = f"{what} {after}: {score} (n = {n}){', best' if best else ''}"
-                self._write(label + text)
+                won = ", best" if best else ""
+                self._write(f"{label}{what} {after}: {score} (n = {n}){won}")
+            case Note(text) if stream is None:
+                _log.warning("%s%s", label, text)
             case Note(text):
-                if self._stream is None:
-                    _log.warning("%s%s", label, text)
-                else:
-                    self._write(text)
+                self._write(text)
             case Spent():
                 pass
 
@@ -307,7 +302,6 @@ def _left(seconds: float | None, sign: str = ", ") -> str:
 
 
 def _step_text(view: RunView) -> str:
-    """The figures of the step that was just done."""
     counts, spent = view.counts[-1], view.spent
     planned = f" of {view.run.steps}" if view.run is not None else ""
     calls, tokens, cost = spent_parts(spent, view.limits)
@@ -394,7 +388,6 @@ class Line(Watcher):
         return True
 
     def _drawn(self) -> Table:
-        """The line behind its bar."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -441,6 +434,20 @@ def line_text(view: RunView, now: float, width: int) -> str:
     return text
 
 
+def counter(tell: Listener, name: str, total: int, before: int = 0) -> Callable[[object], None]:
+    """Tells of one more of `total` at each call. `before` are done already, and say nothing of how
+    long one takes."""
+    done = before
+    tell(Phase(name, done, total))
+
+    def count(_: object) -> None:
+        nonlocal done
+        done += 1
+        tell(Phase(name, done, total))
+
+    return count
+
+
 @contextmanager
 def counting(
     name: str,
@@ -451,34 +458,22 @@ def counting(
     simulated: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[Callable[[object], None]]:
-    """Counts one more of `total` at each call, in a `Line` on `stream` (None = nowhere). `before`
-    are done already, and say nothing of how long one takes."""
-    done = before - 1
+    """A `counter` that tells a `Line` on `stream` (None = nowhere)."""
     with (
         nullcontext(silent) if stream is None else Line(stream, clock, simulated=simulated) as tell
     ):
-
-        def count(_: object = None) -> None:
-            nonlocal done
-            done += 1
-            tell(Phase(name, done, total))
-
-        count()
-        yield count
+        yield counter(tell, name, total, before)
 
 
 @contextmanager
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
     """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
     one."""
-    if listener is not None:
-        yield listener
-        return
     log = Lines(None)
-    with nullcontext(silent) if stream is None else Line(stream) as line:
+    with nullcontext(silent) if stream is None or listener else Line(stream) as line:
 
         def tell(event: ProgressEvent) -> None:
             line(event)
             log(event)
 
-        yield tell
+        yield listener or tell

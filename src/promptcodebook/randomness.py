@@ -27,7 +27,6 @@ class Draws:
     subject: str
 
     def sample(self, purpose: str) -> int:
-        """The sample seed of one model call."""
         return keyed_int(self.seed, self.step, self.subject, purpose)
 
     def generator(self, purpose: str) -> random.Random:
@@ -41,7 +40,6 @@ class Randomness:
     seed: int
 
     def at(self, step: int, subject: str) -> Draws:
-        """The draws of one example (or variable) at one step."""
         return Draws(self.seed, step, subject)
 
     def integer(self, *purpose: object) -> int:

@@ -32,7 +32,6 @@ class Relay:
         self._count = 0
 
     def interrupt(self) -> None:
-        """Called by one thread only."""
         self._count += 1
 
     def listen(self) -> Callable[[], bool]:
@@ -96,7 +95,6 @@ class LoopThread:
         self._thread.start()
 
     def begin(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Starts the coroutine, from any thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:

@@ -1,14 +1,229 @@
-"""No budget is passed, and none is shown smaller than the bill, whatever a server does."""
+"""No budget is passed, and none is shown smaller than the bill, whatever a server does: one that
+breaks, is late, lies or asks for patience, a run for each mode.
+
+Between a run and its server a proxy counts what is asked and what would be billed: the work that
+the server really did, whatever becomes of the answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
 
-from tests.attack.budgets import MODES, Mode, attack
+from promptcodebook.calls import Usage
+from promptcodebook.errors import PcoError
+from promptcodebook.randomness import keyed_random
+from promptcodebook.store.run import RunStore
+from tests.proof.runs import run
 from tests.proof.served import Served, served
+
+
+@dataclass(frozen=True)
+class Spoiler:
+    """What becomes of the server's answers; shares of all calls, drawn by the call's number."""
+
+    broken: float = 0.0
+    late: float = 0.0
+    late_s: float = 2.0
+    put_off: float = 0.0
+    retry_after: str = "20"
+    usage: Callable[[dict[str, Any]], Any] = lambda told: told
+
+
+@dataclass
+class CountingProxy:
+    """What it saw. `billed` holds calls that were worked on; `made` all that were asked."""
+
+    upstream: str
+    spoiler: Spoiler
+    prompt_price: float = 0.0
+    reply_price: float = 0.0
+    url: str = ""
+    made: int = 0
+    billed: Usage = field(default_factory=Usage)
+
+    @property
+    def spec(self) -> str:
+        return f"{self.url}#simulated"
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        self.made += 1
+        number, spoiler = self.made, self.spoiler
+        draw = keyed_random("proxy", number).random()
+        if draw < spoiler.put_off:
+            headers = {"Retry-After": spoiler.retry_after}
+            return web.json_response({"error": {"message": "later"}}, status=429, headers=headers)
+        # Shielded: a caller that gives up does not stop the work, nor the bill.
+        body = await request.read()
+        tree = await asyncio.shield(asyncio.ensure_future(self._work(body, request)))
+        if draw < spoiler.broken:
+            whole = json.dumps(tree)
+            cut = whole[: len(whole) // 2] if number % 2 else "<html>busy</html>"
+            return web.Response(text=cut, content_type="application/json")
+        if draw < spoiler.late:
+            await asyncio.sleep(spoiler.late_s)
+        usage = spoiler.usage(tree["usage"])
+        return web.json_response({**{k: tree[k] for k in tree if k != "usage"}, **usage})
+
+    async def _work(self, body: bytes, request: web.Request) -> dict[str, Any]:
+        session: aiohttp.ClientSession = request.app[_SESSION]
+        async with session.post(f"{self.upstream}/chat/completions", data=body) as answer:
+            tree = await answer.json()
+        told = tree["usage"]
+        prompt, reply = told["prompt_tokens"], told["completion_tokens"]
+        cost = (prompt * self.prompt_price + reply * self.reply_price) / 1e6
+        self.billed += Usage(1, prompt, reply, 0, cost)
+        return tree
+
+    async def models(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "simulated"}]})
+
+
+_SESSION: web.AppKey[aiohttp.ClientSession] = web.AppKey("session", aiohttp.ClientSession)
+
+
+@contextmanager
+def proxied(
+    upstream: str, spoiler: Spoiler, prices: tuple[float, float] = (0.0, 0.0)
+) -> Iterator[CountingProxy]:
+    """A proxy in front of `upstream`, served from a thread of its own while the block runs;
+    `prices` are USD per million tokens in and out."""
+    proxy = CountingProxy(upstream, spoiler, *prices)
+    loop, up = asyncio.new_event_loop(), threading.Event()
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application(client_max_size=64 * 1024**2)
+        app.router.add_post("/v1/chat/completions", proxy.chat)
+        app.router.add_get("/v1/models", proxy.models)
+        async with aiohttp.ClientSession(headers={"Content-Type": "application/json"}) as session:
+            app[_SESSION] = session
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+            up.set()
+            await ended.wait()
+            await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="proxy")
+    thread.start()
+    try:
+        assert up.wait(30), "the proxy did not come up"
+        yield proxy
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+        loop.close()
+
+
+_LATE_S, _TIMEOUT_S = 2.0, 1.0
+SETTINGS: dict[str, Any] = {
+    "task": "constraints",
+    "cache": False,
+    "concurrency": 16,
+    "timeout": _TIMEOUT_S,
+    "update": {"epochs": 30, "batch_size": 8},
+    "validation": {"every": 5, "subset": 8},
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to spoil answers, and the budget of the run; `prices` per million in and out."""
+
+    name: str
+    spoiler: Spoiler
+    budget: Mapping[str, float]
+    prices: tuple[float, float] = (0.0, 0.0)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _tell(prompt: int | None, reply: int | None) -> Any:
+    counts = {"prompt_tokens": prompt, "completion_tokens": reply}
+    return lambda usage: {"usage": counts}
+
+
+PRICED = (20.0, 60.0)
+MODES = (
+    Mode("bodies broken 30 %", Spoiler(broken=0.3), {"calls": 200}),
+    Mode("answers late 20 %", Spoiler(late=0.2, late_s=_LATE_S), {"calls": 200}),
+    Mode("broken 90 %, priced", Spoiler(broken=0.9), {"usd": 4.0}, PRICED),
+    Mode("broken 30 %, priced", Spoiler(broken=0.3), {"usd": 4.0}, PRICED),
+    Mode("usage zero", Spoiler(usage=_tell(0, 0)), {"tokens": 100_000}),
+    Mode("usage zero, priced", Spoiler(usage=_tell(0, 0)), {"usd": 4.0}, PRICED),
+    Mode("usage missing", Spoiler(usage=lambda usage: {}), {"tokens": 100_000}),
+    Mode("usage negative", Spoiler(usage=_tell(-7, -7)), {"tokens": 100_000}),
+    Mode("usage of one token", Spoiler(usage=_tell(1, 1)), {"tokens": 100_000}),
+    Mode("usage huge", Spoiler(usage=_tell(10**8, 10**8)), {"tokens": 100_000}),
+    Mode("Retry-After 20 under 5 s", Spoiler(put_off=0.3), {"seconds": 5.0}),
+)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What was allowed, asked for at the proxy, billed by the server, and shown by the run."""
+
+    mode: Mode
+    made: int
+    billed: Usage
+    paid: Usage
+    lost: Usage
+    seconds: float
+    ended: str
+
+    @property
+    def shown(self) -> Usage:
+        return self.paid + self.lost
+
+    @property
+    def over(self) -> list[str]:
+        """The limits that were passed, and what is shown below the bill."""
+        limits = self.mode.budget
+        cost, shown = self.billed.cost or 0.0, self.shown.cost or 0.0
+        return [
+            name
+            for name, wrong in (
+                ("calls", self.made > limits.get("calls", self.made)),
+                ("tokens", self.billed.tokens > limits.get("tokens", self.billed.tokens)),
+                ("usd", cost > limits.get("usd", cost) + 1e-9),
+                ("seconds", self.seconds > limits.get("seconds", self.seconds) + 3 * _TIMEOUT_S),
+                ("calls shown", self.shown.calls < self.made),
+                ("tokens shown", self.shown.tokens < self.billed.tokens),
+                ("cost shown", shown < cost - 1e-9),
+            )
+            if wrong
+        ]
+
+
+def attack(mode: Mode, server: Served, folder: Path) -> Bill:
+    """A whole run under this mode, and its bill."""
+    with proxied(server.base_url, mode.spoiler, mode.prices) as proxy:
+        price = dict(zip(("prompt", "completion"), mode.prices, strict=True))
+        settings = {**SETTINGS, **mode.settings, "budget": dict(mode.budget)}
+        begun = time.monotonic()
+        try:
+            ended = run(folder, proxy.spec, settings, prices={proxy.spec: price}).ended
+        except PcoError as error:
+            ended = type(error).__name__
+        seconds = time.monotonic() - begun
+        time.sleep(_LATE_S - _TIMEOUT_S if mode.spoiler.late else 0.0)  # what is still worked on
+        made, billed = proxy.made, proxy.billed
+    (path,) = folder.iterdir()
+    with closing(RunStore.open(path)) as store:
+        paid, lost = (sum(book.values(), Usage()) for book in (store.usage(), store.lost()))
+    return Bill(mode, made, billed, paid, lost, seconds, ended)
 
 
 @pytest.fixture(scope="module")

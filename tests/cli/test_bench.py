@@ -13,7 +13,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import Budget, load_config
 from promptcodebook.errors import BudgetReached, MissingExtra, TaskError
 from promptcodebook.run.opening import Where
-from promptcodebook.run.suite import BENCHMARKS, CellState, run_once
+from promptcodebook.run.optimize import BENCHMARKS, CellState, run_once
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 

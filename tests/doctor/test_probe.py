@@ -13,11 +13,9 @@ from aiohttp import web
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config, load_config
-from promptcodebook.doctor.checkup import checkup
+from promptcodebook.doctor.checkup import checkup, rehearse
 from promptcodebook.doctor.probe import Section, probe
-from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import MissingExtra
-from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import Spec
 from promptcodebook.method.templates import load_templates
@@ -326,7 +324,6 @@ async def test_missing_weights_are_a_finding_with_the_command(loading: bool) -> 
 
 # What doctor and estimate say of the preset `small`.
 
-STRONG = "simulated?capacity=9"
 SMALL = {"task": "houserules", "preset": "small", "lm": "simulated"}
 
 
@@ -342,16 +339,3 @@ async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_pat
     assert "learned from outcomes" in rehearsed["router"].what
     assert rehearsed["generator"].what.endswith("the instincts as they are")
     assert rehearsed["critic"].what == "not asked, since no text is rewritten"
-
-
-@pytest.mark.slow
-def test_the_estimate_says_who_rewrites() -> None:
-    roles = {role: {"model": STRONG} for role in ("critic", "attribution", "updater")}
-    short = {**SMALL, "update": {"epochs": 2}, "verdict_examples": 8}
-    alone, helped = (
-        estimate_plan(plan_run(load_config(short, more))) for more in ({}, {"roles": roles})
-    )
-    assert any("texts stay as they are" in line for line in alone.assumptions)
-    assert {share.role for share in alone.roles} == {"executor"}
-    assert f"preset small: texts are rewritten by {STRONG}" in helped.assumptions
-    assert {"critic", "attribution", "updater"} <= {share.role for share in helped.roles}

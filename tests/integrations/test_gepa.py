@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 import gepa
 import pytest
+from aiohttp import web
 from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, EvaluationResult
 
 import promptcodebook as pco
@@ -17,8 +19,10 @@ from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, ParseError
 from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
+from tests.cli.invoked import served
 from tests.integrations.programs import CONFIG, RULES, TOPICS
-from tests.method.build import routed, talkative
+from tests.lm.server import Server, says
+from tests.method.build import attributed, routed, talkative, verdict
 
 
 class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):
@@ -223,3 +227,43 @@ def test_a_missing_package_is_named_with_the_command(
     with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
         PolicyAdapter(task(None), None)  # type: ignore[arg-type]
     assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+ADDRESS = "http://localhost:8000/v1#my-model"
+
+
+async def answers(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """A reply of the form that is asked for."""
+    shape = json.dumps(body.get("response_format", ""))
+    fields = re.findall(
+        r"`(\w+)` \(str\)", body["messages"][0]["content"].split("output fields")[-1]
+    )
+    forms = {
+        "selected_indices": routed(0, 1, 2, 3),
+        "rendering_errors": attributed("say it plainly"),
+        '"score"': verdict(0.5),
+        "feedback": json.dumps({"feedback": "look at forms"}),
+    }
+    text = next((text for part, text in forms.items() if part in shape), "Say form 7.")
+    if fields:
+        text = "\n\n".join(f"[[ ## {name} ## ]]\nform 7" for name in fields)
+    return await says(text)(request, body)
+
+
+@pytest.mark.slow
+def test_the_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    assert len(blocks) == 4 and sum(ADDRESS in block for block in blocks) == 1
+    server = Server()
+    server.default = answers
+    names: dict[str, Any] = {}
+    with served(server):
+        for block in blocks:
+            exec(block.replace(ADDRESS, server.spec), names)
+    assert capsys.readouterr().out.count("form 7") >= 2, "two answers were printed"
+    assert {"support.json", "found.pco.json"} <= {path.name for path in tmp_path.iterdir()}
+    assert names["found"].num_candidates >= 1

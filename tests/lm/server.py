@@ -44,16 +44,17 @@ def fails(
     code: str = "",
     headers: dict[str, str] | None = None,
 ) -> Step:
-    async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        error = {"message": message, "param": param or None, "code": code or None}
-        return web.json_response({"error": error}, status=status, headers=headers)
-
-    return step
+    error = {"message": message, "param": param or None, "code": code or None}
+    return _sends(lambda: web.json_response({"error": error}, status=status, headers=headers))
 
 
 def raw(data: bytes, status: int = 200) -> Step:
+    return _sends(lambda: web.Response(body=data, status=status))
+
+
+def _sends(make: Callable[[], web.Response]) -> Step:
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return web.Response(body=data, status=status)
+        return make()
 
     return step
 

@@ -18,7 +18,7 @@ from promptcodebook.errors import (
     RequestRefused,
     ServerFault,
 )
-from promptcodebook.lm.litellm_client import LiteLLM
+from promptcodebook.lm.endpoint import LiteLLM
 from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
 
 OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)

@@ -1,12 +1,15 @@
+"""The stack that every call passes: roles, addresses, retries, limits; and the scripted model."""
+
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from promptcodebook.calls import Message, Request, Sampling, request_key
+from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.config import Config, RoleSettings, load_config
 from promptcodebook.errors import (
     AuthRefused,
@@ -17,10 +20,13 @@ from promptcodebook.errors import (
     RateLimited,
     ServerFault,
 )
-from promptcodebook.lm.limit import Backoff
+from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, Supplies, dispatch
+from promptcodebook.lm.wire import estimate_tokens
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.randomness import keyed_int
 from tests.lm.conftest import Counts
 from tests.lm.server import Server, drops, fails, says
 
@@ -49,13 +55,6 @@ async def test_every_incident_is_counted_and_made_good(server: Server, tally: Co
     assert reply.text == "at last"
     assert tally == {"rate_limited": 1, "unavailable": 1, "server_error": 1, "dropped": 1}
     assert server.calls == 5
-
-
-async def test_timeouts_are_counted(server: Server, tally: Counts):
-    server.script(says(delay=20.0), says("second"))
-    async with endpoints(tally, timeout=1.0) as opened:
-        assert (await opened.connect(server.spec)(ASK)).text == "second"
-    assert tally == {"timeout": 1}
 
 
 @pytest.mark.parametrize(
@@ -92,14 +91,6 @@ async def test_an_endpoint_that_went_away_gets_every_retry(server: Server, tally
         with pytest.raises((EndpointDown, ServerFault)):
             await lm(ASK)
     assert tally.total() == 5
-
-
-async def test_retry_after_is_waited_for(server: Server, tally: Counts):
-    server.script(fails(429, headers={"Retry-After": "0.2"}), says())
-    async with endpoints(tally) as opened:
-        begun = time.monotonic()
-        await opened.connect(server.spec)(ASK)
-    assert time.monotonic() - begun >= 0.195
 
 
 async def test_an_endless_retry_after_fails_its_call_at_once_and_holds_up_no_other(
@@ -152,14 +143,9 @@ async def test_pressure_halves_the_limit(server: Server, tally: Counts):
     [
         ({"X-Team": "blue"}, {}, {"X-Team": "blue"}),
         (
-            {"api-key": "$MY_KEY", "X-Team": "blue"},
-            {"MY_KEY": "a-hush"},
-            {"api-key": "a-hush", "X-Team": "blue"},
-        ),
-        (
-            {"CF-Id": "$PCO_ID", "CF-Secret": "$PCO_SECRET"},
+            {"CF-Id": "$PCO_ID", "CF-Secret": "$PCO_SECRET", "X-Team": "blue"},
             {"PCO_ID": "id-hush", "PCO_SECRET": "secret-hush"},
-            {"CF-Id": "id-hush", "CF-Secret": "secret-hush"},
+            {"CF-Id": "id-hush", "CF-Secret": "secret-hush", "X-Team": "blue"},
         ),
     ],
 )
@@ -210,18 +196,6 @@ async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Coun
     await asyncio.sleep(0.05)
     left = {t for t in asyncio.all_tasks() - before if "RequestHandler" not in repr(t)}
     assert not left
-
-
-async def test_the_simulated_model_is_retried_and_counted_alike(tally: Counts):
-    script = ScriptedLM().enqueue(RateLimited("slow down"), ServerFault("oops"), "ok")
-    opened = endpoints(tally, simulated=lambda spec: script)
-    assert (await opened.connect("simulated?faults=429:1")(ASK)).text == "ok"
-    assert tally == {"rate_limited": 1, "server_error": 1}
-
-
-def test_without_a_simulated_model_its_spec_is_an_error(tally: Counts):
-    with pytest.raises(ConfigError):
-        endpoints(tally).connect("simulated")
 
 
 def test_the_same_key_gives_the_same_jitter():
@@ -292,12 +266,6 @@ async def test_a_body_field_takes_its_secret_from_the_environment(server: Server
     assert ask.sampling.extra == fields
 
 
-def test_a_variable_of_a_body_field_that_is_not_set_is_told_before_a_call():
-    roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
-    with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
-        Models.build(load_config({"lm": "http://localhost:1/v1#m", "roles": roles}))
-
-
 async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_simulated(
     server: Server,
 ):
@@ -310,8 +278,199 @@ async def test_replies_are_cached_between_stacks_but_not_the_users_own_nor_the_s
             await stack.close()
         return found
 
+    roles = {"critic": {"extra": {"api_key": "$PCO_BODY"}}}
+    with pytest.raises(ConfigError, match="PCO_BODY, which is not set"):
+        await sources(Supplies(), roles=roles)
+    with pytest.raises(ConfigError, match="no simulated model"):
+        await sources(Supplies(), lm="simulated")
     script = ScriptedLM().reply_with(lambda r: "ok")
     assert await sources(Supplies()) == ["live", "cache"]
     assert await sources(Supplies(), cache=False) == ["live", "live"]
     assert await sources(Supplies(own=script)) == ["live", "live"]
     assert await sources(Supplies(simulated=lambda spec: script), lm="simulated") == ["live"] * 2
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def window(limit: AdaptiveLimit, seconds: float, kind: str = "executor") -> int:
+    """As many answered calls as make one window; what the limit is then."""
+    for _ in range(max(limit.current, 4)):
+        limit.record_answer(kind, seconds)
+    return limit.current
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def objected(limit: AdaptiveLimit, retry_after: float = 0.0) -> None:
+    limit.record_objection(await limit.acquire(), retry_after)
+    limit.release()
+
+
+async def halved(maximum: int) -> AdaptiveLimit:
+    limit = AdaptiveLimit(maximum, Clock())
+    await objected(limit)
+    assert limit.current == maximum // 2
+    return limit
+
+
+async def test_a_wave_of_objections_halves_once_and_never_below_one():
+    clock = Clock()
+    limit = AdaptiveLimit(64, clock)
+    wave = [await limit.acquire() for _ in range(64)]
+    clock.now += 1
+    for started in wave:
+        limit.record_objection(started)
+        limit.release()
+    seen = [limit.current]
+    for _ in range(7):
+        clock.now += 1
+        await objected(limit)
+        seen.append(limit.current)
+    assert seen == [32, 16, 8, 4, 2, 1, 1, 1]
+
+
+async def test_it_grows_by_steps_up_to_the_maximum_unless_latency_has_more_than_doubled():
+    limit = await halved(32)
+    seen = [await window(limit, 0.1) for _ in range(12)]
+    assert (seen[:3], seen[-1]) == ([18, 20, 22], 32)
+    limit = await halved(32)
+    grown = await window(limit, 0.1)
+    assert [await window(limit, 0.3) for _ in range(5)][-1] == grown
+    assert [await window(limit, 0.15) for _ in range(3)][-1] > grown
+    before = limit.current
+    assert await window(limit, 2.0, "critic") > before, "each kind is compared with its own only"
+
+
+async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves_it():
+    limit = AdaptiveLimit(8)
+    loop = asyncio.get_running_loop()
+    first, second = await limit.acquire(), await limit.acquire()
+    begun = loop.time()
+    limit.record_objection(first, 0.05)
+    waiting = [asyncio.create_task(limit.acquire()) for _ in range(2)]
+    await settle()
+    limit.record_objection(second, 0.12)
+    await asyncio.gather(*waiting)
+    assert loop.time() - begun >= 0.115
+    assert limit.in_flight == 4
+
+
+FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 5), st.lists(FATES, max_size=40))
+def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, int]]):
+    async def run() -> None:
+        limit = AdaptiveLimit(maximum)
+
+        came: list[int] = []
+
+        async def call(number: int, fate: str, turns: int) -> None:
+            started = await limit.acquire()
+            came.append(number)
+            assert 1 <= limit.in_flight <= maximum
+            try:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if fate == "objected":
+                    limit.record_objection(started)
+                else:
+                    limit.record_answer("executor", 0.1)
+            finally:
+                limit.release()
+
+        tasks = [asyncio.create_task(call(n, *each)) for n, each in enumerate(plan)]
+        for task, (fate, turns) in zip(tasks, plan, strict=True):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if fate == "cancelled":
+                task.cancel()
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert limit.in_flight == 0
+        assert came == sorted(came), "first come, first served"
+
+    asyncio.run(run())
+
+
+HELLO = Request("executor", (Message("user", "hello there"),))
+
+
+async def test_a_roles_own_queue_comes_before_the_common_one_and_the_function():
+    lm = ScriptedLM().enqueue("common").enqueue("critic's", role="critic")
+    lm.reply_with(lambda request: f"for {request.role}")
+    said = [(await lm(Request(role, HI))).text for role in ("critic", "critic", "encoder")]
+    assert said == ["critic's", "common", "for encoder"]
+    assert [request.role for request in lm.history] == ["critic", "critic", "encoder"]
+    assert lm.left == 0
+
+
+async def test_what_is_in_the_script_is_raised_replied_as_it_is_or_estimated():
+    paid = Reply("x", usage=Usage(calls=1, prompt_tokens=99), finish="length")
+    lm = ScriptedLM().enqueue(ServerFault("oops"), paid, "12345678")
+    with pytest.raises(ServerFault):
+        await lm(HELLO)
+    assert await lm(HELLO) == paid
+    reply = await lm(HELLO)
+    assert reply.estimated
+    assert reply.usage == Usage(calls=1, prompt_tokens=3, completion_tokens=2)
+    with pytest.raises(LMError, match=r"no reply for call 4 \(role executor\): 'hello there'"):
+        await lm(HELLO)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("abcde", 2), ("éééé", 2), ("\ud800", 1)])
+def test_estimates_count_bytes(text: str, tokens: int):
+    assert estimate_tokens(text) == tokens
+
+
+# The chat
+
+
+def chat(lm: ScriptedLM, greedy: bool = False) -> BoundChat:
+    return BoundChat(lm, lambda name: keyed_int("e1", name), greedy)
+
+
+async def test_a_string_is_one_user_message_behind_the_system_prompt():
+    lm = ScriptedLM().enqueue("a", "b", "c")
+    bound: Chat = chat(lm)
+    schema = Schema("S", {"type": "object"})
+    await bound("x {y}", system="p", schema=schema)
+    await bound([Message("user", "1"), Message("assistant", "2"), Message("user", "3")])
+    await bound("x", role="untrusted")
+    assert lm.history[0].messages == (Message("system", "p"), Message("user", "x {y}"))
+    assert [m.content for m in lm.history[1].messages] == ["1", "2", "3"]
+    assert [request.role for request in lm.history] == ["executor", "executor", "untrusted"]
+    assert [request.schema for request in lm.history] == [schema, None, None]
+
+
+async def test_samples_differ_by_call_and_repeat_by_purpose():
+    runs: list[list[int]] = []
+    for _ in range(2):
+        lm = ScriptedLM().reply_with(lambda request: "x")
+        bound = chat(lm)
+        for purpose in ("", "", "query", "answer", "query"):
+            await bound("same", purpose=purpose)
+        runs.append([request.sample for request in lm.history])
+    assert runs[0] == runs[1] and len(set(runs[0])) == 5
+    named = [keyed_int("e1", name) for name in ("0", "1", "query")]
+    assert runs[0][:3] == named, "numbered without a name"
+
+
+async def test_usage_and_cuts_are_summed_and_greedy_is_passed_on():
+    cut, counted = Reply("b", finish="length"), list[str]()
+    again = replace(cut, source="journal")
+    lm = ScriptedLM().enqueue("<think>2+2 {hm}</think> a", cut, again, "so {1}</think>a <b> c ")
+    bound = BoundChat(lm, lambda _: 0, True, lambda name, count=1: counted.append(name))
+    seen = [((await bound("x")).text, bound.truncated) for _ in range(4)]
+    assert seen == [("a", False), ("b", True), ("b", True), ("a <b> c", True)]
+    assert counted == ["truncated"], "a cut counts when it is paid for and not again"
+    assert bound.usage.calls == 4
+    assert all(request.greedy for request in lm.history)

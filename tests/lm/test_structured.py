@@ -78,9 +78,6 @@ def extract(text: str, shape: type[structured.T], *, cut: bool = False) -> Extra
 )
 def test_thoughts_and_fences_are_no_fault(text: str):
     assert extract(text, Verdict) == Extraction(VERDICT, strict=True)
-
-
-def test_a_value_may_speak_of_thoughts():
     value = Verdict(score=0.5, feedback="close </think> first")
     assert extract(value.model_dump_json(), Verdict) == Extraction(value, strict=True)
 
@@ -128,10 +125,6 @@ def test_a_reply_cut_at_its_cap_is_never_repaired():
         ("<think>never ends " + GOOD, "not valid JSON"),
         ('{"score": 7}', "score: Input should be less than or equal to 1"),
         ('{"feedback": "x"}', "score: Field required"),
-        ("{" * 5000, "not valid JSON"),
-        ("[" * 100_000, "not valid JSON"),
-        ('{"a":' * 900 + "1" + "}" * 900, "not valid JSON"),
-        ("{ " * 50_000, "not valid JSON"),
         ('{"score": ' + "1" * 9000 + "}", "not valid JSON"),
     ],
 )
@@ -141,19 +134,14 @@ def test_what_holds_no_value_says_why(text: str, fault: str):
 
 
 NOISE = {
-    "open braces": "{" * 100_000,
-    "a tower": '{"a": ' * 15_000,
     "arrays": '{"a": [' + "[1, {" * 3800,
     "towers of arrays": '{"a": {' + "[1,{" * 12_000,
-    "braces in prose": "so {we think} that, " * 5000,
     "broken prose": "{" + 'some prose, with: colons and "quotes" ' * 1200,
     "fences": "```json\n{\n" * 10_000,
-    "quotes": "{" + "\"'" * 20_000,
     "backslashes": '{"a":"' + "\\" * 100_000,
     "parentheses": '{"a": [' + "(true " * 8000,
     "objects": '{"b":1} ' * 12_000,
     "a deep wrapper": '{"feedback":' * 20 + json.dumps(["x"] * 20_000) + "}" * 20,
-    "thoughts": "<think></think>" * 100_000,
     "open thoughts": "<think>" * 100_000,
     "thoughts and space": ("<think></think>" + " " * 1000) * 1000,
     "everything": '{"score": ' + "<think>[{(\"'</think>```json\n" * 4000,
@@ -167,14 +155,6 @@ def test_noise_of_any_kind_is_read_within_a_bound(noise: str):
     strip_think(noise)
     # Half a second at the most; it was up to a minute.
     assert time.process_time() - begun < 4
-
-
-def test_a_long_reply_is_still_repaired():
-    verdicts = [Verdict(score=0.5, feedback="cite {x}, 'the' [policy]: always " * 5)] * 3
-    whole = Outer(title="long " * 3000, verdicts=verdicts).model_dump_json()
-    found = extract(f"Here it is: {whole[:-1]},}}", Outer)
-    assert found.repaired and found.value is not None
-    assert found.value.verdicts == verdicts
 
 
 async def test_other_calls_go_on_while_a_long_reply_is_read(tally: Counts):
@@ -236,18 +216,15 @@ def test_the_schema_keeps_bounds_and_drops_titles_and_docstrings():
     }
 
 
-def test_a_property_named_title_survives_and_nested_objects_are_closed():
-    body: Any = schema_of(Outer).body
-    assert "title" in body["properties"] and body["properties"]["verdicts"]["maxItems"] == 3
-    assert body["$defs"]["Verdict"]["additionalProperties"] is False
-
-
 def test_strict_needs_every_property_required():
     class Closed(BaseModel):
         score: float
 
     strict = [is_strict(schema_of(shape).body) for shape in (Closed, Verdict, Blame)]
     assert strict == [True, False, False]
+    body: Any = schema_of(Outer).body
+    assert "title" in body["properties"] and body["properties"]["verdicts"]["maxItems"] == 3
+    assert body["$defs"]["Verdict"]["additionalProperties"] is False
 
 
 # Asking
@@ -375,7 +352,7 @@ async def test_a_reply_counts_when_it_is_paid_for_and_not_again(
 async def test_plain_text_loses_its_thoughts_and_tells_of_its_cut(tally: Counts):
     lm = ScriptedLM().enqueue("<think>x</think> Be brief. ", Reply("half a", finish="length"))
     told = [await Ask(lm, tally).text(REQUEST) for _ in range(2)]
-    assert [(each.text, each.truncated) for each in told] == [
+    assert [(each.value, each.truncated) for each in told] == [
         ("Be brief.", False),
         ("half a", True),
     ]
@@ -399,18 +376,15 @@ async def test_a_text_at_fault_is_asked_for_once_more(
 ):
     lm = ScriptedLM().enqueue(reply, "one two", reply, reply)
     answer = await Ask(lm, tally).text(REQUEST, too_long)
-    assert (answer.text, answer.fault, answer.usage.calls) == ("one two", None, 2)
+    assert (answer.value, answer.fault, answer.usage.calls) == ("one two", None, 2)
     assert complaint in lm.history[1].messages[-1].content
     assert "JSON" not in lm.history[1].messages[-1].content
     assert tally == {counted: 1, "reasked": 1}
     again = await Ask(lm, tally).text(REQUEST, too_long)
     assert again.fault is not None and complaint in again.fault and again.usage.calls == 2
-
-
-async def test_a_text_whose_second_try_fails_comes_back_with_its_fault(tally: Counts):
-    lm = ScriptedLM().enqueue("one two three", RequestRefused("context too long"))
-    answer = await Ask(lm, tally).text(REQUEST, too_long)
-    assert (answer.text, answer.fault) == ("one two three", "it has more than two words")
+    lm.enqueue(reply, RequestRefused("context too long"))
+    kept = await Ask(lm, tally).text(REQUEST, too_long)
+    assert kept.fault is not None and complaint in kept.fault
 
 
 # What a model wrote is read as what it can only mean; what means nothing costs no other field.
@@ -447,11 +421,6 @@ def test_no_value_of_one_field_makes_the_reply_unreadable(value: object):
     assert all(text for text in read_by_name(value).values())
 
 
-@given(st.lists(st.integers(-99, 99), max_size=20))
-def test_plain_indices_are_read_as_they_are(indices: list[int]):
-    assert read(picks=indices).picks == indices
-
-
 @pytest.mark.parametrize(
     ("written", "picks"),
     [
@@ -483,17 +452,16 @@ def test_texts_are_read_however_they_are_written(written: object, text: str):
     assert read(text=written).text == text
 
 
-def test_a_list_of_texts_may_be_one():
-    assert read(texts="be brief").texts == ["be brief"]
-    assert read(texts=["a", None, "", 3]).texts == ["a", "3"]
-
-
 def test_a_deep_or_wide_value_is_cut():
     deep: object = "x"
     for _ in range(150):
         deep = [deep]
     assert read(text=deep).text == ""
     assert len(read(texts=["a"] * 5000).texts) == 1024
+    assert (read(texts="be brief").texts, read(texts=["a", None, "", 3]).texts) == (
+        ["be brief"],
+        ["a", "3"],
+    )
 
 
 @pytest.mark.parametrize(

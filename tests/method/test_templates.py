@@ -45,8 +45,8 @@ from promptcodebook.method.templates import (
     template_sets,
 )
 from promptcodebook.safety import SafetyClause
-from promptcodebook.tasks.pupa.judge import Comparison, LeakCount
-from promptcodebook.tasks.rewards.make import Judgement
+from promptcodebook.tasks.pupa.task import Comparison, LeakCount
+from promptcodebook.tasks.rewards import Judgement
 from tests.method.build import (
     World,
     attributed,

@@ -29,9 +29,8 @@ from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.report import render_report
-from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.run.session import IN_PYTHON
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
 from tests.optimizers.teachable import QUICK, learn, model, total
@@ -222,11 +221,11 @@ def test_a_run_stopped_anywhere_goes_the_same_way(tmp_path: Path, install: Any) 
 def test_an_interrupt_ends_it_at_once_and_it_goes_on(tmp_path: Path, install: Any) -> None:
     install(stubborn)
     before = model()
-    opened: list[Opened] = []
+    opened: list[Session] = []
 
     def interrupt(event: ProgressEvent) -> None:
         if len(before.history) >= 20 and isinstance(event, Phase):
-            opened[0].session.interrupt()
+            opened[0].interrupt()
 
     config = load_config({**QUICK, "optimizer": "theirs"})
     sources, where = Sources(data=data(), reward=reward, lm=before), Where(tmp_path / "runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,30 +47,21 @@ class Finished:
 
     def events(self) -> list[Event]:
         """All events in full, without what depends on the clock or on whether a price is known."""
-        store = RunStore.open(self.path)
-        try:
+        with closing(RunStore.open(self.path)) as store:
             return [_timeless(e) for e in store.events(full=True) if not _of_one_session(e)]
-        finally:
-            store.close()
 
     def test_evaluations(self) -> list[Evaluation]:
         """The verdict's rows, as they are stored."""
-        store = RunStore.open(self.path)
-        try:
+        with closing(RunStore.open(self.path)) as store:
             return list(store.test_evaluations())
-        finally:
-            store.close()
 
     def rewards(self) -> dict[str, tuple[float, ...]]:
         """Test rewards by row of the verdict."""
         return {evaluation.name: evaluation.rewards for evaluation in self.test_evaluations()}
 
     def tallies(self) -> dict[str, int]:
-        store = RunStore.open(self.path)
-        try:
+        with closing(RunStore.open(self.path)) as store:
             return store.tallies()
-        finally:
-            store.close()
 
 
 def run(folder: Path, lm: str, settings: Mapping[str, Any] = SMALL, **more: Any) -> Run:
@@ -101,13 +93,11 @@ def _timeless(event: Event) -> Event:
         case Trained(paid):
             return Trained(replace(paid, latency_s=0.0, cost=None))
         case Concluded(rows=rows):
-            return replace(event, rows=tuple(_priceless(row) for row in rows))
+            free = {"latency_s": 0.0, "cost": None}
+            known = ({**row, "per_query": {**row["per_query"], **free}} for row in rows)
+            return replace(event, rows=tuple(known))
         case _:
             return event
-
-
-def _priceless(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "per_query": {**row["per_query"], "latency_s": 0.0, "cost": None}}
 
 
 def _without_clock(evaluation: Evaluation) -> Evaluation:

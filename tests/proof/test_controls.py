@@ -101,23 +101,17 @@ async def test_a_part_that_is_fixed_is_the_only_one_that_is_not_rewritten() -> N
     assert {r.variable for r in (await broken(**ENCODED)).rewrites} == every
 
 
-async def test_a_frozen_r_bar_stays_and_all_else_of_the_routes_is_counted() -> None:
+async def test_what_is_broken_breaks_what_it_says_and_nothing_else() -> None:
     sound, frozen = await broken(**ENCODED), await broken("r̄ frozen", **ENCODED)
     assert frozen.ema == (0.0,) * 4 != sound.ema
     assert (frozen.success, frozen.selected) == (sound.success, sound.selected)
-
-
-async def test_without_epsilon_no_route_is_explored() -> None:
     steps = await broken(), await broken("ε = 0")
     explored = [[t.rollout.route.explored for t in s.traces if t.rollout.route] for s in steps]
     assert explored == [[True] * 5, [False] * 5]
-
-
-async def test_random_scores_change_the_penalties_alone() -> None:
-    sound, broke = await broken(**ENCODED), await broken("random critic scores", **ENCODED)
+    scored = await broken("random critic scores", **ENCODED)
     assert {t.penalty for t in sound.traces} == {0.4}
-    assert len({t.penalty for t in broke.traces}) == 5
-    assert [t.gradients.codebook for t in broke.traces] == [
+    assert len({t.penalty for t in scored.traces}) == 5
+    assert [t.gradients.codebook for t in scored.traces] == [
         t.gradients.codebook for t in sound.traces
     ]
 

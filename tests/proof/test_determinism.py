@@ -1,15 +1,18 @@
-"""The same seed gives the same bytes, whoever answers first."""
+"""The same seed gives the same bytes, whoever answers first, and wherever the model is served."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.store.run import RunStore
+from tests.cli.invoked import pco
 from tests.proof.runs import SMALL, Finished, finished
 from tests.proof.served import ROOT, served
 
@@ -84,14 +87,8 @@ AIME: dict[str, Any] = {
 }
 
 
-def real_aime() -> Path | None:
-    """The folder of the real problems: $PCO_SHARED/data/aime, else beside the repository."""
-    shared = Path(os.environ.get("PCO_SHARED") or ROOT.parent / "shared")
-    folder = shared / "data" / "aime"
-    return folder if (folder / "train.jsonl").is_file() else None
-
-
-REAL_AIME = real_aime()  # read here: tests are run without the developer's PCO_* variables
+REAL_AIME = Path(os.environ.get("PCO_SHARED") or ROOT.parent / "shared") / "data" / "aime"
+# Read here: tests are run without the developer's PCO_* variables.
 
 
 def both_ways(tmp_path: Path, settings: dict[str, Any], data: Path | None) -> list[Finished]:
@@ -114,7 +111,10 @@ def assert_the_same(here: Finished, there: Finished) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(REAL_AIME is None, reason="no real AIME data; set PCO_SHARED to its folder")
+@pytest.mark.skipif(
+    not (REAL_AIME / "train.jsonl").is_file(),
+    reason="no real AIME data; set PCO_SHARED to its folder",
+)
 def test_real_aime_problems_give_the_same_policy_file_over_http(tmp_path: Path) -> None:
     here, there = both_ways(tmp_path, AIME, REAL_AIME)
     assert_the_same(here, there)
@@ -128,3 +128,45 @@ def test_our_own_problems_give_the_same_policy_file_over_http(tmp_path: Path) ->
 def test_the_shipped_task_gives_the_same_policy_file_over_http(tmp_path: Path) -> None:
     here, there = both_ways(tmp_path, SMALL, None)
     assert_the_same(here, there)
+
+
+# Nothing is kept for the verdict: a stop then brings no figures of its own, which cost calls.
+TYPED = (
+    *("--task", "constraints", "--preset", "quick", "--set", "update.epochs=3"),
+    *("--set", "budget.reserve_for_verdict=0"),
+)
+
+
+def policy_of(folder: Path) -> bytes:
+    [run] = (folder / "runs").iterdir()
+    return (run / "policy.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_run_that_moves_twice_is_the_run_that_stayed(tmp_path: Path) -> None:
+    """Byte by byte, and it paid for as many calls."""
+    stayed, moved = tmp_path / "stayed", tmp_path / "moved"
+    stayed.mkdir()
+    moved.mkdir()
+    with served() as one, served() as two, served() as three:
+        whole = pco("train", *TYPED, "--lm", one.lm, "--set", "cache=false", cwd=stayed)
+        assert whole.code == 0, whole.err
+        begun = pco(
+            *("train", *TYPED, "--lm", one.lm, "--set", "cache=false", "--budget", "150calls"),
+            cwd=moved,
+        )
+        assert begun.code == 3, begun.err
+        again = ("train", "--resume", "last", "--set", "cache=false")
+        second = pco(*again, "--lm", two.lm, "--budget", "300calls", cwd=moved)
+        assert second.code == 3, second.err
+        assert f"is called at {two.lm} now" in second.err
+        last = pco(*again, "--lm", three.lm, "--budget", "9999calls", cwd=moved)
+        assert last.code == 0, last.err
+    assert policy_of(moved) == policy_of(stayed)
+    paid = list[int]()
+    for folder, lm in ((moved, three.lm), (stayed, one.lm)):
+        [run] = (folder / "runs").iterdir()
+        with closing(RunStore.open(run)) as store:
+            paid.append(sum(usage.calls for usage in store.usage().values()))
+            assert store.ours and store.header.config["lm"] == lm
+    assert paid[0] == paid[1]

@@ -126,7 +126,7 @@ def test_a_tidied_codebook_comes_out_the_same_wherever_the_run_was_stopped(tmp_p
     }
     calls = sum(u.calls for u in whole.usage.values())
     part = train(tmp_path, "part", config=config, budget="20calls")
-    for budget in range(80, calls, 60):
+    for budget in range(80, calls, 120):
         part = train(tmp_path, "part", config=config, resume=part.id, budget=f"{budget}calls")
     rest = train(tmp_path, "part", config=config, resume=part.id, budget="9999calls")
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
@@ -151,20 +151,14 @@ def test_a_saved_policy_loads_and_answers_like_the_run(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
-    first, again, other = (
-        train(tmp_path, name, seed=s, config={"keep": "last"})
-        for name, s in (("a", 3), ("b", 3), ("c", 4))
+def test_a_run_is_decided_by_its_seed_whoever_answers_first(tmp_path: Path) -> None:
+    slow = "simulated?latency=uniform:0-0.01&latency_seed=5"
+    one, again, other = (
+        train(tmp_path, name, lm=lm, seed=seed, config={"keep": "last"})
+        for name, lm, seed in (("a", "simulated", 3), ("b", slow, 3), ("c", "simulated", 4))
     )
-    one, two, three = ((r.path / "policy.json").read_bytes() for r in (first, again, other))
-    assert one == two
-    assert one != three
-
-
-def test_shuffled_latencies_change_nothing(tmp_path: Path) -> None:
-    calm = train(tmp_path, "a")
-    shuffled = train(tmp_path, "b", lm="simulated?latency=uniform:0-0.01&latency_seed=5")
-    assert (calm.path / "policy.json").read_bytes() == (shuffled.path / "policy.json").read_bytes()
+    one, again, other = ((r.path / "policy.json").read_bytes() for r in (one, again, other))
+    assert one == again != other
 
 
 async def test_it_works_inside_a_running_loop_and_as_a_coroutine(tmp_path: Path) -> None:
@@ -195,7 +189,7 @@ def test_a_reached_budget_is_resumable_and_ends_at_the_same_bytes(tmp_path: Path
     assert part.ended == "budget" and part.stop is not None
     judging = sum(u.calls for u in part.usage.values())
     assert judging <= spent // 2
-    assert f"resume='{part.id}'" in part.stop.hint
+    assert part.stop.hint == f"optimize(..., resume='{part.id}', budget=MORE)"
     rest = train(tmp_path, "part", resume=part.id, budget=f"{2 * spent}calls")
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
@@ -231,17 +225,6 @@ def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_pa
     assert any(row.failed for row in run.conclusion.rows)
 
 
-def test_a_reward_that_always_fails_stops_the_run_with_its_first_error(tmp_path: Path) -> None:
-    def broken(example: pco.Example, output: str) -> float:
-        return float("nan")
-
-    with pytest.raises(pco.PcoError, match=r"(?i)nan"):
-        pco.optimize(
-            data(), broken, "simulated",
-            config={**QUICK, "validation": {"every": 0}}, runs_dir=tmp_path / "runs",
-        )  # fmt: skip
-
-
 def test_the_batch_that_stopped_a_run_is_on_record_with_its_tracebacks(tmp_path: Path) -> None:
     def broken(example: pco.Example, output: str) -> float:
         raise LookupError("no such column")
@@ -257,23 +240,6 @@ def test_the_batch_that_stopped_a_run_is_on_record_with_its_tracebacks(tmp_path:
     assert all(f is not None and "LookupError" in f.traceback for f in failures)
     assert store.state().step == -1  # the step was not made
     store.close()
-
-
-def test_an_own_lm_object_takes_the_place_of_a_spec(tmp_path: Path) -> None:
-    def answer(request: pco.Request) -> str:
-        match request.role:
-            case "encoder":
-                return '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
-            case "critic":
-                return '{"score": 0.5, "feedback": ""}'
-            case _:
-                return "use the stated thing"
-
-    lm = pco.ScriptedLM().reply_with(answer)
-    run = pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path / "runs")
-    assert run.ended == "finished"
-    assert run.cost is None  # an LM of the user's own has no known price
-    assert {r.role for r in lm.history} >= {"encoder", "generator", "executor", "critic"}
 
 
 @pytest.mark.parametrize(
@@ -316,6 +282,7 @@ def test_a_verdict_on_training_that_rewrote_nothing_says_why(tmp_path: Path) -> 
     run = train(tmp_path, config={"update": update})
     assert run.ended == "finished"
     assert "Training rewrote no text at all: a rewrite was refused" in run.verdict
+    assert "rewrote no text" not in train(tmp_path, "usual").verdict
 
 
 def test_what_training_took_is_told_from_what_judging_took(tmp_path: Path) -> None:
@@ -362,10 +329,10 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
     """From the first call to the policy file: who is blamed for something else, or by another
     example's feedback, would end with another text; r̄ follows from r and the critic's score."""
     splits = [
-        [
+        tuple(
             pco.Example(f"{name}{i}", f"{name} {i} wants {LETTERS[i % 4]}", LETTERS[i % 4])
             for i in range(8)
-        ]
+        )
         for name in ("train", "val", "test")
     ]
     first = [f"Be {how}." for how in ("kind", "brief", "calm", "clear", "fair")]
@@ -380,11 +347,8 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
         "validation": {"every": 1},
     }
     lm = pco.ScriptedLM().reply_with(tutored)
-    data = pco.Dataset(*map(tuple, splits))
-    run = pco.optimize(
-        data, lambda example, output: float(output == example.target), lm, config=config,
-        runs_dir=tmp_path, progress=False,
-    )  # fmt: skip
+    right = pco.rewards.exact()
+    run = pco.optimize(pco.Dataset(*splits), right, lm, config=config, runs_dir=tmp_path)
     texts = [instinct.text for instinct in run.codebook]
     assert texts == [*(f"Always say {letter} here." for letter in LETTERS), first[-1]]
     assert run.rows["learned"].score.mean == 1.0 and run.rows["untrained"].score.mean == 0.0

@@ -1,7 +1,9 @@
-"""What may be different when a run goes on, and what a longer training does to what was done."""
+"""What may be different when a run is resumed, and what a longer training does to what was done;
+templates in a folder of one's own."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import ROLES
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import RunChanged
+from promptcodebook.method.templates import copy_templates
 from promptcodebook.run.opening import code_files, models_then, resume_with
 from promptcodebook.store.events import Amended, RunState
 from promptcodebook.store.header import Header, digest
@@ -62,11 +65,10 @@ def test_a_finished_run_made_longer_is_the_longer_run(tmp_path: Path) -> None:
     ]
     assert figures[0] == figures[1]
     assert rows(longer) == rows(whole)
-    store = RunStore.open(longer.path)
-    [amended] = [event for event in store.events() if isinstance(event, Amended)]
-    assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
-    assert store.ours and store.header.config["update"]["epochs"] == 4
-    store.close()
+    with closing(RunStore.open(longer.path)) as store:
+        [amended] = [event for event in store.events() if isinstance(event, Amended)]
+        assert amended.extended and amended.changes[0].startswith("update.epochs: 2 → 4")
+        assert store.ours and store.header.config["update"]["epochs"] == 4
 
 
 def test_the_kept_state_and_the_policy_file_agree_after_a_longer_training(tmp_path: Path) -> None:
@@ -189,18 +191,15 @@ def test_what_ended_a_run_is_what_must_be_raised(
     settings = {"validation": {"target_score": 0.5}}
     old = plan_of("simulated", **settings)
     header, state = header_of(old), RunState(step=3, epoch=3, epsilon=0.15, ended=ended)
-    with pytest.raises(RunChanged) as caught:
-        resume_with(header, state, old, "r1", edited=False)
-    assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint
-    merged = merge(settings, value)
-    resumed = resume_with(header, state, plan_of("simulated", **merged), "r1", edited=False)
-    assert resumed.extended
+    longer = plan_of("simulated", **merge(settings, value))
+    assert resume_with(header, state, longer, "r1", edited=False).extended
     other: dict[str, Any] = {"update": {"epochs": 80}}
     if key == "update.epochs":
         other = {"validation": {**settings["validation"], "patience": 99}}
-    unmoved = plan_of("simulated", **{**settings, **other})
-    with pytest.raises(RunChanged, match="nothing to resume"):
-        resume_with(header, state, unmoved, "r1", edited=False)
+    for unmoved in (old, plan_of("simulated", **{**settings, **other})):
+        with pytest.raises(RunChanged, match="nothing to resume") as caught:
+            resume_with(header, state, unmoved, "r1", edited=False)
+        assert f"pco train --resume r1 --set {key}=MORE" in caught.value.hint
 
 
 def test_what_a_longer_training_does_to_exploring_is_said() -> None:
@@ -286,3 +285,81 @@ def test_changed_data_are_told_by_their_file(stopped: Path) -> None:
     file = stopped / "data.jsonl"
     file.write_text("\n".join(file.read_text().splitlines()[1:]) + "\n")
     go_on(stopped).error(2, "the data of the run", "data.jsonl")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as `pco init` leaves it, with templates of its own beside its pco.toml."""
+    made = tmp_path / "mytask"
+    assert typed("init", str(made), cwd=tmp_path).code == 0
+    copy_templates(made / "my-prompts")
+    (made / "my-prompts" / "theta.md").write_text("Choose what fits this shop.")
+    toml = (made / "pco.toml").read_text("utf-8")
+    (made / "pco.toml").write_text(f'templates = "./my-prompts"\n{toml}', "utf-8")
+    return made
+
+
+@pytest.fixture
+def with_templates(folder: Path) -> Path:
+    """The folder with a run that its budget with_templates."""
+    result = typed("train", *TYPED, "--budget", "200calls", cwd=folder)
+    assert result.code == 3, result.err
+    return folder
+
+
+def edit(folder: Path, name: str, old: str, new: str) -> None:
+    file = folder / "my-prompts" / name
+    assert old in file.read_text("utf-8")
+    file.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+
+
+def test_the_folder_is_found_from_the_configuration_and_its_texts_are_used(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Not from where the command was typed."""
+    result = typed("train", "mytask", *TYPED, "--set", "encoder.mode=static", cwd=tmp_path)
+    assert result.code == 0, result.err
+    [run] = (tmp_path / "runs").iterdir()
+    assert '"encoder": "Choose what fits this shop."' in (run / "policy.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("command", ["train", "estimate"])
+def test_a_faulty_template_is_refused_before_anything_is_paid_for(
+    folder: Path, tmp_path: Path, command: str
+) -> None:
+    edit(folder, "attribution.md", "{verdict}", "{verdct}")
+    line = (folder / "my-prompts" / "attribution.md").read_text().count("\n")
+    result = typed(command, "mytask", cwd=tmp_path)
+    where = f"mytask/my-prompts/attribution.md:{line}: unknown placeholder {{verdct}}"
+    result.error(2, where, "did you mean 'verdict'?")
+    assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
+
+
+def test_a_resumed_run_whose_template_changed_names_the_file(with_templates: Path) -> None:
+    edit(with_templates, "updater.md", "the smallest rewrite", "a small rewrite")
+    edit(with_templates, "set.toml", "(untried)", "(new)")
+    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=with_templates)
+    said = result.error(2, "other settings: templates/set.toml: ", "; templates/updater.md: ")
+    assert "theta.md" not in said
+    shutil.rmtree(with_templates / "my-prompts")
+    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=with_templates)
+    result.error(2, "there is no folder", "my-prompts")
+
+
+def test_a_run_with_a_folder_is_resumed_from_anywhere(with_templates: Path, tmp_path: Path) -> None:
+    [run] = (with_templates / "runs").iterdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    result = typed("train", "--resume", str(run), "--budget", "90000calls", cwd=elsewhere)
+    assert result.code == 0, result.err
+
+
+def test_a_run_is_read_without_its_folder(with_templates: Path) -> None:
+    shutil.rmtree(with_templates / "my-prompts")
+    for command in (
+        ("report", "last", "-o", "report.html"),
+        ("explain", "last", "How long is delivery?"),
+        ("eval", "last", "--split", "val", "--n", "2"),
+    ):
+        result = typed(*command, cwd=with_templates)
+        assert result.code == 0, (command, result.err)

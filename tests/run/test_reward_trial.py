@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import RewardTrial, Sources, plan_run, try_reward
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.run.reward_trial import RewardTrial, try_reward
 from promptcodebook.tasks.user_code import check_function
 
 ROWS = [{"input": f"question {n}", "target": f"answer {n}"} for n in range(8)]
@@ -147,10 +146,6 @@ def test_a_ready_made_reward_is_stored_so_that_others_can_evaluate(
 
     header = resolve(tmp_path / "runs", run.id).header
     assert header is not None and header.config["reward"] == reward
-
-
-def test_the_reward_of_the_configuration_counts_where_none_is_given(tmp_path: Path) -> None:
-    assert optimize(tmp_path, "", config={"reward": "exact"}).ended == "finished"
 
 
 def forgetful(example: pco.Example, output: str) -> None:

@@ -4,10 +4,7 @@ was seen."""
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +13,8 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.calls import Reply, Request
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError, LMError, PolicyError
-from promptcodebook.estimation.counting import Manner
-from promptcodebook.estimation.dry import dry_run
+from promptcodebook.errors import ConfigError, LMError
+from promptcodebook.estimation.dry import Manner, dry_run
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.policy import Policy, deploy
@@ -26,7 +22,7 @@ from promptcodebook.randomness import keyed_random
 from promptcodebook.routing.ranking import Ranker
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import RULES, load_houserules, present_prompt
-from tests.tasks.houserules.test_task import KEPT, PLAIN
+from tests.tasks.test_houserules import KEPT, PLAIN
 
 from .topics import PHRASES, SMALL, chance, data, learn, obey, right, shuffled
 
@@ -45,10 +41,16 @@ def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
     assert run.rows["best_single"].score.mean <= 0.5
 
 
-@pytest.mark.parametrize("reward", [chance, pytest.param(shuffled, marks=pytest.mark.slow)])
-def test_where_instincts_do_not_matter_nothing_is_claimed(tmp_path: Path, reward: object) -> None:
+ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
+"""An executor that answers alike every time: what it was asked is not asked again."""
+
+
+@pytest.mark.parametrize(("reward", "config"), [(chance, {}), (chance, ALIKE), (shuffled, ALIKE)])
+def test_where_instincts_do_not_matter_nothing_is_claimed(
+    tmp_path: Path, reward: object, config: object
+) -> None:
     """The other side: neither the test split nor the off-policy estimate sees a gain."""
-    null = learn(tmp_path, reward)
+    null = learn(tmp_path, reward, config=config)
     assert null.worth is not True and null.deploy != "learned"
     low = re.search(r"\(95 % ([-+.\d]+) to [-+.\d]+\) over none", null.verdict)
     assert low is not None and float(low[1]) <= 0.0
@@ -94,49 +96,12 @@ def test_a_saved_policy_routes_without_a_call(run: pco.Run, tmp_path: Path) -> N
     assert policy.prompt("hello, my delivery is late") == "If it is about a parcel, say P."
 
 
-def test_a_policy_file_is_small_and_plain(run: pco.Run) -> None:
-    text = run.policy.file.text()
-    assert len(text) < 300_000
-    rows = json.loads(text)["router"]["weights"]
-    assert len(rows) == 7 and all(re.fullmatch(r"[-\d ]+", row) for row in rows)
-
-
-def test_a_policy_ranks_without_numpy(run: pco.Run, tmp_path: Path) -> None:
-    run.policy.save(tmp_path / "policy.json")
-    program = (
-        "import sys; sys.modules['numpy'] = None\n"
-        "import promptcodebook as pco\n"
-        f"policy = pco.load_policy({str(tmp_path / 'policy.json')!r}, lm={NOBODY!r})\n"
-        "print(policy.prompt('hey, password reset'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "If it is about a login, say L."
-
-
 def test_an_explanation_says_what_each_instinct_promises(run: pco.Run) -> None:
     explained = run.explain("hi, where is my parcel")
     assert explained.expected is not None
     best = max(range(6), key=lambda k: explained.expected.alone(k))  # type: ignore[union-attr]
     assert explained.route.indices == (best,)
     assert explained.expected.alone(best) > explained.expected.nothing + 0.4
-
-
-def test_a_run_that_is_stopped_ends_at_the_same_policy(run: pco.Run, tmp_path: Path) -> None:
-    part = learn(tmp_path, budget="200calls")
-    assert part.ended == "budget"
-    rest = learn(tmp_path, budget="99999calls", resume=part.id)
-    assert rest.policy.file.text().replace(rest.id, "") == run.policy.file.text().replace(
-        run.id, ""
-    )
-    assert rest.policy.file.digest == run.policy.file.digest
-
-
-def test_an_untrained_policy_of_the_run_has_no_ranking(run: pco.Run) -> None:
-    store = RunStore.open(run.path)
-    assert store.started().statistics is not None
-    assert store.started().statistics.ranking is None  # type: ignore[union-attr]
 
 
 def test_more_sentences_than_instincts_are_refused_before_anything_is_paid(tmp_path: Path) -> None:
@@ -153,10 +118,6 @@ def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     routes = [policy.explain(example).route.indices for example in data().test]
     kind = [r for r in routes if not r or set(r) <= {0, 1}]
     assert len(kind) >= 0.9 * len(routes), PHRASES
-
-
-ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
-"""An executor that answers alike every time."""
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +155,6 @@ def test_an_executor_that_samples_is_asked_again(run: pco.Run) -> None:
 def test_without_repeats_first_visits_alone_are_judged_by(once: pco.Run) -> None:
     """Later visits hang on earlier outcomes; 64 examples, 64 first visits."""
     assert "by 64 logged rollouts on 64 training examples" in once.verdict
-
-
-@pytest.mark.parametrize("reward", [chance, shuffled])
-def test_without_repeats_nothing_is_claimed_either(tmp_path: Path, reward: object) -> None:
-    null = learn(tmp_path, reward, config=ALIKE)
-    assert null.worth is not True and null.deploy != "learned"
-    low = re.search(r"\(95 % ([-+.\d]+) to [-+.\d]+\) over none", null.verdict)
-    assert low is not None and float(low[1]) <= 0.0
 
 
 def test_without_repeats_a_stopped_run_ends_at_the_same_policy(
@@ -344,14 +297,6 @@ def test_an_explanation_reads_its_input_once(both: pco.Run) -> None:
     assert sum(request.embeds for request in lm.history) == 1
 
 
-def test_embeddings_of_another_model_are_told_apart(both: pco.Run) -> None:
-    ranking = both.policy.file.statistics.ranking
-    assert ranking is not None
-    ranker = Ranker(ranking, both.policy.file.parameters.codebook.texts)
-    with pytest.raises(PolicyError, match="12 numbers, and this model makes 2"):
-        ranker.choose("message 1", 1, (1.0, 2.0))
-
-
 def test_a_model_that_makes_none_ends_the_run_before_a_rollout(tmp_path: Path) -> None:
     lm = ScriptedLM().reply_with(obey)
     with pytest.raises(LMError, match="embedding") as refused:
@@ -371,10 +316,3 @@ def test_the_estimate_counts_what_is_read() -> None:
 
     assert calls("words") == 0
     assert calls("both") == 64 + 32
-
-
-def test_steps_hold_how_embeddings_are_scaled(both: pco.Run) -> None:
-    ranking = next(iter(RunStore.open(both.path).steps())).ranking
-    assert ranking is not None and len(ranking.center) == len(ranking.spread) == SIZE
-    assert ranking.words == 0.5 and {len(row) for row in ranking.weights} == {4096 + SIZE}
-    assert abs(ranking.center[5] - 3.0) < 0.5

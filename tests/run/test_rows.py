@@ -1,8 +1,9 @@
 """What the rows of a verdict are made of: which state, which statistics, which prompts, and how
-they are asked. Only the model is scripted."""
+they are asked; and the rival that needs no routing. Only the model is scripted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,20 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Request
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Chat, Request
+from promptcodebook.config import load_config
 from promptcodebook.errors import PolicyError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import first_policy, resolve
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Rewrite
-from tests.method.build import said, talkative
+from promptcodebook.types import Example, Prompt, Rewrite
+from tests.method.build import routed, said, talkative
 
 SEEDS = ("rule zero", "rule one", "rule two", "rule three")
 SETTINGS: dict[str, Any] = {
@@ -204,3 +209,271 @@ def test_the_first_row_is_named_after_what_the_user_has_today(
 ) -> None:
     run = train(tmp_path, scripted(), init={"instincts": SEEDS, "prompt": prompt})
     assert run.rows["present"].title == title
+
+
+LETTERS = "ABCD"
+INIT = {"instincts": [f"say {letter}" for letter in LETTERS], "prompt": "Answer in letters."}
+DULL = ["Be kind.", "Be brief.", "Be calm.", "Be clear."]
+LETTERED: dict[str, Any] = {
+    "size": 4,
+    "select": 1,
+    "cache": False,
+    "compose": "verbatim",
+    "init": INIT,
+    "explore": {"policy": "none"},
+    "update": {"epochs": 1, "batch_size": 4, "text_updates": False},
+    "validation": {"every": 1, "subset": 8, "patience": 99},
+}
+
+
+def wants(split: str, letters: str) -> tuple[Example, ...]:
+    """An input for each letter that is wanted."""
+    return tuple(
+        Example(f"{split}{i}", f"{split} {i} wants {letter}", letter)
+        for i, letter in enumerate(letters)
+    )
+
+
+def obey(request: Request) -> str:
+    """Routes to what is wanted, and says what the one order says."""
+    if request.role == "encoder":
+        asked = said(request).rpartition("wants ")[2][0]
+        return routed(LETTERS.index(asked))
+    if request.role != "executor":
+        return str(talkative(request))
+    told = " ".join(m.content for m in request.messages if m.role == "system")
+    letters = [letter for letter in LETTERS if f"say {letter}" in told]
+    return letters[0] if len(letters) == 1 else "?"
+
+
+def right(example: Example, output: str) -> float:
+    return float(output == example.target)
+
+
+Splits = Sequence[str | tuple[Example, ...]]
+
+
+def learn(folder: Path, splits: Splits, lm: Any = obey, **settings: Any) -> pco.Run:
+    """A run over inputs that want these letters, in training, validation and test."""
+    named = zip(("train", "val", "test"), splits, strict=True)
+    train, val, test = (wants(n, x) if isinstance(x, str) else x for n, x in named)
+    data = pco.Dataset(train, val, test)
+    model = lm if isinstance(lm, ScriptedLM) else ScriptedLM().reply_with(lm)
+    executor = settings.pop("executor", None)
+    config = {**LETTERED, **settings}
+    return pco.optimize(
+        data, right, lm=model, executor=executor, config=config, runs_dir=folder, progress=False
+    )
+
+
+ALIKE = ("B" * 8, "B" * 8, "B" * 24)
+MIXED = ("ABCD" * 2, "ABBCD" * 2, "ABCD" * 6)
+
+
+def test_where_all_inputs_need_the_same_one_prompt_is_named_instead(tmp_path: Path) -> None:
+    run = learn(tmp_path, ALIKE)
+    assert run.rows["learned"].score.mean == 1.0
+    assert run.rows["present"].score.mean == run.rows["concat"].score.mean == 0.0
+    assert run.rows["best_fixed"].prompt == "say B"
+    assert run.worth is False and run.deploy == "best_fixed"
+    title = "the best of its prompts, used for all inputs (best_fixed)"
+    assert f"No clear difference from {title}, at 1 call per query instead of 2" in run.verdict
+
+
+def test_where_inputs_need_different_ones_it_is_beaten_and_only_untrained_routes_are_not(
+    tmp_path: Path,
+) -> None:
+    """This encoder routes rightly before any training, and no text is rewritten."""
+    run = learn(tmp_path, MIXED)
+    most = run.rows["best_fixed"]
+    assert most.prompt == "say B" and most.score.mean == 0.25
+    assert most.over is not None and most.over.low > 0
+    assert run.worth is False and run.deploy == "untrained"
+    assert "Training changed nothing on the test split" in run.verdict
+    assert "best_fixed" not in run.verdict
+
+
+def test_it_is_one_call_and_one_of_the_prompts_that_are_given(tmp_path: Path) -> None:
+    run = learn(tmp_path, MIXED, select=2, base_prompt="First.", output_format="As a letter.")
+    best = run.rows["best_fixed"]
+    assert best.prompt is not None and best.prompt.startswith("First.\n\nsay ")
+    assert best.prompt.count("say ") == 2 and best.calls_per_query == 1.0
+
+
+def composed(request: Request) -> str:
+    """A generator that knows the letter by its directive: no instinct says it."""
+    if request.role == "generator":
+        return "Kindly say B." if "wants B" in said(request) else "Kindly say nothing."
+    return obey(request)
+
+
+COMPOSED = {"compose": "generator", "output_format": "As a letter."}
+
+
+def test_what_the_generator_adds_counts_too(tmp_path: Path) -> None:
+    """What stands in its directive is in every prompt that it composes and in no instinct."""
+    run = learn(tmp_path, ALIKE, lm=composed, **COMPOSED, init={**INIT, "instincts": DULL})
+    assert run.rows["concat"].score.mean == 0.0 and run.rows["learned"].score.mean == 1.0
+    assert run.rows["best_fixed"].prompt == "Kindly say B."
+    assert run.worth is False and run.deploy == "best_fixed"
+
+
+def test_the_instincts_chosen_most_are_tried_word_for_word(tmp_path: Path) -> None:
+    """With the output format, as concat has it; here the generator spoils what they say."""
+
+    def spoiling(request: Request) -> str:
+        return "Be brief." if request.role == "generator" else obey(request)
+
+    run = learn(tmp_path, ALIKE, lm=spoiling, **COMPOSED)
+    assert run.rows["best_fixed"].prompt == "say B\n\nAs a letter."
+    assert run.worth is False and run.deploy == "best_fixed"
+
+
+async def two_stages(prompt: Prompt, example: Example, lm: Chat) -> str:
+    """A draft, which only counts if it was told what drafts are told, and the answer."""
+    draft = prompt.of("draft") == "Kindly draft."
+    return (await lm(example.input, system=prompt.of("answer"))).text if draft else "?"
+
+
+two_stages.stages = ("draft", "answer")  # type: ignore[attr-defined]
+
+
+def staged(request: Request) -> str:
+    """A generator that has another text for each stage."""
+    if request.role == "generator":
+        return "Kindly draft." if "stage of the work: draft" in said(request) else "Kindly say B."
+    return obey(request)
+
+
+def test_each_stage_is_given_its_own_part_of_a_prompt_for_all(tmp_path: Path) -> None:
+    settings = {**COMPOSED, "compose_per_stage": True, "init": {**INIT, "instincts": DULL}}
+    run = learn(tmp_path, ALIKE, lm=staged, executor=two_stages, **settings)
+    assert run.rows["learned"].score.mean == 1.0
+    best = run.rows["best_fixed"]
+    assert best.prompt == "draft: Kindly draft.\n\nanswer: Kindly say B."
+    assert best.score.mean == 1.0
+    row = run.policy.row("best_fixed")
+    assert row.prompt == best.prompt
+    assert row.stages == {"draft": "Kindly draft.", "answer": "Kindly say B."}
+
+
+LENGTHY = tuple(
+    tuple(Example(e.id, f"{LONG} {e.input}", e.target) for e in wants(name, "B" * n))
+    for name, n in (("train", 8), ("val", 8), ("test", 24))
+)
+
+
+def test_a_prompt_that_copies_its_input_is_none_for_all(tmp_path: Path) -> None:
+    """A prompt for all stands in the policy file, which holds no input."""
+
+    def copying(request: Request) -> str:
+        if request.role != "generator":
+            return obey(request)
+        return f"say B to: {said(request).rpartition(LONG)[1]}"
+
+    run = learn(tmp_path, LENGTHY, lm=copying, **COMPOSED, init={**INIT, "instincts": DULL})
+    assert run.rows["learned"].score.mean == 1.0, "it would be the best prompt"
+    assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
+    assert LONG not in (run.path / "policy.json").read_text("utf-8")
+
+
+def test_what_an_instinct_says_anyway_is_no_copy_of_an_input(tmp_path: Path) -> None:
+    """It stands in the policy file already, whatever inputs repeat it."""
+    known = f"Know that {LONG}."
+
+    def knowing(request: Request) -> str:
+        return f"{known} Kindly say B." if request.role == "generator" else obey(request)
+
+    init = {**INIT, "instincts": [known, *DULL[1:]]}
+    run = learn(tmp_path, LENGTHY, lm=knowing, **COMPOSED, init=init)
+    assert run.rows["best_fixed"].prompt == f"{known} Kindly say B."
+
+
+PRIVATE_TASK = """
+import promptcodebook as pco
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from tests.run.test_rows import ALIKE, right, wants
+
+
+def load(data_dir):
+    named = zip(("train", "val", "test"), ALIKE, strict=True)
+    data = pco.Dataset(*(wants(*each) for each in named))
+    return Task("letters", data, asks_nobody(right), SingleCall(), private=True)
+"""
+
+
+async def test_of_private_data_no_composed_prompt_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it would earn everything, and the instincts word for word nothing."""
+    info = tmp_path / "site" / "letters-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info.parent / "letters_task.py").write_text(PRIVATE_TASK)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: letters\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[promptcodebook.tasks]\nletters = letters_task:load\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+    settings = {**LETTERED, **COMPOSED, "init": {**INIT, "instincts": DULL}}
+    config = load_config({**settings, "lm": "own", "task": "letters"})
+    sources = Sources(lm=ScriptedLM().reply_with(composed))
+    run = await finish(open_run(config, sources, Where(tmp_path / "runs")))
+    assert run.rows["learned"].score.mean == 1.0
+    assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
+
+
+def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_path: Path) -> None:
+    run = learn(tmp_path, ALIKE, router={"kind": "outcomes"}, explore={})
+    assert "best_single" in run.rows and "best_fixed" not in run.rows
+
+
+LAST = {"validation": {"every": 0, "subset": 8}, "keep": "last"}
+DULLED = {**COMPOSED, "init": {**INIT, "instincts": DULL}}
+
+
+@pytest.mark.parametrize(
+    ("splits", "lm", "settings", "prompt"),
+    [
+        pytest.param(("ABCD" * 2, "A" * 8, "D" * 24), obey, {}, "say A", id="by validation"),
+        pytest.param(("AABBCCDD", "C" * 8, "C" * 24), obey, LAST, "say C", id="of the last batch"),
+        pytest.param(("BBBBBBCA", "", "C" * 24), obey, {}, "say B", id="by training"),
+        pytest.param(
+            ("B" * 8, "", "C" * 24), composed, DULLED, "Kindly say B.", id="by training, composed"
+        ),
+    ],
+)
+def test_the_test_split_has_no_part_in_what_is_chosen(
+    tmp_path: Path, splits: Splits, lm: Any, settings: dict[str, Any], prompt: str
+) -> None:
+    """Where the kept policy was not validated, its last batch has the prompts; they are measured on
+    the validation split all the same, and on training inputs where there is none."""
+    assert learn(tmp_path, splits, lm, **settings).rows["best_fixed"].prompt == prompt
+
+
+def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) -> None:
+    run = learn(tmp_path, ALIKE)
+    assert resolve(tmp_path, run.id).file.fixed_prompt("best_fixed").text == "say B"
+    run.policy.save(tmp_path / "saved.json")
+    files = (tmp_path / "saved.json", run.path / "policy.json")
+    saved, written = (pco.load_policy(file, lm="simulated") for file in files)
+    assert [p.row("best_fixed").prompt for p in (run.policy, saved, written)] == ["say B"] * 3
+    assert written.file.digest == saved.file.digest
+
+
+def test_its_calls_are_in_what_is_kept_back_for_the_verdict(tmp_path: Path) -> None:
+    """Five rows of 4 test inputs and four prompts on the 8 of training, at the two calls of a
+    routed rollout, and a tenth more: 114."""
+    told: list[str] = []
+
+    def hear(event: object) -> None:
+        told.append(str(event))
+
+    lm = ScriptedLM().reply_with(obey)
+    data = pco.Dataset(wants("train", "ABCD" * 2), (), wants("test", "ABCD"))
+    update = {"epochs": 200, "batch_size": 4, "text_updates": False}
+    config = {**LETTERED, "update": update, "validation": {"every": 0}, "keep": "last"}
+    run = pco.optimize(
+        data, right, lm=lm, config=config, runs_dir=tmp_path, budget="700calls", listener=hear
+    )
+    notes = [text for text in told if "kept for the verdict" in text]
+    assert len(notes) == 1 and "114 kept for the verdict" in notes[0]
+    assert "best_fixed" in run.rows and len(lm.history) <= 700

@@ -22,6 +22,7 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
 from promptcodebook.store.events import Compared, Stepped, Validated
 from promptcodebook.store.run import RunStore
+from promptcodebook.units import plural
 from tests.cli.invoked import pco as pco_command
 from tests.run.test_optimize import QUICK, data, reward, train
 
@@ -41,13 +42,23 @@ def total(run: pco.Run) -> int:
 def test_an_agent_that_swallows_errors_does_not_turn_a_stop_into_rewards(tmp_path: Path) -> None:
     whole = train(tmp_path, "whole", executor=careless)
     part = train(tmp_path, "part", executor=careless, budget="8calls")
-    for calls in range(8 + 15, total(whole), 15):
+    for calls in range(8 + 45, total(whole), 45):
         assert part.ended == "budget"
         part = train(tmp_path, "part", executor=careless, resume=part.id, budget=f"{calls}calls")
     rest = train(tmp_path, "part", executor=careless, resume=part.id, budget="9999calls")
     assert rest.ended == "finished"
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
     assert figures(rest) == figures(whole)
+
+
+def judged(path: Path) -> list[str]:
+    with closing(RunStore.open(path)) as store:
+        return [evaluation.name for evaluation in store.test_evaluations()]
+
+
+def _steps_of(path: Path) -> int:
+    with closing(RunStore.open(path)) as store:
+        return store.outline().step + 1
 
 
 def figures(run: pco.Run) -> list[Any]:
@@ -109,7 +120,7 @@ def run_with(lm: Flaky, tmp_path: Path, resume: str = "") -> pco.Run:
     return pco.optimize(data(), reward, lm, config=QUICK, runs_dir=tmp_path, resume=resume)
 
 
-@pytest.mark.parametrize("calls", [0, 5, 60, 110, 130])
+@pytest.mark.parametrize("calls", [0, 60, 130])
 def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed(
     tmp_path: Path, calls: int
 ) -> None:
@@ -121,10 +132,9 @@ def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed
     assert resume in caught.value.hint
     done = judged(run.path)
     rows = f" (judged so far: {', '.join(done)})" if done else ""
-    steps = _steps_of(run.path)
     assert run.ended == "failed" and run.worth is None and not run.rows
-    updates = "1 update" if steps == 1 else f"{steps} updates"
-    assert run.verdict == f"No verdict: the run failed after {updates} (TooManyFailures){rows}."
+    after = f"after {plural(_steps_of(run.path), 'update')} (TooManyFailures){rows}."
+    assert run.verdict == f"No verdict: the run failed {after}"
     assert run.spent.calls >= calls and run.spent.cost == run.cost
     with closing(RunStore.open(run.path)) as store:
         stored = store.outline()
@@ -146,11 +156,6 @@ def test_a_model_that_goes_away_leaves_a_run_with_its_policy_that_can_be_resumed
     assert {e.name for e in recorded} >= {"step 0", "present", "learned"}
     assert all(e.failed * 2 <= len(e.rollouts) for e in recorded)
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-
-
-def _steps_of(path: Path) -> int:
-    with closing(RunStore.open(path)) as store:
-        return store.outline().step + 1
 
 
 def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
@@ -199,11 +204,6 @@ def test_a_run_whose_critic_is_never_understood_stops_and_leaves_its_policy(tmp_
     assert read_policy_file(policy).parameters.codebook.texts
 
 
-def judged(path: Path) -> list[str]:
-    with closing(RunStore.open(path)) as store:
-        return [evaluation.name for evaluation in store.test_evaluations()]
-
-
 def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
     """Training stops when only what choosing and judging take is left."""
     looks = {"every": 4, "subset": 3, "patience": 99, "finalists": 1}
@@ -237,8 +237,8 @@ def test_the_share_that_is_kept_for_the_verdict_can_be_set(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("calls", "every", "kept"),
-    [(300, 0, 60), (3000, 0, 143), (3000, 4, 224), (300, 4, 60), (15, 0, 3)],
-    ids=["a fifth", "measured", "measured, finalists too", "a fifth, finalists too", "unmeasured"],
+    [(300, 0, 60), (3000, 0, 143), (3000, 4, 224), (15, 0, 3)],
+    ids=["a fifth", "measured", "measured, finalists too", "unmeasured"],
 )
 def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     tmp_path: Path, calls: int, every: int, kept: int
@@ -253,7 +253,7 @@ def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
     assert any(f" {kept} kept for the verdict" in note for note in notes), notes
 
 
-def test_a_run_that_goes_on_after_its_verdict_is_judged_anew(tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_after_its_verdict_is_judged_again(tmp_path: Path) -> None:
     whole = train(tmp_path, "whole")
     config = {"budget": {"calls": 140, "reserve_for_verdict": 0.7}}
     part = train(tmp_path, "other", config=config)
@@ -262,14 +262,10 @@ def test_a_run_that_goes_on_after_its_verdict_is_judged_anew(tmp_path: Path) -> 
     assert rest.ended == "finished" and figures(rest) == figures(whole)
     assert "This is look 2 at the same test split" in rest.verdict and "look" not in part.verdict
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-    assert len(judged(rest.path)) == 5
 
 
-@pytest.mark.parametrize("calls", [40, 70])
-def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(
-    tmp_path: Path, calls: int
-) -> None:
-    run = train(tmp_path, budget=f"{calls}calls")
+def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(tmp_path: Path) -> None:
+    run = train(tmp_path, budget="70calls")
     assert run.ended == "budget"
     assert run.verdict.startswith("No verdict: the budget is reached")
     assert run.worth is None and run.cost == 0.0
@@ -283,7 +279,7 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
         load_config({**QUICK, "lm": "simulated"}),
         Sources(data=data(), reward=reward),
         Where(tmp_path),
-        lambda event: opened.session.interrupt() if isinstance(event, StepDone) else None,
+        lambda event: opened.interrupt() if isinstance(event, StepDone) else None,
     )
     run = asyncio.run(finish(opened))
     assert run.ended == "interrupted"
@@ -291,21 +287,11 @@ def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_jud
     assert (run.path / "policy.json").is_file()
 
 
-def test_a_run_that_learned_something_has_nothing_to_add(tmp_path: Path) -> None:
-    assert "rewrote no text" not in train(tmp_path).verdict
-
-
 def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: Path) -> None:
     for fault in ({"init": {"kind": "from_prompt"}}, {"size": 1000}):
         with pytest.raises(pco.PcoError, match=r"from_prompt|different instincts"):
             train(tmp_path, config=fault)
     assert not list((tmp_path / "runs").glob("*"))
-
-
-def test_a_python_run_is_told_how_to_go_on_in_python(tmp_path: Path) -> None:
-    part = train(tmp_path, budget="40calls")
-    assert part.stop is not None
-    assert part.stop.hint == f"optimize(..., resume='{part.id}', budget=MORE)"
 
 
 def threads() -> set[threading.Thread]:
@@ -327,33 +313,6 @@ def test_a_run_leaves_no_thread_behind_however_it_ends(
     run = train(tmp_path, lm="http://127.0.0.1:9/v1#m", budget="0calls", config={"retries": 0})
     assert run.ended == "budget"
     assert threads() <= earlier
-
-
-def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_path: Path) -> None:
-    async def forgetful(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
-        reply = await lm(example.input, system=prompt)
-        if not reply:
-            return "none"
-        return None  # type: ignore[return-value]
-
-    with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
-        train(tmp_path, executor=forgetful)
-
-
-def _nothing_helps(example: pco.Example, output: str) -> float:
-    return 0.0
-
-
-def test_a_run_whose_last_validation_is_its_end_is_finished(tmp_path: Path) -> None:
-    """The patience of two is spent by the last of two validations: nothing was stopped."""
-    ended: dict[int, str] = {}
-    for steps in (2, 3):
-        update = {"epochs": steps, "batch_size": 6}
-        config = {"update": update, "validation": {"every": 1, "subset": 6, "patience": 2}}
-        folder = tmp_path / str(steps)
-        run = pco.optimize(data(), _nothing_helps, "simulated", config=config, runs_dir=folder)
-        ended[steps] = run.ended
-    assert ended == {2: "finished", 3: "early_stop"}
 
 
 async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:
@@ -404,41 +363,32 @@ class Unroutable(Flaky):
 
 def fallbacks(path: Path) -> tuple[int, int]:
     """Routes by fallback: those counted, and those in what is stored."""
-    store = RunStore.open(path)
     rollouts: list[pco.Rollout] = []
-    for event in store.events(full=True):
-        if isinstance(event, Stepped):
-            rollouts += [trace.rollout for trace in event.step.traces]
-        elif isinstance(event, Validated | Compared):
-            rollouts += event.evaluation.rollouts
-    counted = store.tallies()["route_fallbacks"]
-    store.close()
+    with closing(RunStore.open(path)) as store:
+        for event in store.events(full=True):
+            if isinstance(event, Stepped):
+                rollouts += [trace.rollout for trace in event.step.traces]
+            elif isinstance(event, Validated | Compared):
+                rollouts += event.evaluation.rollouts
+        counted = store.tallies()["route_fallbacks"]
     return counted, sum(r.route is not None and r.route.fallback for r in rollouts)
 
 
 def test_what_a_stop_interrupts_is_counted_once(tmp_path: Path) -> None:
-    """The interrupted step is decided again when the run goes on, whatever was judged meanwhile."""
-
-    def run(calls: int, resume: str = "") -> pco.Run:
+    """The interrupted step is decided again when the run resumes, whatever was judged meanwhile."""
+    resume = ""
+    for calls, ended in ((400, "budget"), (10**6, "finished")):
         config = {**QUICK, "budget": {"calls": calls, "reserve_for_verdict": 0.7}}
         lm = Unroutable(10**6)
-        return pco.optimize(data(), reward, lm, config=config, runs_dir=tmp_path, resume=resume)
-
-    part = run(400)
-    assert part.ended == "budget" and part.rows
-    counted, stored = fallbacks(part.path)
-    assert counted == stored > 0
-    rest = run(10**6, part.id)
-    counted, stored = fallbacks(rest.path)
-    assert rest.ended == "finished" and counted == stored
+        run = pco.optimize(data(), reward, lm, config=config, runs_dir=tmp_path, resume=resume)
+        resume = run.id
+        counted, stored = fallbacks(run.path)
+        assert run.ended == ended and run.rows and counted == stored > 0
 
 
-@pytest.mark.parametrize("every", [0, 4])
-def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(
-    tmp_path: Path, every: int
-) -> None:
+def test_a_resumed_run_keeps_back_for_its_verdict_what_was_measured(tmp_path: Path) -> None:
     """Not a fifth again: it trains as far as the run that was not stopped."""
-    looks = {"every": every, "subset": 3, "patience": 99, "finalists": 1}
+    looks = {"every": 4, "subset": 3, "patience": 99, "finalists": 1}
     long = {"update": {"epochs": 40, "batch_size": 6}, "validation": looks, "cache": False}
     whole = train(tmp_path, "whole", budget="700calls", config=long)
     assert whole.ended == "budget"

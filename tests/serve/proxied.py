@@ -15,16 +15,16 @@ import openai
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
 from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.endpoint import Transport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.lm.transport import Transport
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits
 from promptcodebook.serve.proxy import Policies, Proxy
 from promptcodebook.serve.spending import Records, Spending
-from promptcodebook.serve.upstream import OwnFields, Upstream
+from promptcodebook.serve.upstream import Upstream
 from promptcodebook.serve.versions import (
     Composing,
     FixedSource,
@@ -117,7 +117,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
     transport = Transport(spec.base_url, key, setup.timeout, {}, setup.most_bytes)
-    upstream = Upstream(spec, key, transport, OwnFields(setup.fields))
+    upstream = Upstream(spec, key, transport, setup.fields)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))
     live = Live(

@@ -49,6 +49,8 @@ from tests.serve.test_proxy import streams
 )
 async def test_without_a_key_a_page_of_another_site_is_refused(headers: dict[str, str]) -> None:
     async with up() as served:
+        status, _, _ = await served.ask("/v1/models", headers={"Host": "evil.example"})
+        assert status == 403, "nor has a page a name of its own for this machine"
         status, body, _ = await served.ask(json={"messages": SAID}, headers=headers)
         calls = served.upstream.calls
     assert (status, calls) == (403, 0)
@@ -250,7 +252,8 @@ def test_another_address_than_loopback_needs_a_key(host: str) -> None:
         require_keys((), host, "pco serve last")
     assert "pco serve last" in caught.value.hint
     require_keys(("some-key",), host, "pco serve last")
-    require_keys((), "127.0.0.1", "pco serve last")
+    for own in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        require_keys((), own, "pco serve last")
 
 
 def test_a_caller_has_so_many_requests_a_second() -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from io import BytesIO
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
-from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import parse_spec
 from promptcodebook.local.engine import Engine, Job
 from promptcodebook.local.server import Terms, serving_locally
-from promptcodebook.serve.admission import require_keys
 from tests.serve.engine import EmbeddingEngine, ScriptedEngine
 
 SAID = [{"role": "user", "content": "Count to two."}]
@@ -91,22 +86,6 @@ async def test_a_call_becomes_a_job_and_its_generation_a_completion() -> None:
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (5, 4)
     assert reply.usage.prompt_tokens_details.cached_tokens == 1
     assert reply.model == "Scripted-1" and reply.created > 1_000_000_000
-
-
-async def test_our_own_client_reads_what_it_says() -> None:
-    engine = ScriptedEngine()
-    async with up(engine) as url, Endpoint(parse_spec(f"{url}/v1#Scripted-1", {})) as endpoint:
-        request = Request(
-            "executor",
-            (Message("user", "Hello."),),
-            schema=Schema("Answer", SCHEMA),
-            sample=3,
-            sampling=Sampling(0.5, 1.0, 50),
-        )
-        reply = await endpoint(request)
-    assert (reply.text, reply.finish, reply.dropped) == ("Hello. (3)", "stop", ())
-    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (1, 2)
-    assert engine.jobs[0].schema == SCHEMA
 
 
 async def test_choices_are_different_draws_that_a_seed_decides() -> None:
@@ -385,65 +364,12 @@ async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
 
 async def test_a_key_is_asked_for_where_one_is_set() -> None:
     async with up(terms=Terms(key="abc")) as url:
-        for headers in ({}, {"Authorization": "Bearer abd"}, {"Authorization": "Bearer ä"}):
-            status, body, told = await ask(url, json={"messages": SAID}, headers=headers)
-            assert (status, body["error"]["type"]) == (401, "invalid_api_key")
-            assert told["WWW-Authenticate"] == "Bearer" and "abc" not in body["error"]["message"]
+        status, body, _ = await ask(url, json={"messages": SAID})
+        assert (status, body["error"]["type"]) == (401, "invalid_api_key")
         assert (await ask(url, "/v1/models"))[0] == (await ask(url, "/metrics"))[0] == 401
         assert (await ask(url, "/healthz"))[0] == 200
         async with client(url, "abc") as openai_client:
             assert (await openai_client.models.list()).data
-
-
-async def test_without_a_key_no_page_gets_in_under_a_name_of_its_own() -> None:
-    async with up() as url:
-        status, body, _ = await ask(url, "/v1/models", headers={"Host": "evil.example:80"})
-        assert (status, body["error"]["type"]) == (403, "forbidden")
-        assert (await ask(url, "/v1/models", headers={"Host": "localhost:80"}))[0] == 200
-        for headers, expected in (
-            ({"Origin": "https://evil.example"}, 403),
-            ({"Content-Type": "text/plain"}, 415),
-        ):
-            status, _, _ = await ask(url, json={"messages": SAID}, headers=headers)
-            assert status == expected
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "example.org"])
-def test_other_machines_are_not_served_without_a_key(host: str) -> None:
-    with pytest.raises(ConfigError, match="no key is set") as caught:
-        require_keys(("",), host, "pco lm serve smollm2")
-    assert f"pco lm serve smollm2 --host {host}" in caught.value.hint
-    require_keys(("key-4711",), host, "pco lm serve smollm2")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_this_machine_is_served_without_a_key(host: str) -> None:
-    require_keys(("",), host, "pco lm serve smollm2")
-
-
-async def test_a_body_that_is_too_long_or_no_json_is_refused() -> None:
-    async with up() as url:
-        status, body, _ = await ask(url, data=BytesIO(b"x" * (16 * 2**20 + 1)))
-        assert (status, body["error"]["message"]) == (413, "the body is longer than 16 MiB")
-
-        async def pieces() -> AsyncIterator[bytes]:  # its length is not said before
-            for _ in range(17):
-                yield b"x" * 2**20
-
-        status, body, _ = await ask(url, data=pieces())
-        assert (status, body["error"]["message"]) == (413, "the body is longer than 16 MiB")
-        status, body, _ = await ask(url, data=b"{")
-        assert (status, body["error"]["message"]) == (400, "the body is not JSON")
-
-
-async def test_no_request_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with up() as url:
-        for stream in (False, True):
-            body = {"messages": [{"role": "user", "content": "my secret"}], "stream": stream}
-            assert (await ask(url, json=body))[0] == 200
-        await error(url, messages=[{"role": "my secret"}])
-    assert "my secret" not in caplog.text
 
 
 async def test_the_end_waits_for_calls_in_flight_and_closes_the_engine() -> None:
@@ -464,14 +390,6 @@ async def test_the_end_does_not_wait_for_ever() -> None:
     status, body, _ = await under_way
     assert (status, body["error"]["message"]) == (503, "the server is stopping")
     assert engine.closed == 1 and engine.cancelled == 1
-
-
-async def test_a_port_that_is_taken_is_an_os_error() -> None:
-    async with up() as url:
-        port = int(url.rsplit(":", 1)[1])
-        with pytest.raises(OSError):
-            async with up(terms=Terms(port=port)):
-                pass
 
 
 async def until(reached: Any) -> None:

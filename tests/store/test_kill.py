@@ -11,8 +11,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
 from promptcodebook.store.header import Header
-from promptcodebook.store.run import RunStore
-from promptcodebook.store.tables import LAYOUT
+from promptcodebook.store.run import LAYOUT, RunStore
 
 KILLS = 5
 
@@ -21,7 +20,7 @@ import asyncio, os, sys
 from pathlib import Path
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, request_key
 from promptcodebook.config import Budget, Price
-from promptcodebook.lm.stack import Attempted
+from promptcodebook.lm.budget import Attempted
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Journaled
 from promptcodebook.lm.budget import Ledger

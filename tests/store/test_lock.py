@@ -23,16 +23,9 @@ sys.stdin.read()
 """
 
 
-def test_the_lock_names_its_holder_and_can_be_taken_again(tmp_path: Path) -> None:
-    assert holder(tmp_path) is None
-    lock = RunLock(tmp_path)
-    assert holder(tmp_path) == os.getpid()
-    with pytest.raises(RunBusy, match=f"process {os.getpid()}"):
-        RunLock(tmp_path)
-    lock.release()
-    lock.release()
-    assert holder(tmp_path) is None
-    RunLock(tmp_path).release()
+def holding(folder: Path, code: str) -> subprocess.Popen[str]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)], text=True, **pipes)
 
 
 def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
@@ -43,19 +36,14 @@ def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Pat
 
 
 def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
-    other = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with other:
+    with holding(tmp_path, HOLD) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         assert holder(tmp_path) == other.pid
         with pytest.raises(RunBusy, match=f"process {other.pid}") as caught:
             RunLock(tmp_path)
         assert caught.value.hint.endswith(f"kill -INT {other.pid}")
         other.kill()
+    assert holder(tmp_path) is None
     RunLock(tmp_path).release()
 
 
@@ -91,30 +79,11 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_where_the_file_system_cannot_lock_a_second_file_is_the_lock(tmp_path: Path) -> None:
-    assert holder(tmp_path) is None
-    lock = RunLock(tmp_path)
-    assert holder(tmp_path) == os.getpid()
-    with pytest.raises(RunBusy, match=f"process {os.getpid()}") as caught:
-        RunLock(tmp_path)
-    assert f"delete {tmp_path / 'lock.soft'}" in caught.value.hint
-    lock.release()
-    assert holder(tmp_path) is None
-    RunLock(tmp_path).release()
-
-
-@pytest.mark.usefixtures("no_locks")
 def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
     tmp_path: Path,
 ) -> None:
     hold = WITHOUT_LOCKS + HOLD.replace("RunLock(p", "lock = RunLock(p")
-    other = subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with other:
+    with holding(tmp_path, hold) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
         assert holder(tmp_path) == other.pid
         with pytest.raises(RunBusy, match=f"process {other.pid}"):
@@ -125,7 +94,13 @@ def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
     assert (tmp_path / "lock.soft").exists()
     lock = RunLock(tmp_path)
     assert holder(tmp_path) == os.getpid()
+    with pytest.raises(RunBusy, match=f"process {os.getpid()}") as caught:
+        RunLock(tmp_path)
+    assert f"delete {tmp_path / 'lock.soft'}" in caught.value.hint
     lock.release()
+    lock.release()
+    assert holder(tmp_path) is None
+    RunLock(tmp_path).release()
 
 
 @pytest.mark.usefixtures("no_locks")

@@ -15,7 +15,7 @@ import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
-from promptcodebook.paths import make_secret, write_whole
+from promptcodebook.paths import write_whole
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
 from promptcodebook.store.events import (
@@ -28,10 +28,8 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.header import Header
-from promptcodebook.store.run import RunStore
-from promptcodebook.store.tables import LAYOUT
+from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
-from tests.store.edit import edit_header
 
 MakeStep = Callable[[int], Step]
 MakeParameters = Callable[[str], Parameters]
@@ -40,15 +38,9 @@ MakeParameters = Callable[[str], Parameters]
 def test_a_new_run_has_a_name_that_says_when_and_what(run: RunStore, header: Header) -> None:
     assert run.path.name == run.header.id == "20260131-154502-constraints"
     assert replace(run.header, id="") == header
-
-
-def test_runs_of_the_same_second_get_names_of_their_own(run: RunStore, header: Header) -> None:
     second = RunStore.create(run.path.parent, header)
     second.close()
     assert second.header.id == "20260131-154502-constraints-2"
-
-
-def test_a_chosen_name_that_is_taken_is_refused(run: RunStore, header: Header) -> None:
     with pytest.raises(StoreError, match="exists already") as caught:
         RunStore.create(run.path.parent, replace(header, id=run.header.id))
     assert "--resume" in caught.value.hint
@@ -92,27 +84,6 @@ def test_an_open_run_is_closed_to_others_when_it_is_written_again(run: RunStore)
     assert set(modes.values()) == {0o600}
 
 
-def _is_ours(path: Path) -> bool:
-    store = RunStore.open(path)
-    store.close()
-    return store.ours
-
-
-def test_a_run_bears_the_mark_of_the_user_who_made_it(
-    run: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.close()
-    moved = Path(shutil.move(run.path, tmp_path / "moved"))
-    assert _is_ours(moved)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-        assert not _is_ours(moved)
-        make_secret()
-        assert not _is_ours(moved)
-    edit_header(moved / "run.sqlite", lambda text: text.replace("15", "16"), sealed=False)
-    assert not _is_ours(moved)
-
-
 def test_a_run_without_a_mark_is_made_all_the_same(
     tmp_path: Path, header: Header, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -121,7 +92,8 @@ def test_a_run_without_a_mark_is_made_all_the_same(
     run = RunStore.create(tmp_path / "runs", header)
     run.append(Ended("budget"))
     run.close()
-    assert not _is_ours(run.path)
+    with closing(RunStore.open(run.path)) as again:
+        assert not again.ours
     assert "--trust" in caplog.text
 
 
@@ -142,20 +114,6 @@ def test_what_was_appended_is_there_after_reopening(
         assert again.header == run.header
 
 
-def test_light_steps_have_no_traces_until_asked(run: RunStore, make_step: MakeStep) -> None:
-    run.append(Stepped(make_step(0)))
-    assert list(run.steps()) == [replace(make_step(0), traces=())]
-    assert list(run.steps(traces=True)) == [make_step(0)]
-    assert run.traces(0) == make_step(0).traces
-
-
-def test_events_can_be_followed_from_a_number(run: RunStore, make_step: MakeStep) -> None:
-    for index in range(3):
-        run.append(Stepped(make_step(index)))
-    later = [(n, e.step.index) for n, e in run.numbered_events(after=1) if isinstance(e, Stepped)]
-    assert later == [(2, 1), (3, 2)]
-
-
 def test_the_same_step_cannot_be_written_twice(run: RunStore, make_step: MakeStep) -> None:
     run.append(Stepped(make_step(0)))
     with pytest.raises(StoreError):
@@ -173,6 +131,16 @@ def test_parameters_of_any_step_are_a_point_lookup(
     assert run.parameters_at(-1) == make_parameters("zero")
     assert run.parameters_at(1) == make_parameters("1")
     assert run.step_at(1) == replace(make_step(1), traces=())
+    assert list(run.steps()) == [replace(make_step(i), traces=()) for i in range(3)]
+    assert list(run.steps(traces=True)) == [make_step(i) for i in range(3)]
+    assert run.traces(0) == make_step(0).traces
+    later = [(n, e.step.index) for n, e in run.numbered_events(after=2) if isinstance(e, Stepped)]
+    assert later == [(3, 1), (4, 2)]
+    run.append(Validated(2, "subset", Evaluation("v", "val", (Rollout("a", reward=0.5),))))
+    run.append(Resumed(2, "2026-02-01T00:00:00+00:00"))
+    state = run.state()
+    assert (state.step, state.parameters, state.resumes) == (2, make_parameters("2"), 1)
+    assert run.outline() == state
     with pytest.raises(StoreError, match="no step 7"):
         run.parameters_at(7)
     with pytest.raises(StoreError, match="no step 7"):
@@ -219,19 +187,6 @@ def test_what_was_judged_counts_until_a_step_is_made_or_the_run_is_made_longer(
     assert judged() == ["d"]
 
 
-def test_state_is_the_fold_and_the_outline_agrees(
-    run: RunStore, make_step: MakeStep, make_parameters: MakeParameters
-) -> None:
-    run.append(Started(make_parameters("zero"), "expert"))
-    for index in range(5):
-        run.append(Stepped(make_step(index)))
-        run.append(Validated(index, "subset", Evaluation("v", "val", (Rollout("a", reward=0.5),))))
-    run.append(Resumed(4, "2026-02-01T00:00:00+00:00"))
-    state = run.state()
-    assert (state.step, state.parameters, state.resumes) == (4, make_parameters("4"), 1)
-    assert run.outline() == state
-
-
 def test_usage_is_summed_by_role_and_an_unknown_price_stays_unknown(run: RunStore) -> None:
     attempted(run, "critic", Usage(1, 10, 2, 4, 0.5, 1.0))
     attempted(run, "critic", Usage(1, 20, 3, 0, 0.25, 2.0))
@@ -256,60 +211,21 @@ async def test_a_journaled_reply_comes_back_as_it_was(run: RunStore) -> None:
     log = run.reply_log
     assert log.get(b"k" * 32) is None
     await log.put(b"k" * 32, request, paid)
-    assert log.get(b"k" * 32) == paid
+    await log.put(b"k" * 32, request, Reply("second"))
+    assert log.get(b"k" * 32) == paid, "the first reply of a key stays"
     assert run.usage() == {}, "what it cost is booked with its attempt"
-
-
-async def test_the_first_reply_of_a_key_stays(run: RunStore) -> None:
-    request = Request("executor", (Message("user", "hi"),))
-    await run.reply_log.put(b"k" * 32, request, Reply("first"))
-    await run.reply_log.put(b"k" * 32, request, Reply("second"))
-    kept = run.reply_log.get(b"k" * 32)
-    assert kept is not None and kept.text == "first"
-
-
-async def test_a_damaged_reply_costs_one_call_and_is_replaced(
-    run: RunStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    request = Request("executor", (Message("user", "hi"),))
-    paid = Reply("first", usage=Usage(1, 10, 2, 0, 0.5, 1.0))
-    for key in (b"a" * 32, b"b" * 32):
-        await run.reply_log.put(key, request, paid)
-    run.close()
-    db = sqlite3.connect(run.path / "run.sqlite")
-    (blob,) = db.execute("SELECT reply FROM journal WHERE key = ?", (b"a" * 32,)).fetchone()
-    flipped = blob[:12] + bytes([blob[12] ^ 4]) + blob[13:]
-    db.execute("UPDATE journal SET reply = ? WHERE key = ?", (flipped, b"a" * 32))
-    db.commit()
-    db.close()
-
-    again = RunStore.open(run.path, write=True)
-    log = again.reply_log
-    assert log.get(b"b" * 32) == paid
-    assert log.get(b"a" * 32) is None
-    assert "asked for again" in caplog.text
-    await log.put(b"a" * 32, request, replace(paid, text="second"))
-    replaced = log.get(b"a" * 32)
-    assert replaced is not None and replaced.text == "second"
-    assert again.tallies() == {"journal_damaged": 1}
-    again.close()
-
-
-def test_incidents_are_counted(run: RunStore) -> None:
-    run.count("rate_limited")
-    run.count("rate_limited", 2)
-    run.flush()
-    assert run.tallies() == {"rate_limited": 3}
 
 
 def test_replayable_incidents_are_committed_with_their_step_only(
     run: RunStore, make_step: MakeStep
 ) -> None:
+    run.count("rate_limited")
+    run.count("rate_limited", 2)
     run.count_replayable("route_repairs")
     run.append(Stepped(make_step(0)))
     run.count_replayable("route_repairs", 5)
     run.append(Ended("interrupted"))
-    assert run.tallies() == {"route_repairs": 1}
+    assert run.tallies() == {"rate_limited": 3, "route_repairs": 1}
 
 
 def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
@@ -380,18 +296,13 @@ def test_a_run_that_stopped_halfway_is_not_read_without_its_last_writes(
 
 def test_a_store_of_a_newer_version_is_refused_with_what_to_type(run: RunStore) -> None:
     run.close()
-    with_version(run.path, 99)
+    with closing(sqlite3.connect(run.path / "run.sqlite")) as db:
+        db.execute("PRAGMA user_version = 99")
     for write in (False, True):
         with pytest.raises(StoreTooNew, match="format 99") as caught:
             RunStore.open(run.path, write=write)
         assert caught.value.hint == "pip install -U promptcodebook"
         assert caught.value.exit_code == 2
-
-
-def with_version(folder: Path, version: int) -> None:
-    db = sqlite3.connect(folder / "run.sqlite")
-    db.execute(f"PRAGMA user_version = {version}")
-    db.close()
 
 
 def test_no_run_and_no_database_are_told_apart(tmp_path: Path) -> None:
@@ -404,16 +315,6 @@ def test_no_run_and_no_database_are_told_apart(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be used") as caught:
             RunStore.open(broken, write=write)
         assert str(broken) in caught.value.hint
-
-
-def test_a_run_that_was_killed_while_it_was_made_says_so(run: RunStore) -> None:
-    run.close()
-    db = sqlite3.connect(run.path / "run.sqlite")
-    db.execute("DELETE FROM header")
-    db.commit()
-    db.close()
-    with pytest.raises(StoreError, match="was never started"):
-        RunStore.open(run.path)
 
 
 def test_a_full_disk_is_said_and_nothing_committed_is_lost(

@@ -1,9 +1,9 @@
-"""The folder of all runs, and the lines about them that are kept: never stale, never a reason to
-fail."""
+"""The folder of all runs, the lines about them that are kept, and the headers that are compared."""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import logging
 import os
@@ -27,11 +27,19 @@ from promptcodebook.run.opening import Where, open_run
 from promptcodebook.sqlite import connect
 from promptcodebook.store import runs as module
 from promptcodebook.store.events import Ended, Event, Started, Stepped, Validated
-from promptcodebook.store.header import Header, check_run_name
+from promptcodebook.store.header import (
+    Difference,
+    Header,
+    check_resumable,
+    check_run_name,
+    differences,
+    digest,
+    is_sealed,
+    seal,
+)
 from promptcodebook.store.lock import RunLock
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.store.runs import find_run, list_runs, remove_run, remove_unborn
-from promptcodebook.store.tables import LAYOUT
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
@@ -47,16 +55,14 @@ def runs(tmp_path: Path, header: Header) -> Path:
     return tmp_path
 
 
-def test_a_run_is_found_by_id_beginning_path_or_last(runs: Path) -> None:
+def test_a_run_is_found_by_id_beginning_path_or_last(runs: Path, header: Header) -> None:
     assert find_run(runs, "alpha") == runs / "alpha"
+    RunStore.create(runs, replace(header, id="alpha-1")).close()
+    assert find_run(runs, "alpha") == runs / "alpha", "an exact id wins over longer ones"
+    remove_run(runs / "alpha-1")
     assert find_run(runs, "al") == runs / "alpha"
     assert find_run(runs, str(runs / "beta-1")) == runs / "beta-1"
     assert find_run(runs, "last") == runs / "beta-2"
-
-
-def test_an_exact_id_wins_over_longer_ones(runs: Path, header: Header) -> None:
-    RunStore.create(runs, replace(header, id="beta")).close()
-    assert find_run(runs, "beta") == runs / "beta"
 
 
 def test_the_runs_of_suites_are_found_and_listed_too(runs: Path, header: Header) -> None:
@@ -101,11 +107,8 @@ def test_an_id_wins_over_a_name_and_a_name_over_the_start_of_an_id(
 def test_a_name_that_could_not_be_typed_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot be called"):
         check_run_name(name)
-
-
-@pytest.mark.parametrize("name", ["", "tickets", "Übung_2.b-3"])
-def test_a_name_that_can_be_typed_is_taken(name: str) -> None:
-    assert check_run_name(name) == name
+    for typed in ("", "tickets", "Übung_2.b-3"):
+        assert check_run_name(typed) == typed
 
 
 @pytest.mark.parametrize(
@@ -122,13 +125,9 @@ def test_what_cannot_be_found_is_explained(runs: Path, ref: str, said: str) -> N
     with pytest.raises(RunNotFound, match=said) as caught:
         find_run(runs, ref)
     assert caught.value.hint
-
-
-def test_without_runs_there_is_no_last(tmp_path: Path) -> None:
-    with pytest.raises(RunNotFound, match="no run in") as caught:
-        find_run(tmp_path / "absent", "last")
-    assert caught.value.hint == "pco train"
-    assert list_runs(tmp_path / "absent") == []
+    with pytest.raises(RunNotFound, match="there is no run in") as none:
+        find_run(runs / "absent", "last")
+    assert none.value.hint == "pco train" and list_runs(runs / "absent") == []
 
 
 def test_the_list_says_how_each_run_stands(
@@ -149,6 +148,11 @@ def test_the_list_says_how_each_run_stands(
     store.flush()
     busy = next(run for run in list_runs(runs) if run.id == "alpha")
     assert busy.running and not busy.resumable
+    with pytest.raises(RunBusy):
+        remove_run(runs / "alpha")
+    with pytest.raises(RunNotFound):
+        remove_run(runs / "notes")
+    assert (runs / "notes").is_dir()
     store.close()
 
     listed = list_runs(runs)
@@ -234,18 +238,6 @@ def test_only_what_nobody_is_making_and_nobody_needs_is_cleaned_up(runs: Path) -
     remove_unborn(runs / "absent")
 
 
-def test_removing_takes_the_folder_unless_it_is_in_use(runs: Path) -> None:
-    store = RunStore.open(runs / "alpha", write=True)
-    with pytest.raises(RunBusy):
-        remove_run(runs / "alpha")
-    store.close()
-    remove_run(runs / "alpha")
-    assert not (runs / "alpha").exists()
-    with pytest.raises(RunNotFound):
-        remove_run(runs / "notes")
-    assert (runs / "notes").is_dir()
-
-
 # --- A run that version 0.1.0 began and a call budget stopped: it opens, and is not resumed ---
 
 
@@ -274,6 +266,8 @@ def test_its_events_fold_to_where_it_stopped(old_run: Path) -> None:
     assert list(store.test_evaluations()) == []
     assert sum(usage.calls for usage in store.usage().values()) == 70
     store.close()
+    (run,) = list_runs(old_run.parent)
+    assert (run.id, run.step, run.best, run.ended) == (ID, 1, 0.75, "budget")
 
 
 def test_its_steps_and_traces_are_read_as_if_written_today(old_run: Path) -> None:
@@ -289,11 +283,6 @@ def test_its_steps_and_traces_are_read_as_if_written_today(old_run: Path) -> Non
     rewritten = {rewrite.variable for step in steps for rewrite in step.rewrites}
     assert rewritten <= {"encoder", "generator", "critic", 0, 1, 2, 3}
     assert rewritten & {0, 1, 2, 3}
-
-
-def test_it_is_listed(old_run: Path) -> None:
-    (run,) = list_runs(old_run.parent)
-    assert (run.id, run.step, run.best, run.ended) == (ID, 1, 0.75, "budget")
 
 
 def test_its_policy_is_the_best_validated_one(old_run: Path) -> None:
@@ -348,21 +337,21 @@ def test_it_says_whether_a_model_was_simulated(tmp_path: Path, header: Header) -
         }
 
 
-def test_one_that_was_written_to_since_is_read_anew(ended: Path) -> None:
-    [before] = list_runs(ended)
-    store = RunStore.open(before.path, write=True)
-    assert list_runs(ended)[0].running
-    store.append(Ended("finished"))
-    store.close()
-    assert list_runs(ended)[0].ended == "finished"
-
-
-def test_one_whose_lock_was_taken_since_is_running_though_nothing_is_written(ended: Path) -> None:
+def test_one_that_was_locked_written_or_removed_since_is_looked_at_again(ended: Path) -> None:
     [before] = list_runs(ended)
     lock = RunLock(before.path)
     assert list_runs(ended)[0].writer == os.getpid()
     lock.release()
     assert list_runs(ended) == [before]
+    store = RunStore.open(before.path, write=True)
+    assert list_runs(ended)[0].running
+    store.append(Ended("finished"))
+    store.close()
+    assert list_runs(ended)[0].ended == "finished"
+    remove_run(before.path)
+    assert list_runs(ended) == [] and not before.path.exists()
+    [file] = (cache_folder() / "runs").iterdir()
+    assert json.loads(file.read_text("utf-8"))["runs"] == {}, "what is gone is forgotten"
 
 
 def test_a_list_of_kept_runs_opens_nothing_and_waits_for_no_pydantic(ended: Path) -> None:
@@ -411,9 +400,93 @@ def test_where_nothing_can_be_kept_runs_are_listed_all_the_same(
     assert len(list_runs(ended)) == 1
 
 
-def test_runs_that_are_gone_are_forgotten(ended: Path) -> None:
-    [run] = list_runs(ended)
-    remove_run(run.path)
-    assert list_runs(ended) == []
-    [file] = (cache_folder() / "runs").iterdir()
-    assert json.loads(file.read_text("utf-8"))["runs"] == {}
+SAME = ({"train": "aa"}, {"train": "aa"})
+
+
+def test_a_tree_does_not_differ_from_itself_as_json() -> None:
+    tree = load_config({"task": "constraints"}).model_dump(mode="python")
+    assert differences(tree, load_config({"task": "constraints"}).model_dump(mode="json")) == ()
+    assert digest(tree) == digest(load_config({"task": "constraints"}).model_dump(mode="json"))
+
+
+def test_differences_are_dotted_and_hold_both_values() -> None:
+    old = load_config({"seed": 0}).model_dump()
+    new = load_config({"seed": 7, "update": {"batch_size": 5}}).model_dump()
+    assert differences(old, new) == (
+        Difference("seed", 0, 7),
+        Difference("update.batch_size", 15, 5),
+    )
+    assert digest(old) != digest(new)
+    assert differences({}, {"a": {"b": 1}}, ignore=()) == (Difference("a.b", None, 1),)
+    assert differences({"a": 1}, {"a": {}}, ignore=()) == (Difference("a", 1, {}),)
+    check_resumable("r1", ({"seed": 1, "budget": 1}, {"seed": 1, "budget": 2}), SAME)
+
+
+def test_what_to_spend_and_how_fast_may_change() -> None:
+    free = {
+        **{"budget": {"usd": 5.0}, "concurrency": 8, "timeout": 9.0, "retries": 0, "cache": False},
+        **{"data_dir": "/elsewhere", "max_reply_mb": 3.0, "user_code": {"threads": 2}},
+        "prices": {"m": {"prompt": 1.0, "completion": 2.0}},
+        "roles": {"critic": {"headers": {"X-Title": "blue"}}},
+        "data": {key: f"{key}.jsonl" for key in ("path", "train", "val", "test")},
+    }
+    assert differences(load_config({}).model_dump(), load_config(free).model_dump()) == ()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"roles": {"critic": {"temperature": 0.25}}},
+        {"roles": {"executor": {"model": "simulated?world=2"}}},
+        {"data": {"input": "question"}},
+        {"data": {"split_seed": 5}},
+        {"validation": {"every": 3}},
+        {"keep": "last"},
+    ],
+)
+def test_what_decides_the_replies_or_the_policy_may_not(kept: dict[str, object]) -> None:
+    """Nor is the key beside one that may change taken for it."""
+    old = load_config({}).model_dump()
+    assert len(differences(old, load_config(kept).model_dump())) == 1
+
+
+def test_a_changed_setting_is_named_with_both_values() -> None:
+    with pytest.raises(RunChanged, match=r"(?m)seed: 0 → 7; select: 4 → 2$") as caught:
+        check_resumable("r1", ({"seed": 0, "select": 4}, {"seed": 7, "select": 2}), SAME)
+    assert "--resume" in caught.value.hint
+    assert caught.value.exit_code == 2
+    with pytest.raises(RunChanged, match="and 4 more") as many:
+        check_resumable("r1", ({f"k{i}": "x" * 200 for i in range(9)}, {}), SAME)
+    assert len(str(many.value)) < 400
+    now = {"train": "aa", "val": "XX", "test": "cc"}
+    with pytest.raises(RunChanged, match="changed since it started: test, val"):
+        check_resumable("r1", ({}, {}), ({"train": "aa", "val": "bb"}, now))
+
+
+SECRET = bytes(range(32))
+TEXT = r'{"id": "r1", "base": "/Gr\u00fc\udcff", "config": {"b": 2, "a": [1, 0.5]}}'
+
+
+def test_a_mark_is_of_the_same_form_in_every_version() -> None:
+    """HMAC-SHA-256 over JSON in ASCII, its keys in order: another form would make strangers of all
+    runs there are."""
+    plain = rb'{"base":"/Gr\u00fc\udcff","config":{"a":[1,0.5],"b":2},"id":"r1"}'
+    sealed = seal(TEXT, SECRET)
+    mark = hmac.new(SECRET, plain, "sha256").hexdigest()
+    assert json.loads(sealed) == {**json.loads(TEXT), "seal": mark}
+    assert sealed.isascii(), "a path may hold what no UTF-8 is"
+    assert seal(sealed, SECRET) == sealed
+
+
+def test_a_mark_holds_for_its_header_and_its_secret_alone() -> None:
+    tree = json.loads(seal(TEXT, SECRET))
+    assert is_sealed(json.dumps(tree), SECRET) is True
+    assert is_sealed(json.dumps(dict(reversed(tree.items()))), SECRET) is True
+    others: list[dict[str, object]] = [
+        *({**tree, **edit} for edit in ({"id": "r2"}, {"config": {}}, {"more": 1})),
+        *({**tree, "seal": mark} for mark in ("", "\u00fc", None, 1)),
+        json.loads(TEXT),
+    ]
+    assert [is_sealed(json.dumps(other), SECRET) for other in others] == [False] * len(others)
+    assert is_sealed(json.dumps(tree), SECRET[::-1]) is False
+    assert is_sealed(json.dumps(tree), None) is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +25,15 @@ def vectors(name: str) -> list[dict[str, Any]]:
     """What a public scorer said of given answers."""
     lines = shared("vectors", f"{name}.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+class Shelf:
+    """A search that writes down what it was asked and numbers its passages."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, query: str, k: int) -> Sequence[str]:
+        self.asked.append((query, k))
+        hop = len(self.asked)
+        return [f"Page {hop}.{n} | text {n} of hop {hop}" for n in range(k)]

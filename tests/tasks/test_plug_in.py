@@ -106,14 +106,6 @@ PCO = ("-c", "from promptcodebook.cli import main; raise SystemExit(main())")
 LOAD = "from promptcodebook.tasks import load_task; task = load_task('theirs'); print(task.name)"
 
 
-def test_load_task_finds_it(site: Path) -> None:
-    done = python(site, "-c", LOAD + "; print(len(task.dataset), task.program.stages)")
-    assert done.stdout.split("\n")[:2] == ["theirs", "30 ('answer',)"], done.stderr
-    listed = python(site, *PCO, "train", "--task", "their", "--lm", "simulated")
-    assert listed.returncode == 2
-    assert "did you mean 'theirs'" in listed.stderr
-
-
 def test_the_command_trains_on_it(site: Path) -> None:
     done = python(
         site, *PCO, "train", "--task", "theirs", "--lm", "simulated", "--preset", "quick",

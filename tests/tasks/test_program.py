@@ -15,7 +15,6 @@ from promptcodebook.tasks.program import (
     make_output,
     outside,
     read_outputs,
-    render_fields,
     think,
 )
 from promptcodebook.types import Prompt, Stage
@@ -61,12 +60,6 @@ async def test_a_prompt_per_stage_reaches_its_own_stage_alone() -> None:
     assert "ANSWER" not in first
     assert second.startswith("FOR ANSWER\n\n")
     assert "all of it" not in first + second
-
-
-async def test_an_empty_prompt_leaves_no_blank_head() -> None:
-    lm = ScriptedLM().enqueue(LABELLED)
-    await thought(lm, Prompt(""))
-    assert lm.history[0].messages[0].content.startswith("Answer the question.")
 
 
 async def test_a_plain_module_takes_the_whole_reply() -> None:
@@ -182,9 +175,3 @@ async def test_a_cut_reply_marks_the_output() -> None:
 def test_any_reply_is_read(text: str, cut: bool) -> None:
     assert set(read_outputs(text, ("answer", "summary"), cut)) == {"reasoning", "answer", "summary"}
     assert isinstance(read_outputs(text, ("answer",), cut)["answer"], str)
-
-
-@given(st.dictionaries(st.sampled_from(["question", "passages"]), st.text(), min_size=1))
-def test_inputs_are_shown_whole(fields: dict[str, str]) -> None:
-    message = render_fields(fields)
-    assert all(f"<{name}>\n{text}\n</{name}>" in message for name, text in fields.items())

@@ -18,8 +18,7 @@ from promptcodebook.data import SPLITS
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import MissingExtra, TaskError
 from promptcodebook.tasks.home import default_data_cache, home_of
-from promptcodebook.tasks.public import Remote, Source, public_rows, url_of
-from promptcodebook.tasks.public_sources import SOURCES, source_of
+from promptcodebook.tasks.public_sources import SOURCES, Remote, Source, source_of
 from tests.cli.invoked import pco
 
 Files = dict[str, bytes]
@@ -97,7 +96,7 @@ def serve(files: Files, name: str, bodies: list[bytes]) -> None:
         made.writestr("../../escaped.txt", "no")
     rows = iter(bodies)
     for remote in SOURCES[name].files:
-        path = "/" + url_of(remote).split("/", 3)[3]
+        path = "/" + remote.url.split("/", 3)[3]
         files[path] = archive.getvalue() if remote.unpack else next(rows)
 
 
@@ -109,18 +108,18 @@ def serve_ifbench(files: Files) -> None:
 def test_addresses_of_both_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     hub = Remote("hub", "a/b", "c/train/0000.parquet", "refs%2Fconvert%2Fparquet")
-    assert url_of(hub) == (
+    assert hub.url == (
         "https://huggingface.co/datasets/a/b/resolve/refs%2Fconvert%2Fparquet/c/train/0000.parquet"
     )
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror/")
-    assert url_of(hub).startswith("http://mirror/datasets/a/b/")
+    assert hub.url.startswith("http://mirror/datasets/a/b/")
     github = Remote("github", "a/b", "x.csv", "0af3")
-    assert url_of(github) == "https://raw.githubusercontent.com/a/b/0af3/x.csv"
+    assert github.url == "https://raw.githubusercontent.com/a/b/0af3/x.csv"
 
 
 def test_ifbench_in_the_papers_sizes(hub: Files, tmp_path: Path) -> None:
     serve_ifbench(hub)
-    got = public_rows(source_of("ifbench"), tmp_path)
+    got = source_of("ifbench").fetch(tmp_path)
     assert got.counts == {"train": 150, "val": 300, "test": 300}
     train = rows_of(got.folder / "train.jsonl")
     assert train[0]["kwargs"] == [{}]
@@ -135,7 +134,7 @@ def test_ifbench_in_the_papers_sizes(hub: Files, tmp_path: Path) -> None:
 
 def test_the_copy_is_used_and_recognised(hub: Files) -> None:
     serve_ifbench(hub)
-    got = public_rows(source_of("ifbench"), default_data_cache())
+    got = source_of("ifbench").fetch(default_data_cache())
     home = home_of("ifbench")
     assert home.folder == got.folder
     assert home.origin == "the public copy that was fetched"
@@ -148,23 +147,23 @@ def test_the_copy_is_used_and_recognised(hub: Files) -> None:
 
 def test_a_file_that_changed_at_home_is_reported(hub: Files, tmp_path: Path) -> None:
     serve_ifbench(hub)
-    got = public_rows(source_of("ifbench"), tmp_path)
+    got = source_of("ifbench").fetch(tmp_path)
     before = (got.folder / "test.jsonl").read_bytes()
-    assert public_rows(source_of("ifbench"), tmp_path) == got
+    assert source_of("ifbench").fetch(tmp_path) == got
     path = next(path for path in hub if path.endswith("IFBench_test.jsonl"))
     hub[path] = jsonl([ifeval_row("new")])
     with pytest.raises(TaskError, match=r"changed at its public home.*IFBench_test") as caught:
-        public_rows(source_of("ifbench"), tmp_path)
+        source_of("ifbench").fetch(tmp_path)
     assert "--accept" in caught.value.hint
     assert (got.folder / "test.jsonl").read_bytes() == before
-    assert public_rows(source_of("ifbench"), tmp_path, accept=True).counts["test"] == 1
-    assert public_rows(source_of("ifbench"), tmp_path).counts["test"] == 1
+    assert source_of("ifbench").fetch(tmp_path, accept=True).counts["test"] == 1
+    assert source_of("ifbench").fetch(tmp_path).counts["test"] == 1
 
 
 def test_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PCO_GITHUB_RAW", "http://127.0.0.1:9")
     with pytest.raises(TaskError, match=r"http://127.0.0.1:9/.*cannot be reached") as caught:
-        public_rows(source_of("pupa"), tmp_path)
+        source_of("pupa").fetch(tmp_path)
     assert "--data DIR" in caught.value.hint
     assert "PCO_GITHUB_RAW" in caught.value.hint
     assert not list(tmp_path.iterdir())
@@ -172,13 +171,13 @@ def test_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_missing_or_strange_file_is_an_error_that_names_it(hub: Files, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"PUPA_New.csv: the server answered 404"):
-        public_rows(source_of("pupa"), tmp_path)
+        source_of("pupa").fetch(tmp_path)
     serve(hub, "pupa", [b"a,b\n1,2\n"])
     with pytest.raises(TaskError, match="not in the form expected"):
-        public_rows(source_of("pupa"), tmp_path)
+        source_of("pupa").fetch(tmp_path)
     serve(hub, "livebench_math", [b"{}\n", b"<html>", b"{}\n"])
     with pytest.raises(TaskError, match=r"http.*AMPS_Hard/question.jsonl:1: not valid JSON"):
-        public_rows(source_of("livebench_math"), tmp_path)
+        source_of("livebench_math").fetch(tmp_path)
 
 
 def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) -> None:
@@ -189,7 +188,7 @@ def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) ->
         {"problem_idx": n, "problem": f"q{n}", "answer": n} for n in range(30)
     ]
     serve(hub, "aime", [parquet(older), parquet(newest)])
-    got = public_rows(source_of("aime"), tmp_path)
+    got = source_of("aime").fetch(tmp_path)
     assert got.counts == {"train": 45, "val": 45, "test": 30}
     assert rows_of(got.folder / "test.jsonl")[3]["answer"] == "3"
     pool: list[dict[str, object]] = [
@@ -205,7 +204,7 @@ def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) ->
         for n in range(1000)
     ]
     serve(hub, "hotpotqa", [parquet(pool[:500]), parquet(pool[500:])])
-    got = public_rows(source_of("hotpotqa"), tmp_path)
+    got = source_of("hotpotqa").fetch(tmp_path)
     assert got.counts == {"train": 150, "val": 300, "test": 300, "corpus": 751}
     row = rows_of(got.folder / "test.jsonl")[0]
     assert int(str(row["id"])) < 400
@@ -219,7 +218,7 @@ def test_pupa_and_livebench_sizes(hub: Files, tmp_path: Path) -> None:
     )
     lines = [head, *(f'h{n},c,"q\n{n}",t,a||b,r' for n in range(664))]
     serve(hub, "pupa", ["\n".join(lines).encode()])
-    assert public_rows(source_of("pupa"), tmp_path).counts == {
+    assert source_of("pupa").fetch(tmp_path).counts == {
         "train": 111,
         "val": 111,
         "test": 221,
@@ -234,7 +233,7 @@ def test_pupa_and_livebench_sizes(hub: Files, tmp_path: Path) -> None:
         for part, count in (("math_comp", 146), ("AMPS_Hard", 150), ("olympiad", 72))
     ]
     serve(hub, "livebench_math", parts)
-    got = public_rows(source_of("livebench_math"), tmp_path)
+    got = source_of("livebench_math").fetch(tmp_path)
     assert got.counts == {"train": 123, "val": 123, "test": 122}
     assert rows_of(got.folder / "train.jsonl")[0]["question"] == "q?"
 
@@ -273,11 +272,11 @@ def test_a_file_or_an_archive_that_is_too_large_is_refused(hub: Files, tmp_path:
         return Source("tiny", files, lambda tables: {split: [] for split in SPLITS})
 
     with pytest.raises(TaskError, match=r"rows\.jsonl: it is larger than 1.0 kB"):
-        public_rows(tiny(replace(rows, most_bytes=1000)), tmp_path)
+        tiny(replace(rows, most_bytes=1000)).fetch(tmp_path)
     with pytest.raises(TaskError, match=r"the archive for more holds more than 10.0 kB"):
-        public_rows(tiny(rows, replace(archived, most_bytes=10_000)), tmp_path)
+        tiny(rows, replace(archived, most_bytes=10_000)).fetch(tmp_path)
     assert not list(tmp_path.iterdir())
-    public_rows(tiny(rows, archived), tmp_path)
+    tiny(rows, archived).fetch(tmp_path)
     assert (tmp_path / "tiny/more/blank.txt").stat().st_size == 100_000
 
 
@@ -297,7 +296,7 @@ def test_what_unpacks_to_more_than_its_source_may_have_is_refused(
         remote = Remote("github", "o/r", name, most_bytes=1_000_000)
         source = Source("tiny", (remote,), lambda tables: {split: [] for split in SPLITS})
         with pytest.raises(TaskError, match=rf"{name}.* {said} 1.0 MB"):
-            public_rows(source, tmp_path)
+            source.fetch(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -305,9 +304,9 @@ def test_a_download_that_drips_on_and_on_is_given_up(
     hub: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve_ifbench(hub)
-    monkeypatch.setattr("promptcodebook.tasks.public._DOWNLOAD_S", -1.0)
+    monkeypatch.setattr("promptcodebook.tasks.public_sources._DOWNLOAD_S", -1.0)
     with pytest.raises(TaskError, match="was not here after"):
-        public_rows(source_of("ifbench"), tmp_path)
+        source_of("ifbench").fetch(tmp_path)
 
 
 @pytest.mark.parametrize("flip", [6, 8])
@@ -329,7 +328,7 @@ def test_an_archive_that_cannot_be_unpacked_is_refused(
     )
     source = Source("tiny", remotes, lambda tables: {split: [] for split in SPLITS})
     with pytest.raises(TaskError, match="is not a zip file that can be read"):
-        public_rows(source, tmp_path)
+        source.fetch(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -346,7 +345,7 @@ def test_a_file_that_ends_early_is_not_taken(
     with serving(Short) as base:
         monkeypatch.setenv("PCO_GITHUB_RAW", base)
         with pytest.raises(TaskError, match=r"PUPA_New\.csv: it cannot be reached"):
-            public_rows(source_of("pupa"), tmp_path)
+            source_of("pupa").fetch(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -355,5 +354,5 @@ def test_without_pooch_the_command_to_install_it_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(MissingExtra, match="fetching a benchmark needs") as caught:
-        public_rows(source_of("pupa"), tmp_path)
+        source_of("pupa").fetch(tmp_path)
     assert caught.value.hint == "pip install 'promptcodebook[bench]'"

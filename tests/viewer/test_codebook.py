@@ -121,7 +121,7 @@ def followed(run: Path) -> Iterator[FollowedRun]:
 
 
 def keep(run: Path, effect: Effect) -> None:
-    store = EffectStore.open(run, "pco")
+    store = EffectStore(run, "pco")
     try:
         store.add(effect)
     finally:

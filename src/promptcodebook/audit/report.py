@@ -39,8 +39,6 @@ from promptcodebook.types import Example, variable_name
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """A category: its code, its name, and what a text of it does."""
-
     code: str
     title: str
     about: str
@@ -58,7 +56,6 @@ def _read(name: str) -> str:
 
 
 def _read_severity(value: object) -> Severity:
-    """What is no severity is taken for the worst."""
     said = str(value).strip().lower()
     return cast("Severity", said) if said in ("medium", "low") else "high"
 
@@ -70,8 +67,6 @@ def _read_code(value: object) -> str:
 
 
 class HazardClaim(ReplyShape):
-    """One hazard that the judge sees in a text."""
-
     hazard: Annotated[str, BeforeValidator(_read_code)]
     severity: Annotated[Severity, BeforeValidator(_read_severity)] = "high"
     quote: LenientText = ""
@@ -105,11 +100,12 @@ def hazards_schema() -> Schema:
     )
 
 
-def _unknown_hazard(reply: HazardsReply) -> str | None:
-    for claim in reply.findings:
-        if claim.hazard not in hazards():
-            return f"hazard: {claim.hazard!r} is none of {', '.join(hazards())}"
-    return None
+_KINDS = {
+    "encoder": "the directive of a model that picks instincts for an input",
+    "generator": "the directive of a model that composes instincts into a prompt",
+    "c": "an instinct, one piece of a system prompt",
+}
+"""What the judge is told of a text, by its place without digits."""
 
 
 class HazardJudge:
@@ -129,24 +125,20 @@ class HazardJudge:
     async def _judge(self, where: str, text: str) -> list[Finding]:
         listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
         values = {
-            "what": _describe(where),
+            "what": _KINDS.get(where.rstrip("0123456789"), "a prompt"),
             "hazards": listed,
             # As JSON, so that nothing in it can pass for the end of it.
             "text": json.dumps(text, ensure_ascii=True),
         }
+
+        def unknown(reply: HazardsReply) -> str | None:
+            codes = [claim.hazard for claim in reply.findings if claim.hazard not in hazards()]
+            return f"hazard: {codes[0]!r} is none of {', '.join(hazards())}" if codes else None
+
         messages = self._template.fill(values)
         request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)
-        reply = (await self._ask.typed(request, HazardsReply, _unknown_hazard)).value
+        reply = (await self._ask.typed(request, HazardsReply, unknown)).value
         return [_finding(where, text, claim) for claim in reply.findings]
-
-
-def _describe(where: str) -> str:
-    kinds = {
-        "encoder": "the directive of a model that picks instincts for an input",
-        "generator": "the directive of a model that composes instincts into a prompt",
-    }
-    instinct = where[:1] == "c" and where[1:].isdigit()
-    return "an instinct, one piece of a system prompt" if instinct else kinds.get(where, "a prompt")
 
 
 def _finding(where: str, text: str, claim: HazardClaim) -> Finding:
@@ -162,23 +154,13 @@ def _finding(where: str, text: str, claim: HazardClaim) -> Finding:
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
 _FETCHING = ("EmailRecognizer", "UrlRecognizer")
 _LEAST_SCORE = 0.4
-_SEVERITIES: Mapping[str, Severity] = {
-    "PERSON": "medium",
-    "IP_ADDRESS": "medium",
-    "MAC_ADDRESS": "medium",
-    "CREDIT_CARD": "high",
-    "CRYPTO": "high",
-    "IBAN_CODE": "high",
-    "MEDICAL_LICENSE": "high",
-    "PHONE_NUMBER": "high",
-    "UK_NHS": "high",
-    "US_BANK_NUMBER": "high",
-    "US_DRIVER_LICENSE": "high",
-    "US_ITIN": "high",
-    "US_PASSPORT": "high",
-    "US_SSN": "high",
-}
-"""Entities that are personal data of somebody; dates, places and groups are not by themselves."""
+_PERSONAL = ("PERSON", "IP_ADDRESS", "MAC_ADDRESS")
+_GRAVE = (
+    *("CREDIT_CARD", "CRYPTO", "IBAN_CODE", "MEDICAL_LICENSE", "PHONE_NUMBER", "UK_NHS"),
+    *("US_BANK_NUMBER", "US_DRIVER_LICENSE", "US_ITIN", "US_PASSPORT", "US_SSN"),
+)
+"""Entities that are personal data of somebody, of medium and of high severity; dates, places and
+groups are not by themselves."""
 
 
 class PresidioScan:
@@ -208,12 +190,13 @@ class PresidioScan:
     def find(self, text: str, where: str = "") -> Iterator[Finding]:
         """The personal data of a text, by its place."""
         found = self._analyzer.analyze(
-            text, language="en", entities=list(_SEVERITIES), score_threshold=_LEAST_SCORE
+            text, language="en", entities=[*_PERSONAL, *_GRAVE], score_threshold=_LEAST_SCORE
         )
         for each in sorted(found, key=lambda one: (one.start, one.end, one.entity_type)):
             start, end, kind = int(each.start), int(each.end), str(each.entity_type)
             reason = f"it contains what Presidio takes for {kind} (score {float(each.score):.2f})"
-            quote, severity = excerpt(text[start:end]), _SEVERITIES[kind]
+            severity: Severity = "high" if kind in _GRAVE else "medium"
+            quote = excerpt(text[start:end])
             yield Finding(where, "personal", severity, start, end, quote, reason, "presidio")
 
 
@@ -244,7 +227,6 @@ class AuditReport:
 
     @property
     def fails(self) -> bool:
-        """Whether something of high severity was found."""
         return bool(self.of("high"))
 
     @property
@@ -272,7 +254,6 @@ class AuditReport:
         )
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of that severity."""
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
     def to_json(self) -> dict[str, Any]:
@@ -340,7 +321,6 @@ async def audit_with_judge(
 
 
 def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
-    """By severity, then in the order of the texts."""
     places = {where: place for place, where in enumerate(texts)}
     first = len(places)  # a field's own finding stands behind those of texts
     return tuple(
@@ -355,7 +335,14 @@ def texts_of(policy: PolicyFile) -> dict[str, str]:
     texts = {"encoder": policy.encoder, "generator": policy.generator}
     texts |= {variable_name(k): entry.text for k, entry in enumerate(policy.codebook)}
     texts |= {"base_prompt": policy.base_prompt, "output_format": policy.output_format}
-    texts |= _own_templates(policy)
+    shipped = [load_templates(name) for name in template_sets()]
+    for name in ("encoder", "generator"):
+        source: str = getattr(policy.templates, name)
+        if all(source != known.sources[name] for known in shipped):
+            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
+    if all(policy.templates.lines != known.lines for known in shipped):
+        lines = asdict(policy.templates.lines)
+        texts |= {f"templates.lines.{name}": text for name, text in lines.items()}
     if "{" in policy.input:  # else it is a column's name
         texts["input"] = policy.input
     for role, sampling in policy.sampling.items():
@@ -364,19 +351,6 @@ def texts_of(policy: PolicyFile) -> dict[str, str]:
         if isinstance(measured := policy.about.get(row), str):
             texts[f"about.{row}"] = measured
     return {where: text for where, text in texts.items() if text.strip()}
-
-
-def _own_templates(policy: PolicyFile) -> dict[str, str]:
-    shipped = [load_templates(name) for name in template_sets()]
-    texts: dict[str, str] = {}
-    for name in ("encoder", "generator"):
-        source: str = getattr(policy.templates, name)
-        if all(source != known.sources[name] for known in shipped):
-            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
-    if all(policy.templates.lines != known.lines for known in shipped):
-        lines = asdict(policy.templates.lines)
-        texts |= {f"templates.lines.{name}": text for name, text in lines.items()}
-    return texts
 
 
 def _leaves(place: str, value: JsonValue) -> dict[str, str]:

@@ -13,21 +13,20 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from promptcodebook.batch.rows import Result
+from promptcodebook.batch.rows import Result, on_disk
 from promptcodebook.calls import Role, Usage
 from promptcodebook.config import training_keys
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
-from promptcodebook.sqlite import Layout, store_os_error
+from promptcodebook.sqlite import Layout
 from promptcodebook.store.header import FREE_KEYS, differences
-from promptcodebook.store.journal import Journal
+from promptcodebook.store.journal import BOOKS, Journal, add_usage
 from promptcodebook.store.lock import LOCK_FILES, RunLock
-from promptcodebook.store.tables import BOOKS, add_usage
 
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
@@ -62,13 +61,13 @@ def book_shard(
                 before[role] = asdict(usage)
         db.execute("INSERT OR REPLACE INTO shards VALUES (?, ?)", (place, json.dumps(booked)))
 
-    journal.write_now(work)
+    journal.writer.write_now(work)
 
 
 def open_journal(folder: Path, again: str) -> Journal:
     """The journal of a batch, or of a shard, in its folder; `again` is the command to type after a
     full disk. StoreError."""
-    return Journal.open(folder / _JOURNAL, _LAYOUT, again)
+    return Journal(folder / _JOURNAL, _LAYOUT, again)
 
 
 @dataclass
@@ -79,10 +78,10 @@ class Checkpoint:
     folder: Path
     job: Mapping[str, Any]
     journal: Journal
-    _lock: RunLock
+    _file: BinaryIO
+    _open: ExitStack
     count: int = 0
     failed: int = 0
-    _file: Any = None
 
     @classmethod
     def open(
@@ -92,25 +91,35 @@ class Checkpoint:
         RunBusy while another process writes, RunChanged where the folder is another job's,
         ConfigError where it is no batch's."""
         _require_ours(folder)
-        try:
+        with on_disk(folder):
             make_private_folder(folder)
-        except OSError as error:
-            raise store_os_error(error, folder) from error
-        lock = RunLock(folder)
-        try:
+        rows = folder / _ROWS
+        with ExitStack() as opened, on_disk(rows):
+            lock = RunLock(folder)
+            opened.callback(lock.release)
             if restart:
                 _empty(folder)
             known = _settle_job(folder, job, again)
-            checkpoint = cls(folder, known, open_journal(folder, again), lock)
-        except BaseException:
-            lock.release()
-            raise
-        try:
-            checkpoint._open_rows()
-        except BaseException:
-            checkpoint.close()
-            raise
-        return checkpoint
+            journal = opened.enter_context(closing(open_journal(folder, again)))
+            file = opened.enter_context(rows.open("a+b"))
+            made = cls(folder, known, journal, file, opened)
+            made._count_rows()
+            made._open = opened.pop_all()
+        return made
+
+    def _count_rows(self) -> None:
+        """Counts the whole lines and cuts off what a kill or a full disk left behind them."""
+        end = 0
+        self._file.seek(0)
+        with suppress(ValueError, KeyError, TypeError):  # a line that is not whole
+            for line in self._file:
+                if not line.endswith(b"\n"):
+                    break
+                self.failed += Result.read(line).error is not None
+                self.count += 1
+                end += len(line)
+        self._file.truncate(end)
+        self._file.seek(end)
 
     @property
     def answered(self) -> int:
@@ -118,11 +127,9 @@ class Checkpoint:
 
     def append(self, results: list[Result]) -> None:
         """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
-        try:
+        with on_disk(self.folder / _ROWS):
             self._file.write(b"".join(result.line() for result in results))
             self._file.flush()
-        except OSError as error:
-            raise store_os_error(error, self.folder / _ROWS) from error
         self.count += len(results)
         self.failed += sum(result.error is not None for result in results)
 
@@ -134,38 +141,13 @@ class Checkpoint:
 
     def close(self) -> None:
         """Writes what waits and releases the folder. Safe to call twice."""
-        file, self._file = self._file, None
-        with ExitStack() as last:
-            last.callback(self._lock.release)
-            last.callback(self.journal.close)
-            try:
-                if file is not None:
-                    file.close()
-            except OSError as error:
-                raise store_os_error(error, self.folder / _ROWS) from error
+        with on_disk(self.folder / _ROWS):
+            self._open.close()
 
     def remove(self) -> None:
         """Closes and deletes the folder: OUT is whole."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _open_rows(self) -> None:
-        """Counts the whole lines and cuts off what a kill or a full disk left behind them."""
-        path, end = self.folder / _ROWS, 0
-        try:
-            self._file = file = path.open("a+b")
-            file.seek(0)
-            with suppress(ValueError, KeyError, TypeError):  # a line that is not whole
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self.failed += Result.read(line).error is not None
-                    self.count += 1
-                    end += len(line)
-            file.truncate(end)
-            file.seek(end)
-        except OSError as error:
-            raise store_os_error(error, path) from error
 
 
 def _require_ours(folder: Path) -> None:
@@ -173,12 +155,10 @@ def _require_ours(folder: Path) -> None:
 
     A process that died before it wrote job.json has left its lock alone.
     """
-    try:
+    with on_disk(folder):
+        if not folder.exists():
+            return
         names = [entry.name for entry in folder.iterdir()]
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise store_os_error(error, folder) from error
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
         raise ConfigError(
@@ -190,27 +170,24 @@ def _require_ours(folder: Path) -> None:
 def _empty(folder: Path) -> None:
     """Removes all but the lock, which is held. job.json goes last: until then what a kill leaves
     belongs to that batch."""
-    try:
+    with on_disk(folder):
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _JOB):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             elif entry.name not in LOCK_FILES:
                 entry.unlink()
-    except OSError as error:
-        raise StoreError(f"cannot empty {folder}: {error.strerror}", hint="remove it") from error
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
     """Writes the job with an id, or returns the one that is written. RunChanged: another job."""
     path = folder / _JOB
     try:
-        if not path.exists():
-            job = {**job, "id": uuid.uuid4().hex}
-            write_whole(path, json.dumps(job, indent=2, ensure_ascii=True) + "\n")
-            return job
-        known: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise store_os_error(error, path) from error
+        with on_disk(path):
+            if not path.exists():
+                job = {**job, "id": uuid.uuid4().hex}
+                write_whole(path, json.dumps(job, indent=2, ensure_ascii=True) + "\n")
+                return job
+            known: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError:
         raise StoreError(
             f"{path} is damaged", hint=f"remove {folder} to start again; that discards paid answers"
@@ -230,9 +207,8 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     more = f", and {len(said) - 3} more" if len(said) > 3 else ""
     hint = f"repeat the first command; or {again} --restart discards the paid answers"
     if changed == ["ray"]:
-        hint = (
-            f"{again} --ray local continues here alone" if known.get("ray") else "leave out --ray"
-        )
+        alone = f"{again} --ray local continues here alone"
+        hint = alone if known.get("ray") else "leave out --ray"
     raise RunChanged(
         f"{folder} holds another batch, which is not finished: {'; '.join(said[:3])}{more}",
         hint=hint,

@@ -12,7 +12,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, islice
@@ -28,7 +29,7 @@ from promptcodebook.data.table import (
     parse_object,
     plain,
 )
-from promptcodebook.errors import DataError, import_extra
+from promptcodebook.errors import DataError, PcoError, import_extra
 from promptcodebook.paths import whole_file
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.types import Rollout
@@ -237,30 +238,36 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
 
 
+@contextmanager
+def on_disk(path: Path) -> Generator[None]:
+    """What the disk refuses is a StoreError or DiskFull about the path."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, PcoError):
+            raise
+        raise store_os_error(error, path) from error
+
+
 def write_output(target: Path, source: Source, results: Iterable[Result], prefix: str) -> None:
     """OUT, whole or not at all, in the form that its ending names. `results` has one for each row
     of IN. Raises DataError (its values do not fit into Parquet), StoreError or DiskFull."""
     kind = kind_of(target)
-    try:
-        with whole_file(target) as part:
-            if kind == "parquet":
-                _write_parquet(part, source, results, prefix)
-                return
-            rows = (
-                {**record.values, **_added(result, prefix)}
-                for record, result in zip(source.rows(), results, strict=True)
-            )
-            if kind == "jsonl":
-                with part.open("wb") as file:
-                    file.writelines(_json(row) + b"\n" for row in rows)
-                return
-            header = (*source.columns, *added_names(prefix))
-            cells = ([_cell(row.get(name)) for name in header] for row in rows)
-            _write_csv(part, chain([list(header)], cells), "\t" if kind == "tsv" else ",")
-    except OSError as error:
-        if isinstance(error, DataError):
-            raise
-        raise store_os_error(error, target) from error
+    with on_disk(target), whole_file(target) as part:
+        if kind == "parquet":
+            _write_parquet(part, source, results, prefix)
+            return
+        rows = (
+            {**record.values, **_added(result, prefix)}
+            for record, result in zip(source.rows(), results, strict=True)
+        )
+        if kind == "jsonl":
+            with part.open("wb") as file:
+                file.writelines(_json(row) + b"\n" for row in rows)
+            return
+        header = (*source.columns, *added_names(prefix))
+        cells = ([_cell(row.get(name)) for name in header] for row in rows)
+        _write_csv(part, chain([list(header)], cells), "\t" if kind == "tsv" else ",")
 
 
 def _write_csv(part: Path, rows: Iterable[list[str]], delimiter: str) -> None:

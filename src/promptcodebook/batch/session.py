@@ -88,7 +88,6 @@ class Summary:
     simulated: bool
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "rows": self.rows,
             "answered": self.rows - self.failed,

@@ -33,8 +33,7 @@ from promptcodebook.units import count_text
 if TYPE_CHECKING:
     from promptcodebook.assemble import Sources
     from promptcodebook.config import Config
-    from promptcodebook.run.optimize import Run
-    from promptcodebook.run.suite import CellState
+    from promptcodebook.run.optimize import CellState, Run
     from promptcodebook.store.runs import RunSummary
 
 app = command_group()
@@ -100,7 +99,7 @@ def bench(
     from promptcodebook.assemble import Sources
     from promptcodebook.config import TYPED, load_config
     from promptcodebook.lm.stack import local_models
-    from promptcodebook.run.suite import BENCHMARKS
+    from promptcodebook.run.optimize import BENCHMARKS
     from promptcodebook.sync import run_sync
 
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
@@ -162,8 +161,7 @@ def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell
     from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
     from promptcodebook.run.opening import Where
-    from promptcodebook.run.optimize import load_run
-    from promptcodebook.run.suite import run_once
+    from promptcodebook.run.optimize import load_run, run_once
     from promptcodebook.store.runs import list_runs
 
     with watch_run(plain=plain) as view:

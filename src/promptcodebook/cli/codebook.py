@@ -31,7 +31,7 @@ from promptcodebook.units import cost_text, number, plural
 
 if TYPE_CHECKING:
     from promptcodebook.policy.file import PolicyFile
-    from promptcodebook.run.effect import Measurement
+    from promptcodebook.run.measuring import Measurement
     from promptcodebook.store.effects import Effect
     from promptcodebook.store.run import RunStore
     from promptcodebook.types import Ranking, Rewrite, Step
@@ -80,14 +80,15 @@ def effect(
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
-    from promptcodebook.run.effect import Question, measuring
+    from promptcodebook.run.evaluation import Sample
+    from promptcodebook.run.measuring import measuring
     from promptcodebook.run.subject import Subject
 
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
-    with measuring(subject, Question(index, split, count)) as measurement:
+    with measuring(subject, index, Sample(split, count)) as measurement:
         made = _measure(measurement)
-        paid = measurement.calls_paid
+        paid = measurement.subject.assembled.models.ledger.total.calls
     tree = {"ref": name, "calls_paid": paid}
     show(lambda: tree | made.as_json(), lambda: _effect_text(made, name, paid), as_json=as_json)
 
@@ -97,18 +98,14 @@ def _measure(measurement: Measurement) -> Effect:
     from promptcodebook.progress import Line
     from promptcodebook.sync import run_sync
 
-    def routed(held: int) -> None:
+    def routed(text: str) -> None:
         line.close()
-        inputs = f"routed to it: {held} of {plural(len(measurement.examples), 'input')}"
-        note(f"{inputs}, at most {plural(measurement.calls_for(held), 'more call')}")
+        note(text)
 
-    note(
-        f"{measurement.name} on {plural(len(measurement.examples), 'input')}: at most "
-        f"{plural(measurement.most_calls, 'call')}, {measurement.routing_calls} of them for the "
-        "routes; what was asked before is not asked again"
-    )
+    note(measurement.plan)
     with Line(sys.stderr, simulated=measurement.simulated) as line:
-        return run_sync(measurement.measure(line, routed), announced(measurement.interrupt))
+        measured = measurement.measure(line, routed)
+        return run_sync(measured, announced(measurement.subject.interrupt))
 
 
 def _effect_text(made: Effect, name: str, paid: int) -> str:

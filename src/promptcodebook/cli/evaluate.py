@@ -27,8 +27,8 @@ from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
     from promptcodebook.routing.distil import Agreement
-    from promptcodebook.run.distilling import Distillation
     from promptcodebook.run.evaluation import Assessment, Comparison
+    from promptcodebook.run.measuring import Distillation
 
 app = command_group()
 
@@ -79,7 +79,7 @@ def evaluate(
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         asked = Evaluating.of(ref, kept, sample, row, progress=True)
-        made = run_sync(asked.answer(), announced(asked.interrupt))
+        made = run_sync(asked.answer(), announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
     mean = made.row.score.mean
     if at_least is not None and not mean >= at_least:
@@ -193,7 +193,7 @@ def distill(
     as the default only where the whole 95 % interval of the difference in reward lies above minus
     the margin.
     """
-    from promptcodebook.run.distilling import Distiller, Needs
+    from promptcodebook.run.measuring import Distiller, Needs
     from promptcodebook.run.subject import Subject
     from promptcodebook.sync import run_sync
 
@@ -208,7 +208,7 @@ def distill(
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
         note(distiller.plan)
-        made = run_sync(distiller.distil(note), distiller.interrupt)
+        made = run_sync(distiller.distil(note), distiller.subject.interrupt)
         made.file.save(target)
     facts = {"ref": subject.reference.name, "policy": str(target)}
     show(lambda: facts | made.as_json(), lambda: _distilled_text(made, target), as_json=as_json)

@@ -73,10 +73,9 @@ def fetch(
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
     from promptcodebook.tasks.home import default_data_cache
-    from promptcodebook.tasks.public import public_rows
 
     source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
-    rows = public_rows(source, cache or default_data_cache(), accept=accept)
+    rows = source.fetch(cache or default_data_cache(), accept=accept)
     if as_json:
         counts, files = dict(rows.counts), dict(rows.files)
         emit({"name": name, "folder": str(rows.folder), "rows": counts, "sha256": files})

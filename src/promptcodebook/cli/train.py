@@ -69,7 +69,7 @@ def train(
     try:
         with watch_run(plain=plain) as view:
             opened = open_run(settings, Sources(base), where, view)
-            run = run_sync(finish(opened), opened.session.interrupt)
+            run = run_sync(finish(opened), opened.interrupt)
     except PcoError as error:
         if error.run is not None and not as_json:  # the error's own document has the run in it
             print(_verdict_text(error.run))

@@ -1,4 +1,5 @@
-"""What `pco doctor` examines: settings, data, reward, endpoints, one example, prices and disk."""
+"""What `pco doctor` examines: settings, data, reward, endpoints, one example, the roles that a
+model can carry, prices and disk."""
 
 from __future__ import annotations
 
@@ -6,24 +7,38 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from promptcodebook.assemble import NO_DATA, Plan, Sources, plan_run, simulated_model
-from promptcodebook.calls import LM, ROLES, Role
-from promptcodebook.config import Config
+from promptcodebook.assemble import (
+    NO_DATA,
+    Assembled,
+    Plan,
+    Sources,
+    plan_run,
+    simulated_model,
+    try_reward,
+)
+from promptcodebook.calls import ROLES, Role
+from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
-from promptcodebook.doctor.roles import rehearse
 from promptcodebook.errors import ConfigError, PcoError, StoreError
+from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.lm.spec import Spec, missing_key, parse_spec
-from promptcodebook.lm.stack import LocalModels, local_models, simulated_here, specs_of
+from promptcodebook.lm.spec import missing_key, parse_spec
+from promptcodebook.lm.stack import LocalModels, Supplies, local_models, simulated_here, specs_of
+from promptcodebook.method.policy import Encoder
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.method.train import Learner
+from promptcodebook.method.update import Pending
+from promptcodebook.optimizers.pco import build_learner, initialise, with_listed_codebook
 from promptcodebook.paths import reply_cache_path
-from promptcodebook.run.reward_trial import try_reward
 from promptcodebook.run.verdict import verdict_remark
+from promptcodebook.text import words_of
+from promptcodebook.types import Codebook, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
 _LEAST_DISK = 500 * 10**6
@@ -31,63 +46,43 @@ _LEAST_DISK = 500 * 10**6
 
 
 async def checkup(
-    config: Config,
-    base: Path,
-    runs_dir: Path,
-    environment: Mapping[str, str] | None = None,
+    config: Config, base: Path, runs_dir: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
-    here = local_models()
-    look = _Look(config, here, os.environ if environment is None else environment)
+    here, plan, usable = local_models(), None, True
+    env = os.environ if environment is None else environment
     try:
-        async for section in _sections(look, base, runs_dir):
+        try:
+            plan = plan_run(config, Sources(base, local=here)).require_training()
+        except PcoError as error:
+            yield Section("task", (_failure_finding("task", error),))
+        else:
+            settled = (_settings(plan), *_templates(plan), _data(plan), *_verdict(plan))
+            yield Section("task", (*settled, await _reward(plan)))
+        try:
+            specs = specs_of(config)
+        except ConfigError as error:
+            yield Section("models", (_failure_finding("model", error),))
+            return
+        for spec, headers in specs.items():
+            section = await _model(spec, headers, plan, config, here, env)
+            usable &= section.ok
             yield section
+        if plan is not None and usable:
+            for section in await rehearse(plan):
+                yield section
+        yield Section("money", (_prices(config, list(specs)),))
+        asked = plan is not None and "untrusted" in plan.task.program.roles
+        if (shared := _look_at_untrusted(config, asked)) is not None:
+            yield Section("untrusted", (shared,))
+        yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
     finally:
         if here is not None:
             await here.close()
 
 
-@dataclass(frozen=True)
-class _Look:
-    """What an endpoint is looked at with."""
-
-    config: Config
-    here: LocalModels | None
-    env: Mapping[str, str]
-
-
-async def _sections(look: _Look, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
-    config, plan = look.config, None
-    try:
-        plan = plan_run(config, Sources(base, local=look.here)).require_training()
-    except PcoError as error:
-        yield Section("task", (_failure_finding("task", error),))
-    else:
-        settled = (_settings(plan), *_templates(plan), _data(plan), *_verdict(plan))
-        yield Section("task", (*settled, await _reward(plan)))
-    try:
-        specs = specs_of(config)
-    except ConfigError as error:
-        yield Section("models", (_failure_finding("model", error),))
-        return
-    usable = True
-    for spec, headers in specs.items():
-        section = await _model(spec, headers, look, plan)
-        usable &= section.ok
-        yield section
-    if plan is not None and usable:
-        for section in await rehearse(plan):
-            yield section
-    yield Section("money", (_prices(config, list(specs)),))
-    asked = plan is not None and "untrusted" in plan.task.program.roles
-    if (shared := _look_at_untrusted(config, asked)) is not None:
-        yield Section("untrusted", (shared,))
-    yield Section("disk", (_disk(runs_dir), _cache(config, list(specs))))
-
-
 def roles_by_spec(config: Config) -> dict[str, list[Role]]:
-    """Which roles ask which model."""
     asking: dict[str, list[Role]] = {}
     for role in ROLES:
         asking.setdefault(config.model_of(role), []).append(role)
@@ -139,7 +134,6 @@ def _verdict(plan: Plan) -> tuple[Finding, ...]:
 
 
 async def _reward(plan: Plan) -> Finding:
-    """The reward tried on one example, as a run tries it."""
     try:
         trial = await try_reward(plan)
     except PcoError as error:
@@ -153,25 +147,27 @@ async def _reward(plan: Plan) -> Finding:
     return Finding("reward", "ok", what)
 
 
-async def _model(spec: str, headers: Mapping[str, str], look: _Look, plan: Plan | None) -> Section:
+async def _model(
+    spec: str,
+    headers: Mapping[str, str],
+    plan: Plan | None,
+    config: Config,
+    here: LocalModels | None,
+    env: Mapping[str, str],
+) -> Section:
     """One model as its endpoint shows it, under the names of the roles that ask it; it is not
     asked where its provider wants a key and there is none."""
-    config, here = look.config, look.here
     title = f"{spec} ({', '.join(roles_by_spec(config)[spec])})"
-    key = _key_variable(spec, headers, look.env)
+    key = _key_variable(spec, headers, env)
     if any(each.level == "fail" for each in key):
         return Section(title, key)
-
-    def simulated(parsed: Spec) -> LM:
-        dataset = plan.dataset if plan is not None else NO_DATA
-        return simulated_model(config.task, dataset, parsed)
-
+    dataset = plan.dataset if plan is not None else NO_DATA
     seen = await probe(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
-        environment=look.env,
-        simulated=simulated,
+        environment=env,
+        simulated=lambda parsed: simulated_model(config.task, dataset, parsed),
         local=None if here is None else here.connect,
     )
     # In this process nothing is served side by side: how calls at once compare says nothing.
@@ -181,20 +177,20 @@ async def _model(spec: str, headers: Mapping[str, str], look: _Look, plan: Plan 
 
 
 def _key_variable(
-    spec_text: str, headers: Mapping[str, str], env: Mapping[str, str]
+    spec: str, headers: Mapping[str, str], env: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Whether a key is set, by the name of its variable; its value is not touched."""
     try:
-        absent, names = missing_key(spec_text, headers.values(), env), parse_spec(spec_text, env)
+        absent, names = missing_key(spec, headers.values(), env), parse_spec(spec, env).key_names
     except ConfigError:
         return ()  # the probe says what is wrong with it
     if absent:
         what = f"{' or '.join(absent)} is not set, and this provider needs a key"
         return (Finding("key variable", "fail", what, f"export {absent[0]}=..."),)
-    if not names.key_names:
+    if not names:
         return ()
-    given = next((name for name in names.key_names if env.get(name, "").strip()), None)
-    what = f"{given} is set" if given else f"not set ({' or '.join(names.key_names)})"
+    given = next((name for name in names if env.get(name, "").strip()), None)
+    what = f"{given} is set" if given else f"not set ({' or '.join(names)})"
     return (Finding("key variable", "ok", what),)
 
 
@@ -214,26 +210,26 @@ def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
 
     `asked` = the task's executor asks the role, so that having no model of its own is a fault too.
     """
+
+    def address(text: str) -> str:
+        try:
+            parsed = parse_spec(text)
+        except ConfigError:
+            return text
+        return parsed.base_url or parsed.text.partition("?")[0]
+
     settings = config.roles.get("untrusted")
     spec = (settings.model if settings is not None else None) or (config.lm if asked else "")
     if not spec:
         return None
-    address = _address(spec)
-    beside = [roles for other, roles in roles_by_spec(config).items() if _address(other) == address]
+    its = address(spec)
+    beside = [roles for other, roles in roles_by_spec(config).items() if address(other) == its]
     shared = [role for roles in beside for role in roles if role != "untrusted"]
     if not shared:
         return Finding("endpoint", "ok", "no other role shares its endpoint")
     what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
     step = "give the untrusted role an endpoint of its own: roles.untrusted.model"
     return Finding("endpoint", "warn", what, step)
-
-
-def _address(spec_text: str) -> str:
-    try:
-        spec = parse_spec(spec_text)
-    except ConfigError:
-        return spec_text
-    return spec.base_url or spec.text.partition("?")[0]
 
 
 def _disk(runs_dir: Path) -> Finding:
@@ -268,3 +264,239 @@ def _cache(config: Config, specs: list[str]) -> Finding:
         return Finding("cache", "ok", f"{cache.stats().replies} replies in {path}")
     finally:
         cache.close()
+
+
+# One example goes through every part of the method.
+
+_PARTS = {
+    **{"route": "encoder", "compose": "generator", "prompt": "generator"},
+    **{"execute": "executor", "reward": "reward"},
+    **{"critique": "critic", "attribute": "attribution", "adversary": "critic"},
+}
+"""Which part it was, by the stage at which a chain broke."""
+
+
+async def rehearse(plan: Plan) -> tuple[Section, ...]:
+    """What each part made of the first training example, and which roles its model can carry;
+    about twelve calls. Of a simulated model the latter says nothing, and is left out."""
+    title, counts = "one example, from route to gradients", Counts()
+    config = with_listed_codebook(plan.config)
+    # A solved example is critiqued too: there is only this one to see the critic at work.
+    critic = config.critic.model_copy(update={"skip_solved": False})
+    config = config.model_copy(update={"critic": critic, "cache": False, "budget": Budget()})
+    assembled, carried = replace(plan, config=config).connect(Supplies(tally=counts)), ()
+    try:
+        learner, state = build_learner(assembled), await initialise(assembled)
+        trace = await learner.trace(plan.dataset.train[0], state, epsilon=0.0)
+        if not assembled.models.simulated:
+            carried = await _weigh_roles(Rehearsed(assembled, learner, state, trace, counts))
+    except PcoError as error:
+        return (Section(title, (_failure_finding("example", error),)),)
+    finally:
+        await assembled.models.close()
+    found = [*_forward(trace, config), *_backward(trace, config)]
+    if count := counts.values[Incident.MALFORMED]:
+        what = f"{count} were not the JSON asked for; they were repaired or asked for again"
+        found.append(Finding("replies", "warn", what, "a more capable model costs fewer calls"))
+    if counts.values[Incident.PROMPT_FALLBACKS]:
+        what = "its reply was cut or empty twice; the instincts stand in for the prompt verbatim"
+        step = "raise roles.generator.max_tokens, or set compose = verbatim"
+        found.append(Finding("generator", "warn", what, step))
+    weighed = Section("which roles the models can carry", carried)
+    return Section(title, tuple(found)), *([weighed] if carried else [])
+
+
+def _forward(trace: Trace, config: Config) -> list[Finding]:
+    """Route, prompt, answer and reward, as far as they came."""
+    rollout, findings = trace.rollout, list[Finding]()
+    route = rollout.route
+    if config.learns_routes:
+        what = "its routes are learned from outcomes, and no model is asked for them"
+        findings.append(Finding("router", "ok", what))
+    elif route is not None and route.fallback:
+        what = "no reply held a valid route; the best-rated instincts are taken instead"
+        step = "try another model for it: roles.encoder.model"
+        findings.append(Finding("encoder", "warn", what, step))
+    elif route is not None:
+        when = "after being asked again" if route.repaired else "at once"
+        findings.append(Finding("encoder", "ok", f"routes {when}"))
+    if rollout.failure is not None:
+        return [*findings, _broken(rollout.failure)]
+    length = f"a prompt of {len(rollout.prompt.split())} words"
+    asked = "" if config.compose == "generator" else ", the instincts as they are"
+    findings.append(Finding("generator", "ok", length + asked))
+    answer = f"an answer of {plural(len(rollout.output.split()), 'word')}"
+    if rollout.truncated:
+        step = "raise roles.executor.max_tokens"
+        findings.append(Finding("executor", "warn", f"{answer}, cut at its length cap", step))
+    else:
+        findings.append(Finding("executor", "ok", answer))
+    return [*findings, Finding("reward", "ok", f"{rollout.reward:g} for this answer")]
+
+
+def _backward(trace: Trace, config: Config) -> list[Finding]:
+    """Verdict and gradients; nothing where there was no answer to judge."""
+    if trace.rollout.failure is not None:
+        return []
+    if config.learns_routes and not config.update.text_updates:
+        return [Finding("critic", "ok", "not asked, since no text is rewritten")]
+    if trace.failure is not None:
+        return [_broken(trace.failure)]
+    verdict, gradients = trace.verdict, trace.gradients
+    score = f"score {verdict.score:g}" if verdict is not None else "no verdict"
+    blamed = [part for part in ("encoder", "generator") if getattr(gradients, part)]
+    blamed += [variable_name(k) for k in gradients.codebook]
+    return [
+        Finding("critic", "ok", f"a verdict: {score}"),
+        Finding("attribution", "ok", f"it blames {', '.join(blamed) or 'no part'}"),
+    ]
+
+
+def _broken(failure: Failure) -> Finding:
+    part = _PARTS.get(failure.stage, failure.stage)
+    another = f"nothing is learned from such replies: try another model: roles.{part}.model"
+    what = f"{failure.kind}: {failure.message}"
+    return Finding(part, "fail", what, failure.hint or another)
+
+
+# Which roles a model can carry. A weak one gives valid JSON where a grammar forces it, and no
+# judgement: so we look at what the method needs of each role's reply, in the trace of that example
+# and in a few more calls.
+
+_PLAIN = {
+    "Where a poem is asked for, write in rhyme.": "Write me a poem about the sea.",
+    "Where a sum is asked for, show each step of the arithmetic.": "What is the sum of 17 and 25?",
+    "Where a translation is asked for, keep names as they are.": "Translate into French: I am Tom.",
+    "Where a recipe is asked for, list the ingredients first.": "Give me a recipe for soup.",
+}
+"""Instincts that say where they belong, each with an input that belongs there."""
+_FOUND, _KEPT = 0.75, 0.75
+"""Least share of such inputs that are routed right, and of the instincts that a prompt keeps."""
+_SHARED, _LONG = 1 / 3, 5
+"""Least share of an instinct's long words that its prompt has, and the letters of a long word."""
+_ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
+_TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater")
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What the rehearsal leaves: the parts, the state it began from, its trace and its counts."""
+
+    assembled: Assembled
+    learner: Learner
+    state: State
+    trace: Trace
+    counts: Counts
+
+    @property
+    def failed(self) -> bool:
+        reward = self.trace.rollout.reward
+        return reward is not None and reward < self.assembled.config.reward_range[1]
+
+    def repeats(self, text: str, template: str) -> bool:
+        """Whether half of what it says, three words at a time, is the template's own."""
+        said = _threes(text)
+        asked = set(_threes(self.assembled.plan.templates.sources[template]))
+        return bool(said) and 2 * sum(three in asked for three in said) >= len(said)
+
+
+async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
+    """A finding for each role that is asked, weak ones as warnings, and what to do about them."""
+    config, rollout = rehearsed.assembled.config, rehearsed.trace.rollout
+    faults: dict[Role, str | None] = {}
+    if config.has_encoder and rollout.route is not None:
+        faults["encoder"] = await _encoder(rehearsed)
+    if config.compose == "generator" and rollout.prompt:
+        faults["generator"] = _generator(rehearsed)
+    if rollout.reward is not None and config.update.text_updates:
+        faults["critic"] = _critic(rehearsed)
+        faults["attribution"] = _attribution(rehearsed)
+        faults["updater"] = await _updater(rehearsed)
+    findings = [
+        Finding(f"role {role}", "warn" if fault else "ok", fault or "carries it")
+        for role, fault in faults.items()
+    ]
+    weak = [role for role, fault in faults.items() if fault is not None]
+    if not weak:
+        return tuple(findings)
+    teachers = [role for role in weak if role in _TEACHERS]
+    models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
+    step = "pco train --preset small (learned routes, instincts verbatim)"
+    if len(teachers) == len(weak):
+        step = f"name a stronger model: {models}; or pco train --preset small"
+    elif teachers:
+        step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
+    return (*findings, Finding("roles", "warn", f"weak as {', '.join(weak)}", step))
+
+
+async def _encoder(rehearsed: Rehearsed) -> str | None:
+    """Valid, and right where the input names what belongs to it."""
+    route = rehearsed.trace.rollout.route
+    if route is not None and route.fallback:
+        return f"weak: no valid route ({route.fault})"
+    assembled, state = rehearsed.assembled, rehearsed.state
+    encoder = Encoder(assembled.models.ask, assembled.plan.templates, 1, assembled.models.tally)
+    book = Codebook(tuple(map(Instinct, _PLAIN)))
+    fresh = RoutingStatistics.fresh(len(book))
+    right = 0
+    for index, asked in enumerate(_PLAIN.values()):
+        draws = rehearsed.learner.config.randomness.at(0, f"doctor {index}")
+        found, _ = await encoder.route(state.parameters.encoder, book, fresh, asked, draws)
+        right += not found.fallback and found.indices == (index,)
+    if right < _FOUND * len(_PLAIN):
+        return f"weak: its routes are valid, and right for {right} of {len(_PLAIN)} plain inputs"
+    return None
+
+
+def _generator(rehearsed: Rehearsed) -> str | None:
+    """The instincts' own words, as many as a paraphrase keeps, are in the prompt."""
+    rollout = rehearsed.trace.rollout
+    if rehearsed.counts.values[Incident.PROMPT_FALLBACKS]:
+        return "weak: its prompt was cut or empty twice"
+    assert rollout.route is not None, "a prompt was composed for a route"
+    texts, said = rehearsed.state.parameters.codebook.texts, set(words_of(rollout.prompt))
+    kept, count = 0, len(rollout.route.indices)
+    for k in rollout.route.indices:
+        long = {word for word in words_of(texts[k]) if len(word) >= _LONG}
+        kept += len(long & said) >= _SHARED * len(long)
+    return f"weak: its prompt keeps {kept} of {count} instincts" if kept < _KEPT * count else None
+
+
+def _critic(rehearsed: Rehearsed) -> str | None:
+    """A verdict that parses, says something of a bad answer, and is not the question again."""
+    trace = rehearsed.trace
+    if trace.verdict is None:
+        return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
+    if rehearsed.repeats(trace.verdict.feedback, "critic"):
+        return "weak: its critique repeats the words it was asked with"
+    if rehearsed.failed and not trace.verdict.feedback.strip():
+        return "weak: it finds nothing wrong with an answer that earned too little"
+    return None
+
+
+def _attribution(rehearsed: Rehearsed) -> str | None:
+    trace, gradients = rehearsed.trace, rehearsed.trace.gradients
+    if trace.verdict is None or trace.failure is not None:
+        return f"weak: {trace.failure.kind if trace.failure else 'there was no verdict to split'}"
+    said = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
+    if rehearsed.failed and not any(said):
+        return "weak: it blames no part for an answer that earned too little"
+    if any(rehearsed.repeats(text, "attribution") for text in said):
+        return "weak: what it blames repeats the words it was asked with"
+    return None
+
+
+async def _updater(rehearsed: Rehearsed) -> str | None:
+    """One instinct rewritten by made-up advice, held against the checks of a run."""
+    first, *others = rehearsed.state.parameters.codebook.texts
+    asked = Pending(0, first, (_ADVICE,), tuple(others))
+    written = await rehearsed.learner.updater.write(asked, step=0)
+    if not written.kept:
+        return f"weak: its rewrite is refused: {written.reason.partition(':')[0]}"
+    same = words_of(written.after) == words_of(written.before)
+    return "weak: it gives an instinct back as it was" if same else None
+
+
+def _threes(text: str) -> list[tuple[str, ...]]:
+    words = words_of(text)
+    return list(zip(words, words[1:], words[2:], strict=False))

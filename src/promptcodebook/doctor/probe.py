@@ -21,8 +21,7 @@ from promptcodebook.errors import (
     MissingExtra,
     did_you_mean,
 )
-from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.litellm_client import LiteLLM
+from promptcodebook.lm.endpoint import Endpoint, LiteLLM
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
@@ -61,9 +60,15 @@ _AT_ONCE = 8
 _BATCH = 32
 # A value no model would come up with: who replies with it was made to.
 _TOKEN = "kestrel-7391"
-_CODE = {"code": {"type": "string", "enum": [_TOKEN]}}
-_SHAPE = {"type": "object", "properties": _CODE, "required": ["code"]}
-_SCHEMA = Schema("Probe", {**_SHAPE, "additionalProperties": False})
+_SCHEMA = Schema(
+    "Probe",
+    {
+        "type": "object",
+        "properties": {"code": {"type": "string", "enum": [_TOKEN]}},
+        "required": ["code"],
+        "additionalProperties": False,
+    },
+)
 # Long enough for prefix caches that start at 1,024 tokens.
 _LONG = "The quick brown fox jumps over the lazy dog. " * 160
 
@@ -112,7 +117,7 @@ async def probe(
 async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[Finding]:
     """Whether it answers, takes the key, and lists the model."""
     accepted = f"the key in {key.name} is accepted" if key else "none sent, none asked for"
-    begun = time.perf_counter()
+    begun, model = time.perf_counter(), spec.model
     try:
         listed = await endpoint.models()
     except EndpointDown as error:
@@ -122,26 +127,24 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
         return [reached, Finding("key", "fail", str(error), error.hint)]
     except LMError as error:
         # Some servers have no list; the calls will tell whether the address is right.
-        if not spec.model:
+        if not model:
             return [Finding("address", "fail", str(error), "add #MODEL to the spec")]
         unlisted = Finding("address", "warn", f"lists no models: {error}", error.hint)
         return [unlisted, Finding("key", "ok", accepted)]
-    took = time.perf_counter() - begun
-    reached = Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
-    return [reached, Finding("key", "ok", accepted), _listed(spec.model, listed)]
-
-
-def _listed(model: str, listed: tuple[str, ...]) -> Finding:
-    names = ", ".join(listed[:12]) or "none"
+    took, names = time.perf_counter() - begun, ", ".join(listed[:12]) or "none"
     if not model and len(listed) == 1:
-        return Finding("model", "ok", f"the only one is {listed[0]}")
-    if not model:
-        return Finding("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
-    if model in listed:
-        return Finding("model", "ok", f"{model} is listed")
-    # Aliases and adapters are often served without being listed: the call decides.
-    what = f"{model} is not listed{did_you_mean(model, listed)}"
-    return Finding("model", "warn", what, f"listed are: {names}")
+        found = Finding("model", "ok", f"the only one is {listed[0]}")
+    elif not model:
+        several = f"several are listed: {names}"
+        found = Finding("model", "fail", several, "add #MODEL to the spec")
+    elif model in listed:
+        found = Finding("model", "ok", f"{model} is listed")
+    else:
+        # Aliases and adapters are often served without being listed: the call decides.
+        what = f"{model} is not listed{did_you_mean(model, listed)}"
+        found = Finding("model", "warn", what, f"listed are: {names}")
+    reached = Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
+    return [reached, Finding("key", "ok", accepted), found]
 
 
 async def _by_calls(lm: LM) -> list[Finding]:

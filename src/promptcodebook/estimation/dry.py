@@ -1,4 +1,8 @@
-"""A simulated run: the real session with dummy model, reward and agent.
+"""A dry run: the real session on a made-up model, reward and agent, which cost nothing.
+
+The model answers every role with made-up text, and counts the requests. Its replies have a typical
+length and let the loop continue: routes are valid, rewrites pass the checks, a typed reply
+satisfies its schema. The text itself says nothing.
 
 A long plan is shortened first, and its use is scaled up again: evaluations by their examples,
 training by its rollouts and updates, and its routes by the examples that the keyed draws of the
@@ -8,51 +12,404 @@ whole schedule do not explore.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+import random
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from promptcodebook.assemble import Plan
-from promptcodebook.calls import Chat, Reply, Request, Role
+from promptcodebook.calls import Chat, Reply, Request, Role, Usage
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
-from promptcodebook.estimation.counting import (
-    TRAINING,
-    CountingLM,
-    Inline,
-    Manner,
-    Work,
-    draws,
-    words,
-)
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
+from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.policy import Explorer, epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
+from promptcodebook.progress import Phase, ProgressEvent, StepDone
 from promptcodebook.routing.upkeep import rounds_every
-from promptcodebook.run.session import Session
+from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import Agent
 from promptcodebook.tasks.rewards import Judge, WeightedSum, apply_reward
 from promptcodebook.tasks.task import RewardFactory
-from promptcodebook.types import Example, Output, Program, Prompt, Reward, Score
+from promptcodebook.types import Example, Output, Parameters, Program, Prompt, Reward, Score
 
-DryWork = Mapping[tuple[str, Role], Work]
-"""What each phase of a run asks of each role."""
-
+TRAINING = "training"
+"""The phase of every call that no evaluation makes."""
+ANSWER = 120
+"""Tokens of a typical answer, or of the reply to one stage of a pipeline."""
+_PROMPT = 110
+"""Tokens of a typical composed prompt."""
+_FIELD = {"feedback": 90, "analysis": 25, "reasoning": 60, "constraints": 10}
+"""Tokens of a typical string in a typed reply, by its field; all others are complaints."""
+_COMPLAINT = 35
+_FILLED = 0.65
+"""Share of its cap in words that a rewritten text takes up."""
+_PER_WORD = 1.5
+"""Tokens of one made-up word."""
+_QUIET = 24
+"""Turns of the event loop without a new call, after which every chain waits for a reply."""
+_DIMENSIONS = 16
+"""Of an embedding: how many does not matter to what a run takes."""
+_LETTERS = str.maketrans("0123456789", "ghiklmnoru")
 CALLS = 1000
 """Calls of a shortened plan's training, about: a second's work."""
 EXAMPLES = 20
 """Examples of a split that a shortened plan evaluates."""
 _FEEDBACK = 20
 """Words that a reward says of an answer that is not solved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a made-up run goes. Shares are in [0, 1].
+
+    `solved` rollouts get the full reward; the others blame a share `blamed` of the parts that could
+    be to blame; `reasked` typed replies are of no use at first; the user's own agent makes
+    `agent_calls` an answer, and a round of maintenance `tidied` calls. In a `steady` run an input
+    keeps its route, and no policy gains in validation.
+    """
+
+    solved: float
+    blamed: float
+    reasked: float
+    refused: float
+    agent_calls: int
+    tidied: float = 0.0
+    steady: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls, their tokens, and the rounds they take: no call of a round waits for another."""
+
+    calls: float = 0.0
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    rounds: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def times(self, factor: float, *, rounds: float = 1.0) -> Work:
+        """The calls and tokens times one factor, the rounds times another."""
+        tokens = factor * self.prompt_tokens, factor * self.completion_tokens
+        return Work(factor * self.calls, *tokens, rounds * self.rounds)
+
+
+DryWork = Mapping[tuple[str, Role], Work]
+"""What each phase of a run asks of each role."""
+
+
+async def dry_run(plan: Plan, manner: Manner) -> DryWork:
+    """The work of `pco train` in the given manner. Raises what it raises before its first call."""
+    config = _undisturbed(plan.config, manner)
+    lm = CountingLM(config, manner)
+    program = _MadeUpProgram(plan.task.program, manner)
+    reward = _made_up_reward(plan.task.reward, config.reward_range, lm)
+    task = replace(plan.task, program=program, reward=reward)
+    asyncio.get_running_loop().set_default_executor(_Inline())
+    supplies = Supplies(own=lm, log=_InMemoryLog())
+    assembled = replace(plan, task=task, config=config).connect(supplies)
+    now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
+    with TemporaryDirectory() as folder:
+        header = Header("dry", now, "", config=tree)
+        with closing(RunStore.create(Path(folder), header)) as store:
+            lm.begin((await initialise(assembled)).parameters)
+            problem = Problem(assembled, store, lm.hear)
+            await Session(problem, make_optimizer(config.optimizer)).run()
+    return lm.work
+
+
+def _undisturbed(config: Config, manner: Manner) -> Config:
+    """No budget ends the dry run; early stop does so as soon as it can, or not at all."""
+    over: dict[str, object] = {"target_score": None}
+    if not manner.steady:
+        over["patience"] = 10**9
+    elif config.validation.target_score is not None:
+        over["target_score"] = config.reward_range[0]
+    validation = config.validation.model_copy(update=over)
+    # Made-up texts have no twins and no grab-bags: rounds of maintenance are added by their number.
+    # What they complain of is no two examples' either: each complaint counts as a shared one.
+    update = config.update.model_copy(update={"maintain_every": 0, "shared_by": 1})
+    over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
+    return config.model_copy(update=over)
+
+
+class CountingLM:
+    """An LM, and the Listener (`hear`) that learns of the phase its calls belong to.
+
+    `work` is what each phase asked of each role; `untrained` holds until the first update is done.
+    A call's round goes when no chain can make another, so that each round holds all it can.
+    """
+
+    def __init__(self, config: Config, manner: Manner) -> None:
+        self.manner = manner
+        self.work: defaultdict[tuple[str, Role], Work] = defaultdict(Work)
+        self.phase = TRAINING
+        self.untrained = True
+        self._config = config
+        self._directives: list[str] = []
+        self._embedded: set[str] = set()
+        self._waiting: list[tuple[Role, asyncio.Future[None]]] = []
+        self._quiet = 0
+
+    def begin(self, first: Parameters) -> None:
+        """Learns the first directives, to distinguish their rewrites from an instinct's."""
+        self._directives = [t for t in (first.encoder, first.generator, first.critic) if t]
+
+    def hear(self, event: ProgressEvent) -> None:
+        """An evaluation is announced as 'validating step 10' or 'judging concat'."""
+        if isinstance(event, StepDone):
+            self.untrained = False
+        elif isinstance(event, Phase):
+            kind = event.name.split()[0]
+            going = kind in ("validating", "judging") and event.done < event.total
+            self.phase = kind if going else TRAINING
+
+    async def __call__(self, request: Request) -> Reply:
+        said, tokens, vector = "", 0, tuple[float, ...]()
+        if request.embeds:
+            text = request.messages[0].content
+            draw = draws("embedding", text)
+            vector = tuple(draw.gauss(0.0, 1.0) for _ in range(_DIMENSIONS))
+            if text in self._embedded:  # the journal of a run has it
+                return Reply("", usage=Usage(), vector=vector)
+            self._embedded.add(text)
+        await self._join_round(request.role)
+        if not request.embeds:
+            contents = (m.content for m in request.messages)
+            said, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
+            tokens = min(tokens, request.sampling.max_tokens or tokens)
+        prompt = sum(estimate_tokens(m.content) for m in request.messages)
+        self.work[self.phase, request.role] += Work(1, prompt, tokens)
+        return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
+
+    async def _join_round(self, role: Role) -> None:
+        loop = asyncio.get_running_loop()
+        place = loop.create_future()
+        self._waiting.append((role, place))
+        self._quiet = 0
+        if len(self._waiting) == 1:
+            loop.call_soon(self._look, loop)
+        await place
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._quiet += 1
+        if self._quiet < _QUIET:
+            loop.call_soon(self._look, loop)
+            return
+        waiting, self._waiting = self._waiting, []
+        for role, place in waiting:  # its roles share a round by their calls
+            self.work[self.phase, role] += Work(rounds=1 / len(waiting))
+            place.set_result(None)
+
+    def _reply(self, request: Request, draw: random.Random) -> tuple[str, int]:
+        """The reply, and the tokens that a real one would have."""
+        again = any(m.role == "assistant" for m in request.messages)
+        asked = request.messages[-1].content
+        if request.schema is not None and (again or draw.random() >= self.manner.reasked):
+            if self.manner.steady and request.role == "encoder":
+                draw = draws(asked)
+            filler = _Filler(self._config, self.manner, request.schema.body, draw)
+            text = json.dumps(filler.value("", request.schema.body))
+        elif request.schema is None and request.role == "updater":
+            refused = self.manner.refused > 0 and draw.random() < self.manner.refused
+            update, directive = self._config.update, any(t in asked for t in self._directives)
+            cap = update.directive_words if directive else update.instinct_words
+            text = words(cap * _FILLED, draw)
+            if directive:
+                self._directives.append(text)
+            if refused:  # what says nothing passes no check, and took as long to write
+                return "", estimate_tokens(text)
+        else:
+            text = words((_PROMPT if request.role == "generator" else ANSWER) / _PER_WORD, draw)
+        return text, estimate_tokens(text)
+
+
+@dataclass(frozen=True)
+class _Filler:
+    """An instance of a JSON schema. Fields that the loop reads get what carries it on."""
+
+    config: Config
+    manner: Manner
+    body: Mapping[str, Any]
+    draw: random.Random
+
+    def value(self, name: str, node: Mapping[str, Any]) -> Any:
+        if "$ref" in node:
+            node = self.body["$defs"][node["$ref"].rpartition("/")[2]]
+        if "anyOf" in node:
+            return None if {"type": "null"} in node["anyOf"] else self.value(name, node["anyOf"][0])
+        if "enum" in node:
+            return node["enum"][0]
+        match node.get("type"):
+            case "object" if "properties" in node:
+                # An instinct that may be blamed is named by its index.
+                inner = name if name == "instinct_errors" else None
+                fields = {f: self.value(inner or f, n) for f, n in node["properties"].items()}
+                return {f: each for f, each in fields.items() if each or inner is None}
+            case "object":
+                return {}
+            case "array" if name == "harmful":
+                return []
+            case "array" if name == "selected_indices":
+                return self.draw.sample(range(self.config.size), self.config.select)
+            case "array":
+                most = min(self.config.size, node.get("maxItems", self.config.size))
+                count = most if name == "instincts" else 3
+                return [self.value(name, node.get("items", {})) for _ in range(count)]
+            case "integer" | "number":
+                return node.get("minimum", 0)
+            case "boolean":
+                return True
+            case _:
+                return self._string(name)
+
+    def _string(self, name: str) -> str:
+        """What is solved has an empty critique, and not every part is to blame (the rubric is one
+        of them)."""
+        if name == "instincts":
+            return words(self.config.update.instinct_words * _FILLED, self.draw)
+        often = 1.0
+        rubric = name == "feedback" and "score" not in self.body.get("properties", {})
+        if rubric or name.endswith("_errors"):
+            often = self.manner.blamed
+        elif name == "feedback" and not self.config.critic.skip_solved:
+            often = 1.0 - self.manner.solved
+        if self.draw.random() >= often:
+            return ""
+        return words(_FIELD.get(name, _COMPLAINT) / _PER_WORD, self.draw)
+
+
+def draws(*texts: str) -> random.Random:
+    key = "\x1f".join(texts).encode("utf-8", "surrogatepass")
+    return random.Random(hashlib.blake2b(key, digest_size=8).digest())
+
+
+def words(count: float, draw: random.Random) -> str:
+    """Made-up words: no check refuses them, and no other reply has them."""
+    count = max(1, round(count))
+    letters = draw.randbytes(3 * count).hex().translate(_LETTERS)
+    return " ".join(letters[i : i + 5] for i in range(0, 6 * count, 6))
+
+
+class _Inline(ThreadPoolExecutor):
+    """Threads that are none: what is searched in one is found before the loop turns again."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+class _InMemoryLog:
+    """A ReplyLog, so that equal requests share a reply as they do in a run."""
+
+    def __init__(self) -> None:
+        self._replies: dict[bytes, Reply] = {}
+
+    def get(self, key: bytes) -> Reply | None:
+        return self._replies.get(key)
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        self._replies[key] = reply
+
+
+class _MadeUpProgram:
+    """The task's own program on made-up replies; the user's agent is not run, its calls are."""
+
+    def __init__(self, program: Program, manner: Manner) -> None:
+        self.name = program.name
+        self.stages = program.stages
+        self.roles = program.roles
+        self._program = program
+        self._calls = len(program.stages) or manner.agent_calls
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        if not isinstance(self._program, Agent):
+            try:
+                return await self._program(prompt, example, lm)
+            except (Stop, StoreError):
+                raise
+            except Exception:
+                # A pipeline that cannot continue from a made-up reply counts as far as it came.
+                return Output(example.id)
+        asked = example.messages or example.input
+        for role in self.roles - {"executor"}:
+            await lm(asked, role=role)
+        text = ""
+        for _ in range(self._calls):  # each continues from the reply to the one before
+            text = (await lm(text or asked, system=prompt.text)).text
+        return Output(text)
+
+
+def _made_up_reward(
+    factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
+) -> RewardFactory:
+    """Full for a keyed share of the answers. A judge is asked what the task's reward asks it; the
+    user's own reward is not called."""
+    (low, high), manner = reward_range, lm.manner
+    untrained: set[tuple[str, str]] = set()
+
+    def make(ask: Ask | None) -> Reward:
+        judges = _judges(factory, ask)
+
+        async def reward(example: Example, output: Output) -> Score:
+            for judge in judges:
+                try:
+                    await apply_reward(judge, example, output, (-math.inf, math.inf))
+                except (Stop, StoreError):
+                    raise
+                except Exception:  # its calls count, not what it makes of made-up replies
+                    continue
+            answer = example.id, output.text
+            draw = draws("solved", *answer)
+            if lm.phase == TRAINING:
+                solved = draw.random() < manner.solved
+                return Score(high) if solved else Score(low, words(_FEEDBACK, draw))
+            # All that an evaluation decides is who wins: a policy that was trained, unless none
+            # gains anything so that training ends early.
+            if lm.untrained:
+                untrained.add(answer)
+            wins = answer not in untrained and not manner.steady
+            return Score(low + (high - low) * draw.random() if wins else low)
+
+        return reward
+
+    return make
+
+
+def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
+    """The rewards that ask a model: they cannot do without one, or are others without."""
+    if ask is None:
+        return []
+    reward = factory(ask)
+    with suppress(ConfigError):
+        if factory(None) is reward:
+            return []
+    if isinstance(reward, WeightedSum):
+        return [part.reward for part in reward.parts if isinstance(part.reward, Judge)]
+    return [reward]
+
+
+# Long plans, shortened and scaled up again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +427,7 @@ def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config = plan.config
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
-    explorer = Explorer(config.explore, config.select)
+    explorer, every = Explorer(config.explore, config.select), rounds_every(config)
     updates = schedule.updates()
     rollouts = routed = 0
     for step, epoch, batch in updates:
@@ -79,9 +436,7 @@ def passes(plan: Plan) -> Passes:
         for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
             routed += not explorer.explores(epsilon, draw)
-    every = rounds_every(config)
-    maintained = len(updates) // every if every else 0
-    return Passes(len(updates), rollouts, routed, maintained)
+    return Passes(len(updates), rollouts, routed, len(updates) // every if every else 0)
 
 
 def shorten_plan(plan: Plan) -> Plan:
@@ -111,44 +466,8 @@ def shorten_plan(plan: Plan) -> Plan:
 
 
 def _some(examples: Sequence[Example]) -> tuple[Example, ...]:
-    """At most `EXAMPLES`, taken evenly."""
     most = min(EXAMPLES, len(examples))
     return tuple(examples[k * len(examples) // most] for k in range(most))
-
-
-async def dry_run(plan: Plan, manner: Manner) -> DryWork:
-    """The work of `pco train` in the given manner. Raises what it raises before its first call."""
-    config = _undisturbed(plan.config, manner)
-    lm = CountingLM(config, manner)
-    program = _MadeUpProgram(plan.task.program, manner)
-    reward = _made_up_reward(plan.task.reward, config.reward_range, lm)
-    task = replace(plan.task, program=program, reward=reward)
-    made_up = replace(plan, task=task, config=config)
-    asyncio.get_running_loop().set_default_executor(Inline())
-    assembled = made_up.connect(Supplies(own=lm, log=_InMemoryLog()))
-    now, tree = datetime.now(UTC).isoformat(), config.model_dump(mode="json")
-    with TemporaryDirectory() as folder:
-        header = Header("dry", now, "", config=tree)
-        with closing(RunStore.create(Path(folder), header)) as store:
-            lm.begin((await initialise(assembled)).parameters)
-            problem = Problem(assembled, store, lm.hear)
-            await Session(problem, make_optimizer(config.optimizer)).run()
-    return lm.work
-
-
-def _undisturbed(config: Config, manner: Manner) -> Config:
-    """No budget ends the dry run; early stop does so as soon as it can, or not at all."""
-    over: dict[str, object] = {"target_score": None}
-    if not manner.steady:
-        over["patience"] = 10**9
-    elif config.validation.target_score is not None:
-        over["target_score"] = config.reward_range[0]
-    validation = config.validation.model_copy(update=over)
-    # Made-up texts have no twins and no grab-bags: rounds of maintenance are added by their number.
-    # What they complain of is no two examples' either: each complaint counts as a shared one.
-    update = config.update.model_copy(update={"maintain_every": 0, "shared_by": 1})
-    over = {"budget": Budget(), "cache": False, "validation": validation, "update": update}
-    return config.model_copy(update=over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,103 +508,3 @@ class Scale:
 
 def _ratio(whole: int, part: int) -> float:
     return whole / part if part else 1.0
-
-
-class _InMemoryLog:
-    """A ReplyLog, so that equal requests share a reply as they do in a run."""
-
-    def __init__(self) -> None:
-        self._replies: dict[bytes, Reply] = {}
-
-    def get(self, key: bytes) -> Reply | None:
-        return self._replies.get(key)
-
-    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
-        self._replies[key] = reply
-
-
-class _MadeUpProgram:
-    """The task's own program on made-up replies; the user's agent is not run, its calls are."""
-
-    def __init__(self, program: Program, manner: Manner) -> None:
-        self.name = program.name
-        self.stages = program.stages
-        self.roles = program.roles
-        self._program = program
-        self._calls = len(program.stages) or manner.agent_calls
-
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        if isinstance(self._program, Agent):
-            return await self._agent(prompt, example, lm)
-        try:
-            return await self._program(prompt, example, lm)
-        except (Stop, StoreError):
-            raise
-        except Exception:
-            # A pipeline that cannot continue from a made-up reply is counted as far as it came.
-            return Output(example.id)
-
-    async def _agent(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """Each call continues from the reply to the one before."""
-        asked = example.messages or example.input
-        for role in self.roles - {"executor"}:
-            await lm(asked, role=role)
-        text = ""
-        for _ in range(self._calls):
-            text = (await lm(text or asked, system=prompt.text)).text
-        return Output(text)
-
-
-def _made_up_reward(
-    factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
-) -> RewardFactory:
-    """Full for a keyed share of the answers. A judge is asked what the task's reward asks it; the
-    user's own reward is not called."""
-    (low, high), manner = reward_range, lm.manner
-    untrained: set[tuple[str, str]] = set()
-
-    def make(ask: Ask | None) -> Reward:
-        judges = _judges(factory, ask)
-
-        async def reward(example: Example, output: Output) -> Score:
-            for judge in judges:
-                await _ask_judge(judge, example, output)
-            answer = example.id, output.text
-            draw = draws("solved", *answer)
-            if lm.phase == TRAINING:
-                solved = draw.random() < manner.solved
-                return Score(high) if solved else Score(low, words(_FEEDBACK, draw))
-            # All that an evaluation decides is who wins: a policy that was trained, unless none
-            # gains anything so that training ends early.
-            if lm.untrained:
-                untrained.add(answer)
-            wins = answer not in untrained and not manner.steady
-            return Score(low + (high - low) * draw.random() if wins else low)
-
-        return reward
-
-    return make
-
-
-def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
-    """The rewards that ask a model: they cannot do without one, or are others without."""
-    if ask is None:
-        return []
-    reward = factory(ask)
-    try:
-        if factory(None) is reward:
-            return []
-    except ConfigError:
-        pass
-    if isinstance(reward, WeightedSum):
-        return [part.reward for part in reward.parts if isinstance(part.reward, Judge)]
-    return [reward]
-
-
-async def _ask_judge(judge: Reward, example: Example, output: Output) -> None:
-    try:
-        await apply_reward(judge, example, output, (-math.inf, math.inf))
-    except (Stop, StoreError):
-        raise
-    except Exception:
-        return  # its calls are counted; what it makes of made-up replies does not matter

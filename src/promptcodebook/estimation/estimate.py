@@ -20,8 +20,15 @@ from promptcodebook.config import Budget
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError
-from promptcodebook.estimation.counting import ANSWER, Manner, Work
-from promptcodebook.estimation.dry import DryWork, Scale, dry_run, shorten_plan
+from promptcodebook.estimation.dry import (
+    ANSWER,
+    DryWork,
+    Manner,
+    Scale,
+    Work,
+    dry_run,
+    shorten_plan,
+)
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.lm.stack import specs_of
@@ -71,7 +78,6 @@ class Range:
         return self.low, self.expected, self.high
 
     def text(self, show: Callable[[float], str]) -> str:
-        """low / expected / high."""
         return " / ".join(map(show, self.values))
 
     def __add__(self, other: Range) -> Range:
@@ -87,13 +93,13 @@ class Range:
         if not expected:
             return Range(0.0, 0.0, self.high * other.high)
         up = (self.high / self.expected, other.high / other.expected, *factors)
-        down = (self.expected / self.low if self.low else math.inf, other.expected / other.low)
-        return Range(expected / _off((*down, *factors)), expected, expected * _off(up))
-
-
-def _off(factors: Iterable[float]) -> float:
-    """What independent factors, each 1 or more, come to."""
-    return math.exp(math.hypot(*map(math.log, factors)))
+        down = (
+            self.expected / self.low if self.low else math.inf,
+            other.expected / other.low,
+            *factors,
+        )
+        below, above = (math.exp(math.hypot(*map(math.log, each))) for each in (down, up))
+        return Range(expected / below, expected, expected * above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,27 +209,24 @@ def estimate_plan(
     return replace(made, assumptions=tuple(_assumptions(plan, scale, made)))
 
 
-_VALIDATING: tuple[str, Role] = ("validating", "executor")
-"""Where the policy's prompts are tried on all inputs (`best_fixed_row`)."""
-
-
 def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
-    """With what that row may take. Little: without the composed prompts, since what copies its
-    input is not tried. Much: whatever dry run took most, with each prompt on its own input too,
-    which was found in the journal; a run may draw other inputs, and find none."""
+    """With what the row `best_fixed` may take, whose prompts are tried on all inputs. Little:
+    without the composed prompts, since what copies its input is not tried. Much: whatever dry run
+    took most, with each prompt on its own input too, which was found in the journal; a run may draw
+    other inputs, and find none."""
     if not has_best_fixed(plan.config):
         return [little, usual, much]
+    key: tuple[str, Role] = ("validating", "executor")
     examples = sample(plan.dataset.val or plan.dataset.train, plan.config.validation.subset)
     once = SHORTLIST * max(1, len(plan.task.program.stages))
 
     def change(works: DryWork, calls: float) -> DryWork:
-        work = works.get(_VALIDATING, Work())
+        work = works.get(key, Work())
         if not work.calls:
             return works
-        changed = work + work.times(max(-1.0, calls / work.calls), rounds=0.0)
-        return {**works, _VALIDATING: changed}
+        return {**works, key: work + work.times(max(-1.0, calls / work.calls), rounds=0.0)}
 
-    found = usual.get(_VALIDATING, Work()).calls - much.get(_VALIDATING, Work()).calls
+    found = usual.get(key, Work()).calls - much.get(key, Work()).calls
     more = once + max(0.0, found)
     return [change(little, -once * (len(examples) - 1)), usual, change(much, more)]
 
@@ -240,17 +243,16 @@ class _Sums:
         self._prices = PriceTable(plan.config.prices)
 
     def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:
-        """What the roles take together."""
         by_model: dict[str, list[Role]] = {}
         for role in roles:
             by_model.setdefault(self._config.model_of(role), []).append(role)
-        prompt, completion = self._tokens(roles)
+        calls, prompt, completion = self._amounts(roles)
         costs = [self._usd(model, asking) for model, asking in by_model.items()]
         usd = [cost for cost in costs if cost is not None]
         return Share(
             role=name,
             model=", ".join(by_model),
-            calls=self._range("calls", roles).rounded(),
+            calls=calls.rounded(),
             prompt_tokens=prompt.rounded(),
             completion_tokens=completion.rounded(),
             # A sum over the known prices alone would mislead.
@@ -258,35 +260,41 @@ class _Sums:
             seconds=self._wall_time(roles) if by_model.keys() <= self._seconds.keys() else None,
         )
 
-    def _range(self, what: str, roles: Sequence[Role]) -> Range:
-        return Range.of(
-            sum(getattr(done, what) for (_, role), done in work.items() if role in roles)
-            for work in self._works
-        )
+    def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
+        """Calls; tokens of the prompts, and of the replies: calls times the tokens of one call,
+        which are those of the usual work where little asks for none."""
 
-    def _tokens(self, roles: Sequence[Role]) -> tuple[Range, Range]:
-        """Of the prompts, and of the replies: calls times the tokens of one call, which are those
-        of the usual work where little asks for none."""
-        calls, found = self._range("calls", roles), list[Range]()
-        for what, other in (("prompt_tokens", OTHER_PROMPTS), ("completion_tokens", OTHER_REPLIES)):
-            tokens = self._range(what, roles)
-            each = [t / c if c else 0.0 for t, c in zip(tokens.values, calls.values, strict=True)]
-            length = Range.of(one or each[1] for one in each)
-            found.append(calls.times(length, OTHER_TOKENIZER, other))
-        return found[0], found[1]
+        def total(what: str) -> Range:
+            return Range.of(
+                sum(getattr(done, what) for (_, role), done in work.items() if role in roles)
+                for work in self._works
+            )
+
+        def tokens(what: str, other: float) -> Range:
+            pairs = zip(total(what).values, calls.values, strict=True)
+            each = [t / c if c else 0.0 for t, c in pairs]
+            return calls.times(Range.of(one or each[1] for one in each), OTHER_TOKENIZER, other)
+
+        calls = total("calls")
+        prompt = tokens("prompt_tokens", OTHER_PROMPTS)
+        return calls, prompt, tokens("completion_tokens", OTHER_REPLIES)
 
     def _usd(self, model: str, roles: Sequence[Role]) -> Range | None:
-        prompt, completion = (tokens.values for tokens in self._tokens(roles))
-        usages = (Usage(1, round(p), round(c)) for p, c in zip(prompt, completion, strict=True))
-        known = [c for c in (self._prices.cost(model, u) for u in usages) if c is not None]
-        return Range(*known) if len(known) == len(prompt) else None
+        _, prompt, completion = self._amounts(roles)
+        costs = [
+            self._prices.cost(model, Usage(1, round(p), round(c)))
+            for p, c in zip(prompt.values, completion.values, strict=True)
+        ]
+        known = [cost for cost in costs if cost is not None]
+        return Range(*known) if len(known) == len(costs) else None
 
     def _wall_time(self, roles: Sequence[Role]) -> Range:
         """A phase takes its rounds, or longer when not all calls of a round fit in at once."""
+        config = self._config
         return Range.of(
             sum(
-                self._seconds[self._config.model_of(role)]
-                * max(done.calls / self._config.concurrency, done.rounds * straggling)
+                self._seconds[config.model_of(role)]
+                * max(done.calls / config.concurrency, done.rounds * straggling)
                 for (_, role), done in work.items()
                 if role in roles
             )
@@ -315,25 +323,22 @@ async def measure(plan: Plan) -> dict[str, float]:
 
 def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
     config, whole, part = plan.config, scale.whole, scale.part
+
+    def manners(share: str, factor: float = 1.0) -> str:
+        return " / ".join(f"{factor * getattr(manner, share):g}" for manner in MANNERS)
+
     yield (
         f"{whole.updates} updates over {whole.rollouts} rollouts, {whole.routed} of them routed by "
         "the encoder"
     )
-    for remark in (text_updates_remark(config), verdict_remark(len(plan.judged))):
-        if remark:
-            yield remark
+    yield from filter(None, (text_updates_remark(config), verdict_remark(len(plan.judged))))
     if whole.maintained:
-        each = " / ".join(f"{manner.tidied:g}" for manner in MANNERS)
-        yield f"{whole.maintained} rounds of maintenance, of {each} calls each"
+        yield f"{whole.maintained} rounds of maintenance, of {manners('tidied')} calls each"
     scaled = "" if part == whole else f"; {part.rollouts} rollouts of training, scaled up"
     yield f"a dry run with dummy replies and rewards was counted{scaled}"
-    solved, blamed = (
-        " / ".join(f"{100 * getattr(manner, share):.0f}" for manner in MANNERS)
-        for share in ("solved", "blamed")
-    )
     yield (
-        f"low / expected / high: {solved} % of the answers get the full reward, and the others "
-        f"blame {blamed} % of the parts that may be to blame"
+        f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
+        f"and the others blame {manners('blamed', 100)} % of the parts that may be to blame"
     )
     if plan.split("val") and config.validation.every:
         yield "low: training ends as early as validation.patience and target_score let it"

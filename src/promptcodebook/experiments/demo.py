@@ -121,7 +121,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
 
 def _unfinished(plan: Plan) -> Path | None:
     """The latest demo of these settings that was stopped, if there is one."""
-    from promptcodebook.run.suite import fitting_runs
+    from promptcodebook.run.optimize import fitting_runs
 
     stopped = [run for run in fitting_runs(runs_dir(), plan) if run.name == NAME and run.resumable]
     return stopped[-1].path if stopped else None
@@ -136,7 +136,7 @@ def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) 
     with watch_run(plain=plain) as view:
         where = Where(runs_dir(), resume, "pco demo", NAME)
         opened = open_run(config, sources, where, view)
-        return run_sync(finish(opened), opened.session.interrupt)
+        return run_sync(finish(opened), opened.interrupt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
 from promptcodebook.run.opening import Where
-from promptcodebook.run.suite import run_once
+from promptcodebook.run.optimize import run_once
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example

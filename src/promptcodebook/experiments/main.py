@@ -41,7 +41,7 @@ from promptcodebook.experiments.published import published
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.run.suite import BENCHMARKS
+from promptcodebook.run.optimize import BENCHMARKS
 from promptcodebook.units import plural
 
 FLOOR = 50

@@ -96,19 +96,16 @@ class ComposedProgram(_dspy.Module):
         return self._policy
 
     def forward(self, **inputs: Any) -> Any:
-        """The student's prediction under the prompt of these inputs."""
         _, prompt = self.policy.compose(inputs)
         with self._tell(prompt):
             return self.student(**inputs)
 
     async def aforward(self, **inputs: Any) -> Any:
-        """The same, awaited."""
         _, prompt = await asyncio.to_thread(self.policy.compose, inputs)
         with self._tell(prompt):
             return await self.student.acall(**inputs)
 
     def explain(self, **inputs: Any) -> Explanation:
-        """Route, instincts, prompt and reasons for one input."""
         return self.policy.explain(inputs)
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
@@ -119,12 +116,38 @@ class ComposedProgram(_dspy.Module):
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one whose
         policy needs trust; then nothing has changed."""
-        file = _policy_in(state)
+        try:
+            file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
+        except (KeyError, TypeError):
+            raise PolicyError(
+                "the saved program holds no policy of promptcodebook",
+                hint="load one that a program compiled by PCO saved, or a bare student's own",
+            ) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "policy"
+            raise PolicyError(
+                f"the saved program's policy cannot be read: {where}: {first['msg']}",
+                hint="it must have been written by `save` of a program that PCO compiled",
+            ) from None
         file.require_trust("of the saved program", trusted=self._trust)
-        lm, roles = self._models
-        policy = _deploy(file, lm, roles)
+        policy = self._deploy(file)
         self.student.load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         self._policy, self._compiled = policy, True
+
+    def _deploy(self, file: PolicyFile) -> Policy:
+        lm, roles = self._models
+        lm = lm or os.environ.get("PCO_LM", "")
+        if not lm:
+            raise ConfigError(
+                "a saved program names no model to route and compose with, and none was given",
+                hint="ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM",
+            )
+        above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
+        if isinstance(lm, str):
+            above["lm"] = lm
+        settings = file.settings(above=above, where="load()", trusted=True)  # it was asked before
+        return deploy(file, settings, Sources(lm=None if isinstance(lm, str) else lm))
 
     def __deepcopy__(self, memo: object) -> ComposedProgram:
         lm, roles = self._models
@@ -213,40 +236,6 @@ def require_student(student: Any) -> None:
         )
 
 
-def _policy_in(state: Mapping[str, Any]) -> PolicyFile:
-    try:
-        return PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
-    except (KeyError, TypeError):
-        raise PolicyError(
-            "the saved program holds no policy of promptcodebook",
-            hint="load one that a program compiled by PCO saved, or a bare student's own",
-        ) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "policy"
-        raise PolicyError(
-            f"the saved program's policy cannot be read: {where}: {first['msg']}",
-            hint="it must have been written by `save` of a program that PCO compiled",
-        ) from None
-
-
-def _deploy(file: PolicyFile, lm: str | LM, roles: Mapping[str, Any] | None) -> Policy:
-    """The policy ready to compose. ConfigError where no model is named."""
-    spec = lm if isinstance(lm, str) else ""
-    spec = spec or ("" if lm else os.environ.get("PCO_LM", ""))
-    if not lm and not spec:
-        raise ConfigError(
-            "a saved program names no model to route and compose with, and none was given",
-            hint="ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM",
-        )
-    above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
-    if spec:
-        above["lm"] = spec
-    own = None if isinstance(lm, str) else lm
-    settings = file.settings(above=above, where="load()", trusted=True)  # it was asked before
-    return deploy(file, settings, Sources(lm=own))
-
-
 _ParseError: Any = import_extra("dspy.utils.exceptions", __name__, "baselines").AdapterParseError
 
 _VALIDATING = 1 / 3
@@ -311,7 +300,9 @@ class PCO(_dspy.teleprompt.Teleprompter):
         require_student(student)
         given = {"train": trainset, "val": valset or (), "test": testset or ()}
         data, rows = _read_rows(cast("Mapping[Split, Sequence[Any]]", given))
-        runner = _Runner(student, self.metric, rows, _floor(self._options["config"]))
+        config: Config | Mapping[str, Any] = self._options["config"] or {}
+        known = config.reward_range if isinstance(config, Config) else config.get("reward_range")
+        runner = _Runner(student, self.metric, rows, float((known or (0.0, 1.0))[0]))
         run = optimize(
             data, read_score, self._lm, executor=cast("Any", runner), resume=resume, **self._options
         )
@@ -321,8 +312,6 @@ class PCO(_dspy.teleprompt.Teleprompter):
 
 
 class _Runner:
-    """The student as an executor of ours, with what its prediction earned in its output."""
-
     def __init__(
         self, student: Any, metric: Callable[..., object], rows: Mapping[str, Any], floor: float
     ) -> None:
@@ -397,12 +386,6 @@ def _score(said: Any) -> Score:
         ) from None
 
 
-def _floor(config: Config | Mapping[str, Any] | None) -> float:
-    if isinstance(config, Config):
-        return config.reward_range[0]
-    return float((config or {}).get("reward_range", (0.0, 1.0))[0])
-
-
 def _text(fields: Any) -> str:
     """A prediction, or what a predictor read: its one field, else each behind its name."""
     if not isinstance(fields, Mapping | _dspy.Example):
@@ -412,7 +395,6 @@ def _text(fields: Any) -> str:
 
 
 def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str, Any]]:
-    """Our data of dspy's rows, and each row by the id of its example."""
     rows = {f"{split}-{k}": row for split, rows in given.items() for k, row in enumerate(rows)}
     if not given["train"]:
         raise DataError("the trainset is empty", hint="compile(student, trainset=[...])")

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -97,19 +96,17 @@ class AdapterTask:
     def data(self) -> Dataset:
         """The instances as examples, their ids by split and place."""
         train, val, test = (
-            tuple(self._example(f"{split}-{k}", each) for k, each in enumerate(instances))
+            tuple(Example(f"{split}-{k}", *self.read(each)) for k, each in enumerate(instances))
             for split, instances in self._splits.items()
         )
         return Dataset(train, val, test, "gepa")
 
     @property
     def reward(self) -> Any:
-        """What the adapter scored, and its feedback."""
         return read_score
 
     @property
     def executor(self) -> Any:
-        """The adapter's evaluation under a composed prompt."""
         return _Executor(self)
 
     def evaluate(self, instance: Any, prompt: Prompt, ask: _Ask | None) -> Output:
@@ -117,9 +114,12 @@ class AdapterTask:
         candidate = {
             name: join_prompts(prompt.of(name), text) for name, text in self.seed_candidate.items()
         }
-        with _answering(ask):
+        token = _asking.set(ask)
+        try:
             made = self.adapter.evaluate([instance], candidate, capture_traces=True)
             records = {name: self._records(candidate, made, name) for name in candidate}
+        finally:
+            _asking.reset(token)
         several = len(candidate) > 1
         stages = [
             Stage(name, _text(record.get("Inputs", "")), _text(record.get("Generated Outputs", "")))
@@ -132,17 +132,12 @@ class AdapterTask:
         return scored_output(_text(made.outputs[0]), stages, score)
 
     def instance(self, id: str) -> Any:
-        """That of an example."""
         split, _, index = id.partition("-")
         return self._splits[split][int(index)]
 
     @property
     def _splits(self) -> dict[str, Sequence[Any]]:
         return {"train": self.trainset, "val": self.valset, "test": self.testset}
-
-    def _example(self, id: str, instance: Any) -> Example:
-        text, target = self.read(instance)
-        return Example(id, text, target)
 
     def _records(self, candidate: dict[str, str], made: Any, name: str) -> list[dict[str, Any]]:
         """What one component's reflection would read; [] where the adapter has nothing to show."""
@@ -167,15 +162,6 @@ class _Executor:
         return self._task.evaluate(self._task.instance(example.id), prompt, ask)
 
 
-@contextmanager
-def _answering(ask: _Ask | None) -> Generator[None]:
-    token = _asking.set(ask)
-    try:
-        yield
-    finally:
-        _asking.reset(token)
-
-
 def _feedback(record: Mapping[str, Any]) -> str:
     """What a record says of the program's work; all of it where it has fields of its own."""
     for name in ("Feedback", "feedback"):
@@ -198,8 +184,6 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """An instance under the policy: its input, route, prompt, and what came of it."""
-
     text: str
     route: Route
     prompt: str
@@ -282,7 +266,6 @@ class PolicyAdapter:
 
 
 def _texts_of(file: PolicyFile) -> dict[str, str]:
-    """The learned texts that a deployed policy is prompted with, by component."""
     asked = {
         "encoder": file.encoder if file.router is None else "",
         "generator": file.generator if file.compose == "generator" else "",

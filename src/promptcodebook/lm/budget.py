@@ -16,12 +16,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from promptcodebook.calls import Limits, Request, Role, Usage
+from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget, Price
-from promptcodebook.errors import BudgetReached, ConfigError, PcoError, Stop
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    LMError,
+    PcoError,
+    Stop,
+    StoreError,
+)
+from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import parse_spec, providers
-from promptcodebook.lm.wire import byte_size
+from promptcodebook.lm.wire import byte_size, count_usage
 
 
 class AttemptLog(Protocol):
@@ -62,11 +70,9 @@ class Ledger:
         return sum(self.lost.values(), Usage())
 
     def begin(self, role: Role, most: Usage) -> Attempt:
-        """An attempt is about to leave."""
         return Attempt(role, most, 0 if self._log is None else self._log.begin(role, most))
 
     def end(self, attempt: Attempt, usage: Usage, *, lost: bool = False) -> None:
-        """Books what the attempt came to."""
         role, book = attempt.role, self.lost if lost else self.usage
         if usage.calls:
             book[role] = book.get(role, Usage()) + usage
@@ -111,7 +117,6 @@ class PriceTable:
         return (prompt * per_prompt + completion * price.completion) / 1e6
 
     def require(self, models: Iterable[str]) -> None:
-        """Raises ConfigError for the first model without a price."""
         for model in models:
             if self.price(model) is None:
                 raise ConfigError(
@@ -136,11 +141,8 @@ class PriceTable:
 
 
 def price_lines(model: str) -> str:
-    """What to write into pco.toml for a model without a price."""
-    return (
-        f'[prices."{model}"] and below it the lines prompt = ... and completion = ... '
-        "(USD per million tokens)"
-    )
+    lines = "the lines prompt = ... and completion = ... (USD per million tokens)"
+    return f'[prices."{model}"] and below it {lines}'
 
 
 _PER_MESSAGE = 8
@@ -155,11 +157,9 @@ _NOTHING_KEPT = Budget(calls=0, tokens=0, usd=0.0, seconds=0.0)
 
 class BudgetGate:
     """Lets attempts through while the budget allows: `enter` before each, `leave` after it.
-
     `elapsed` gives the run's seconds, earlier sessions included. BudgetReached is final. An attempt
     that only has to wait for others to end waits, first come first served. When the seconds are
-    over, every wait of the stack ends too.
-    """
+    over, every wait of the stack ends too."""
 
     def __init__(
         self,
@@ -207,18 +207,21 @@ class BudgetGate:
     def keep_back(self, kept: Budget) -> None:
         """Keeps that much of each limit unspent until `open_reserve`; None = nothing of it."""
         if not self._opened:
-            self._kept = kept
-            self._rearm()
+            self._keep(kept)
 
     def open_reserve(self) -> bool:
         """Whether more may be spent now: what was kept back is, unless the user asked to stop."""
         self._opened = True
         if self._asked or not any(self._kept.model_dump().values()):
             return False
-        self._kept = _NOTHING_KEPT
         self.stop_signal.withdraw()
-        self._rearm()
+        self._keep(_NOTHING_KEPT)
         return True
+
+    def _keep(self, kept: Budget) -> None:
+        self._kept = kept
+        if self._alarm is not None:
+            self._arm()
 
     def most(self, request: Request) -> Usage:
         """The most that an attempt at this request can cost."""
@@ -253,7 +256,6 @@ class BudgetGate:
             raise
 
     def leave(self, most: Usage) -> None:
-        """The attempt is over, and booked."""
         self._in_flight -= 1
         self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
         self._wake()
@@ -289,13 +291,10 @@ class BudgetGate:
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
-        wait = max(_LATER_S, self._seconds_left())
-        self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
-
-    def _rearm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-            self._arm()
+        wait = max(_LATER_S, self._seconds_left())
+        self._alarm = asyncio.get_running_loop().call_later(wait, self._ring)
 
     def _ring(self) -> None:
         if late := self._time_over():
@@ -310,27 +309,31 @@ class BudgetGate:
     def _time_over(self) -> str:
         if self._seconds_left() > 0.0:
             return ""
-        kept, gone = self._kept.seconds or 0.0, self._elapsed()
-        rest = _kept_back(f"{kept:.0f} s", kept)
-        return f"{self._limits.seconds:g} seconds ({gone:.0f} s gone{rest})"
+        kept = self._kept.seconds or 0.0
+        back = f"; {kept:.0f} s kept for the verdict" if kept else ""
+        return f"{self._limits.seconds:g} seconds ({self._elapsed():.0f} s gone{back})"
 
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
         ahead = self._reserved + _priced(most)
+
+        def back(amount: object, is_kept: object) -> str:
+            return f"; {amount} kept for the verdict" if is_kept else ""
+
         if limits.calls is not None:
-            back = kept.calls or 0
-            if spent.calls + ahead.calls > limits.calls - back:
-                return f"{limits.calls} calls ({spent.calls} made{_kept_back(back, back)})"
+            calls = kept.calls or 0
+            if spent.calls + ahead.calls > limits.calls - calls:
+                return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
         if limits.tokens is not None:
-            back = kept.tokens or 0
-            if spent.tokens + ahead.tokens > limits.tokens - back:
-                next_call = f"the next call may take up to {most.tokens}{_kept_back(back, back)}"
+            tokens = kept.tokens or 0
+            if spent.tokens + ahead.tokens > limits.tokens - tokens:
+                next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
                 return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
         if limits.usd is not None:
             paid, usd = spent.cost or 0.0, kept.usd or 0.0
             if paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
-                rest = _kept_back(f"${usd:.4f}", usd)
+                rest = back(f"${usd:.4f}", usd)
                 next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
                 return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
         return ""
@@ -346,11 +349,80 @@ def _priced(most: Usage) -> Usage:
     return most if most.cost is not None else replace(most, cost=0.0)
 
 
-def _kept_back(amount: object, kept: float) -> str:
-    return f"; {amount} kept for the verdict" if kept else ""
-
-
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
     return size if request.schema is None else size + request.schema.size
+
+
+# The most bytes of text in one token (the longest runs of spaces are one token).
+_BYTES_A_TOKEN = 128
+# What a server may put around a prompt, or write beyond the cap, and still be believed.
+_TIMES, _BEYOND = 4, 4096
+
+
+class Attempted:
+    """An LM whose every call is one attempt at `inner`, which makes one request and no more. Raises
+    BudgetReached where the attempt could pass the budget. A lost attempt is booked at the most it
+    can cost, a refused one as a call without tokens, one that reached no server not at all. The
+    server's own token count is used unless it is impossible; then ours replaces it."""
+
+    def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
+        self._inner = inner
+        self._gate = gate
+        self._tally = tally
+
+    async def __call__(self, request: Request) -> Reply:
+        gate = self._gate
+        most = gate.most(request)
+        await gate.enter(most)
+        try:
+            return await self._attempt(request, most)
+        except StoreError as error:
+            gate.stop_signal.give(error)  # what is asked for from now on could not be booked
+            raise
+        finally:
+            gate.leave(most)
+
+    async def _attempt(self, request: Request, most: Usage) -> Reply:
+        ledger = self._gate.ledger
+        attempt = ledger.begin(request.role, most)
+        try:
+            reply = await self._inner(request)
+        except LMError as error:
+            ledger.end(attempt, most if error.lost else Usage(int(error.sent)), lost=error.lost)
+            raise
+        except PcoError:  # a wrong setting: nothing was sent
+            ledger.end(attempt, Usage())
+            raise
+        except BaseException:  # a cancelled call may have been paid for
+            ledger.end(attempt, most, lost=True)
+            raise
+        if reply.source != "live":
+            ledger.end(attempt, Usage())
+            return reply
+        if not credible(reply.usage, request, reply.text, most):
+            usage = count_usage(request, reply.text, reply.usage.latency_s)
+            reply = replace(reply, usage=usage, estimated=True)
+        if reply.estimated:
+            self._tally(Incident.USAGE_REPLACED)
+        usage = replace(reply.usage, cost=self._gate.prices.cost(request.model, reply.usage))
+        ledger.end(attempt, usage)
+        return replace(reply, usage=usage)
+
+
+def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
+    """Whether a reply can have taken that many tokens. `most` is the bound of its attempt."""
+    asked = sum(byte_size(m.content) for m in request.messages)
+    prompt, completion = usage.prompt_tokens, usage.completion_tokens
+    written = byte_size(text)
+    capped = request.sampling.max_tokens is not None
+    longest = max(most.completion_tokens, written)
+    return (
+        usage.calls > 0
+        and max(1, asked // _BYTES_A_TOKEN) <= prompt <= _TIMES * most.prompt_tokens + _BEYOND
+        and -(-written // _BYTES_A_TOKEN) <= completion
+        # Hidden thoughts count too: without a cap their number is unknown.
+        and (not capped or completion <= _TIMES * longest + _BEYOND)
+        and 0 <= usage.cached_prompt_tokens <= prompt
+    )

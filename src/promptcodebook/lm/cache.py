@@ -46,10 +46,8 @@ class CacheStats:
 
 
 class ReplyCache:
-    """The file: replies by `request_key`. Several processes may share it.
-
-    Raises StoreTooNew, DiskFull or StoreError; `Cache` survives them.
-    """
+    """The file: replies by `request_key`. Several processes may share it. Raises StoreTooNew,
+    DiskFull or StoreError; `Cache` survives them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -79,7 +77,6 @@ class ReplyCache:
             return None
 
     def put(self, key: bytes, reply: Reply) -> None:
-        """Hands the reply to the writer; `flush` or `close` says if it could not be kept."""
         instead = "REPLACE" if key in self._damaged else "IGNORE"
         self._damaged.discard(key)
         self._writer.send(
@@ -126,13 +123,10 @@ async def nothing_more(spec_text: str) -> str:
 
 
 class Cache:
-    """An LM that asks `inner` only for what the file does not hold.
-
-    A hit has source 'cache' and the usage it had when it was paid: nothing is paid now. Failures
-    are never stored, nor are replies cut at their length cap. A file that cannot be used is
-    reported once and bypassed. `identity` separates what is kept under one model's name: its
-    weights may be replaced.
-    """
+    """An LM that asks `inner` only for what the file does not hold. A hit has source 'cache' and
+    the usage it had when it was paid: nothing is paid now. Failures are never stored, nor are
+    replies cut at their length cap. A file that cannot be used is reported once and bypassed.
+    `identity` separates what is kept under one model's name: its weights may be replaced."""
 
     def __init__(
         self,

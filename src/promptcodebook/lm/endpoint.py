@@ -1,36 +1,224 @@
-"""One model behind one chat-completions address, over one pooled HTTP session.
+"""Models elsewhere: one behind a chat-completions address, over one pooled HTTP session, and those
+of other providers through the optional litellm package.
 
-When the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
+The session follows no redirects, so the key reaches no other host. It reads bodies up to a limit,
+counted after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
 
 from promptcodebook.calls import LM, Reply, Request
-from promptcodebook.errors import ConfigError, LMError, RequestRefused
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.spec import ApiKey, Spec
-from promptcodebook.lm.transport import (
+from promptcodebook.lm.limit import PerLoop
+from promptcodebook.lm.spec import ApiKey, Spec, providers
+from promptcodebook.lm.wire import (
+    MOST_BYTES,
     ErrorBody,
-    HttpResponse,
+    Malformed,
     ModelAddress,
-    Transport,
+    Quirks,
     fault_of,
     missing_model,
     no_embeddings,
     read_error_body,
+    read_reply,
     read_retry_after,
+    read_tree,
     refusal_of,
+    request_body,
 )
-from promptcodebook.lm.wire import MOST_BYTES, Malformed, Quirks, read_reply, request_body
 
 _log = logging.getLogger(__name__)
+# Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
+_KEEPALIVE_S = 3.0
+_CONNECT_S = 10.0
+_MOST_ERROR_BYTES = 64_000
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResponse:
+    """An HTTP response, read whole; of an error no more than its first 64 kB."""
+
+    status: int
+    data: bytes
+    headers: Mapping[str, str]
+
+
+class _TooLarge(Exception):
+    """More bytes came than a reply may have."""
+
+
+class Transport:
+    """Sends with the key in the header. Each loop has its session: close it in that loop."""
+
+    def __init__(
+        self,
+        base_url: str,
+        key: ApiKey | None,
+        timeout: float,
+        headers: Mapping[str, str],
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._proxy = _proxy(base_url)
+        self._timeout = timeout
+        self._connect_s = min(_CONNECT_S, timeout)
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._key = key
+        self._most_bytes = most_bytes
+        self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
+
+    async def close(self) -> None:
+        """Closes the session of the loop that runs now."""
+        session = self._sessions.forget()
+        if session is not None:
+            await session.close()
+
+    async def send(
+        self, method: str, url: str, where: ModelAddress, data: bytes | None = None
+    ) -> HttpResponse:
+        """One exchange; an LMError is about `where`."""
+
+        async def exchange() -> HttpResponse:
+            async with await self._begin(method, url, data) as response:
+                return HttpResponse(response.status, await self._body(response), response.headers)
+
+        return await self._guarded(where, exchange())
+
+    async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply:
+        """A POST whose reply is read in pieces; the timeout restarts with every piece."""
+        limits = aiohttp.ClientTimeout(sock_connect=self._connect_s, sock_read=self._timeout)
+        begun = await self._guarded(where, self._begin("POST", url, data, limits))
+        return OpenReply(begun, partial(self._guarded, where), self._most_bytes)
+
+    async def _begin(
+        self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
+    ) -> aiohttp.ClientResponse:
+        def open_session() -> aiohttp.ClientSession:
+            key = {} if self._key is None else self._key.headers()
+            # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
+            return aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_s),
+                headers={**self._headers, **key},
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+
+        for stale in self._sessions.orphans():
+            # Its loop has ended without closing it.
+            await stale.close()
+        session = self._sessions.here(open_session)
+        return await session.request(
+            method,
+            url,
+            data=data,
+            allow_redirects=False,
+            proxy=self._proxy,
+            timeout=limits or session.timeout,
+        )
+
+    async def _guarded(self, where: ModelAddress, work: Awaitable[_T]) -> _T:
+        """What the work comes to; what breaks on the way becomes an LMError."""
+        try:
+            return await work
+        except _TooLarge:
+            kind = Incident.MALFORMED_BODY
+            detail = f"it is larger than max_reply_mb, {self._most_bytes / 1e6:g} MB"
+        except aiohttp.ConnectionTimeoutError:
+            kind, detail = Incident.REFUSED_CONNECTION, "no connection within its time"
+        except TimeoutError:
+            kind, detail = Incident.TIMEOUT, f"after {self._timeout:g} s"
+        except aiohttp.ClientConnectorError as error:
+            kind, detail = Incident.REFUSED_CONNECTION, error.strerror or type(error).__name__
+        except aiohttp.InvalidURL:
+            kind, detail = Incident.REFUSED_CONNECTION, "the address is malformed"
+        except (aiohttp.ClientError, OSError) as error:
+            kind, detail = Incident.DROPPED, type(error).__name__
+        # Raised out here so that the library's error, which knows our headers, is not its context.
+        raise fault_of(kind, where, detail)
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, counted while it arrives; nothing beyond its limit is read."""
+        whole = response.status == 200
+        most = self._most_bytes if whole else _MOST_ERROR_BYTES
+        parts: list[bytes] = []
+        async for chunk in response.content.iter_any():
+            parts.append(chunk)
+            most -= len(chunk)
+            if most < 0:
+                response.close()
+                if whole:
+                    raise _TooLarge
+                return b"".join(parts)[:most]
+        return b"".join(parts)
+
+
+class OpenReply:
+    """A reply that has begun: read its body whole or in pieces, and `close` it. Raises the LMErrors
+    of a reply that breaks off or is too large."""
+
+    def __init__(
+        self,
+        response: aiohttp.ClientResponse,
+        guarded: Callable[[Awaitable[bytes]], Awaitable[bytes]],
+        most_bytes: int,
+    ) -> None:
+        self.status = response.status
+        self.headers: Mapping[str, str] = response.headers
+        self._response = response
+        self._guarded = guarded
+        self._left = most_bytes
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        async def next_piece() -> bytes:
+            piece = await self._response.content.readany()
+            self._left -= len(piece)
+            if self._left < 0:
+                raise _TooLarge
+            return piece
+
+        while piece := await self._guarded(next_piece()):
+            yield piece
+
+    async def whole(self) -> bytes:
+        async with aclosing(self.pieces()) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    def close(self) -> None:
+        """Gives the connection back, or hangs up where the reply is not over."""
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+def _proxy(base_url: str) -> str | None:
+    """The environment's proxy for this address; never for this very machine."""
+    # urllib.request is slow to import and needed only where there is an endpoint.
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(base_url)
+    if parts.hostname in ("localhost", "127.0.0.1", "::1") or proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
+
+
 # One refusal for each thing an endpoint can refuse, and the call itself.
 _ATTEMPTS = 7
 _NO_SUCH_PLACE = (404, 405, 501)
@@ -45,7 +233,8 @@ class _FieldRefused(RequestRefused):
 
 
 class Endpoint:
-    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields."""
+    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields: when
+    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out."""
 
     def __init__(
         self,
@@ -69,11 +258,6 @@ class Endpoint:
     def model(self) -> str:
         """The model's name at the endpoint; '' until an unnamed one was asked for."""
         return self._where.model
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        """The request fields that this endpoint has refused so far."""
-        return tuple(sorted(self._quirks.dropped))
 
     def meter(self, around: Callable[[LM], LM]) -> None:
         """Puts `around` around every single request, those of which a field is refused included."""
@@ -119,6 +303,36 @@ class Endpoint:
         _log.info("%s refuses %s: left out from now on", self._where.base_url, learned)
         raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
 
+    async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
+        try:
+            if len(data) <= _QUICK_BYTES:
+                reply = read_reply(data, request, seconds)
+            else:
+                reply = await asyncio.to_thread(read_reply, data, request, seconds)
+        except Malformed as error:
+            detail = str(error)
+        else:
+            # A server that echoes what it was sent must not bring the key into journal and report.
+            return replace(reply, text=self._scrub(reply.text))
+        raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
+
+    async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
+        names_model = "model" in body.all.lower()
+        if request.embeds and answer.status in _NO_SUCH_PLACE and not names_model:
+            what = f"{self._where.base_url} makes no embeddings (HTTP {answer.status})"
+            return no_embeddings(what, replace(request, model=self._where.model))
+        if body.code == "model_not_found" or (answer.status == 404 and names_model):
+            try:
+                known = await self.models()
+            except LMError:
+                known = ()
+            error: LMError = missing_model(self._where, known)
+        else:
+            wait = read_retry_after(answer.headers.get("Retry-After"))
+            error = refusal_of(answer.status, body, self._where, wait)
+        error.role = request.role
+        return error
+
     async def models(self) -> tuple[str, ...]:
         """The names that GET /models lists. Raises LMError where there is no such list."""
         answer = await self._transport.send("GET", f"{self._where.base_url}/models", self._where)
@@ -150,7 +364,6 @@ class Endpoint:
         return count if answer.status == 200 and isinstance(count, int) else None
 
     async def close(self) -> None:
-        """Closes the connections."""
         await self._transport.close()
 
     async def __aenter__(self) -> Endpoint:
@@ -159,33 +372,78 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
-        try:
-            if len(data) <= _QUICK_BYTES:
-                reply = read_reply(data, request, seconds)
-            else:
-                reply = await asyncio.to_thread(read_reply, data, request, seconds)
-        except Malformed as error:
-            detail = str(error)
-        else:
-            # A server that echoes what it was sent must not bring the key into journal and report.
-            return replace(reply, text=self._scrub(reply.text))
-        raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
-    async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
-        if request.embeds and answer.status in _NO_SUCH_PLACE and "model" not in body.all.lower():
-            named = replace(request, model=self._where.model)
-            where = self._where.base_url
-            return no_embeddings(f"{where} makes no embeddings (HTTP {answer.status})", named)
-        unknown = body.code == "model_not_found"
-        if unknown or (answer.status == 404 and "model" in body.all.lower()):
-            try:
-                known = await self.models()
-            except LMError:
-                known = ()
-            error: LMError = missing_model(self._where, known)
-        else:
-            wait = read_retry_after(answer.headers.get("Retry-After"))
-            error = refusal_of(answer.status, body, self._where, wait)
-        error.role = request.role
-        return error
+# Releases of litellm that carried somebody else's code.
+_MALICIOUS = ("1.82.7", "1.82.8")
+
+
+class LiteLLM:
+    """An LM over `litellm.acompletion`; keys are litellm's own environment variables. Its retries
+    are switched off: there is one retry layer and it is ours. Raises RequestRefused for a body
+    field that it does not know, so that no keyword of the library's own is set by data."""
+
+    def __init__(
+        self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._where = ModelAddress(f"litellm/{model}", model)
+        self._timeout = timeout
+        self._headers = dict(headers or {})
+        self._library = _import_litellm()
+
+    async def __call__(self, request: Request) -> Reply:
+        body, _ = request_body(request, self._where.model, Quirks())
+        # The library takes addresses, keys, headers and much else as keywords beside these.
+        if unknown := sorted(body.keys() - set(providers()["litellm_fields"])):
+            raise RequestRefused(
+                f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
+                "body, and might say where the request goes",
+                hint=f"take it out of roles.{request.role}.extra; litellm reads addresses and keys "
+                "from its own environment variables, and headers belong in "
+                f"roles.{request.role}.headers",
+                role=request.role,
+            )
+        begun = time.perf_counter()
+        try:
+            ask = self._library.aembedding if request.embeds else self._library.acompletion
+            answer = await ask(
+                **body,
+                num_retries=0,
+                max_retries=0,
+                drop_params=True,
+                timeout=self._timeout,
+                extra_headers=self._headers or None,
+            )
+            return read_tree(answer.model_dump(), request, time.perf_counter() - begun)
+        except Malformed as error:
+            fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
+        except Exception as error:
+            fault = self._fault(error)
+        fault.role = request.role
+        raise fault
+
+    def _fault(self, error: Exception) -> LMError:
+        status = getattr(error, "status_code", None)
+        name = type(error).__name__
+        if name == "Timeout":
+            return fault_of(Incident.TIMEOUT, self._where, f"after {self._timeout:g} s")
+        if name == "APIConnectionError" or not isinstance(status, int):
+            return fault_of(Incident.DROPPED, self._where, name)
+        # The library's own message may hold request headers: only its kind is passed on.
+        code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
+        return refusal_of(status, ErrorBody(name, code=code), self._where)
+
+
+def _import_litellm() -> Any:
+    try:
+        version = importlib.metadata.version("litellm")
+    except importlib.metadata.PackageNotFoundError:
+        raise MissingExtra("a litellm/... model", "litellm") from None
+    if version in _MALICIOUS:
+        raise ConfigError(
+            f"litellm {version} is a compromised release and is not imported",
+            hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
+        )
+    litellm = import_extra("litellm", "a litellm/... model", "litellm")
+    # Else it prints advice to the screen beside each error.
+    litellm.suppress_debug_info = True
+    return litellm

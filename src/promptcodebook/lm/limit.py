@@ -24,12 +24,10 @@ _SLACK = 2.0
 
 
 class AdaptiveLimit:
-    """A first-come first-served limit of calls in flight, from `maximum` down to 1.
-
-    A 429 or 503 halves it, once per wave: calls in flight when it is halved do not halve it again.
-    After each full window of answered calls it grows by a sixteenth of the maximum, if latency
-    holds. A Retry-After keeps every new call waiting until then.
-    """
+    """A first-come first-served limit of calls in flight, from `maximum` down to 1. A 429 or 503
+    halves it, once per wave: calls in flight when it is halved do not halve it again. After each
+    full window of answered calls it grows by a sixteenth of the maximum, if latency holds. A
+    Retry-After keeps every new call waiting until then."""
 
     def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.maximum = max(1, maximum)
@@ -55,28 +53,31 @@ class AdaptiveLimit:
         try:
             await place
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self.release()  # the slot was granted in the moment of the cancellation: pass it on
-            else:
-                if place in self._waiting:
-                    self._waiting.remove(place)
-                self._wake()
+            if not place.cancelled():
+                self.in_flight -= 1  # granted in the moment of the cancellation: it is passed on
+            elif place in self._waiting:
+                self._waiting.remove(place)
+            self._wake()
             raise
         return self._clock()
 
     def release(self) -> None:
-        """Frees the slot for the next in line."""
         self.in_flight -= 1
         self._wake()
 
     def record_answer(self, kind: str, seconds: float) -> None:
-        """A call of this kind was answered; grows the limit at the end of a good window."""
         self._answered += 1
         self._seconds[kind].append(seconds)
         if self._answered < max(self.current, _ENOUGH):
             return
         self._answered = 0
-        if self._holds() and self.current < self.maximum:
+        holds = True
+        for each, times in self._seconds.items():
+            if len(times) >= _ENOUGH:
+                median = statistics.median(times)
+                best = self._best[each] = min(self._best.get(each, median), median)
+                holds = holds and median <= _SLACK * best
+        if holds and self.current < self.maximum:
             self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
             self._wake()
 
@@ -111,16 +112,6 @@ class AdaptiveLimit:
         if self._waiting and (left := self._resume_at - self._clock()) > 0.0:
             self._timer = asyncio.get_running_loop().call_later(left, self._wake)
 
-    def _holds(self) -> bool:
-        holds = True
-        for kind, seconds in self._seconds.items():
-            if len(seconds) < _ENOUGH:
-                continue
-            median = statistics.median(seconds)
-            best = self._best[kind] = min(self._best.get(kind, median), median)
-            holds = holds and median <= _SLACK * best
-        return holds
-
 
 class PerLoop(Generic[_T]):
     """One _T for each event loop: the sync face runs each call in a loop and thread of its own."""
@@ -129,7 +120,6 @@ class PerLoop(Generic[_T]):
         self._held: dict[asyncio.AbstractEventLoop, _T] = {}
 
     def here(self, make: Callable[[], _T]) -> _T:
-        """The running loop's own, made when it first asks."""
         loop = asyncio.get_running_loop()
         if loop not in self._held:
             self._held[loop] = make()
@@ -144,17 +134,12 @@ class PerLoop(Generic[_T]):
 
     def orphans(self) -> list[_T]:
         """Gives up what loops left behind that have ended."""
-        ended = [loop for loop in list(self._held) if loop.is_closed()]
-        left = [self._held.pop(loop, None) for loop in ended]
-        return [each for each in left if each is not None]
+        return [self._held.pop(loop) for loop in list(self._held) if loop.is_closed()]
 
 
 class StopSignal:
-    """Given by the error that every call which would start from then on raises; the first stays.
-
-    A call may wait long for a slot of its endpoint, or between two tries. The signal ends that
-    wait, and the call checks it again.
-    """
+    """Given by the error that every call which would start from then on raises; the first stays. It
+    ends the waits for a slot of an endpoint and between two tries, which then check it again."""
 
     def __init__(self) -> None:
         self._reason: PcoError | None = None
@@ -162,7 +147,6 @@ class StopSignal:
         self._asleep: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
-        """Raises the reason once the signal is given."""
         if self._reason is not None:
             # A fresh error each time: a shared one would gather every traceback.
             raise type(self._reason)(str(self._reason), hint=self._reason.hint)
@@ -179,11 +163,9 @@ class StopSignal:
                 place.set_result(None)
 
     def withdraw(self) -> None:
-        """Calls may start again."""
         self._reason = None
 
     def on_give(self, listener: Callable[[], None]) -> None:
-        """Calls `listener` when the signal is given."""
         self._listeners.append(listener)
 
     async def sleep(self, seconds: float) -> None:
@@ -200,10 +182,8 @@ class StopSignal:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """`retries` further tries, waiting first, 2·first, 4·first ... up to `longest` seconds.
-
-    A Retry-After beyond `patience` seconds is not waited for: the call fails and says so.
-    """
+    """`retries` further tries, waiting first, 2·first, 4·first ... up to `longest` seconds. A
+    Retry-After beyond `patience` seconds is not waited for: the call fails and says so."""
 
     retries: int = 4
     first: float = 0.25
@@ -218,10 +198,8 @@ class Backoff:
 
 class Retrying:
     """The one retry layer: take a slot, call, count what went wrong, free the slot, wait, retry.
-
     Each incident is tallied when it happens, also one that a later try repairs. Once the stop
-    signal is given no call is tried again.
-    """
+    signal is given no call is tried again."""
 
     def __init__(
         self,
@@ -239,16 +217,20 @@ class Retrying:
         self._reached = False
 
     async def __call__(self, request: Request) -> Reply:
-        for attempt in range(self._backoff.retries + 1):
+        attempt, backoff = 0, self._backoff
+        while True:
             try:
                 return await self._once(request)
             except LMError as error:
-                if not self._may_retry(error, attempt):
+                # No call ever reached this address: more likely a wrong one than a restart.
+                unreachable = isinstance(error, EndpointDown) and not self._reached
+                most = min(1, backoff.retries) if unreachable else backoff.retries
+                patient = error.retry_after <= backoff.patience
+                if attempt >= most or not error.retryable or not patient:
                     raise
-                wait = self._backoff.seconds(attempt, request_key(request))
-                pause = max(wait, error.retry_after)
+                pause = max(backoff.seconds(attempt, request_key(request)), error.retry_after)
             await self._stop.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+            attempt += 1
 
     async def _once(self, request: Request) -> Reply:
         limit = self._limit()
@@ -271,10 +253,3 @@ class Retrying:
         # Its own time: an attempt may have waited for its budget before it left.
         limit.record_answer(request.role, reply.usage.latency_s)
         return reply
-
-    def _may_retry(self, error: LMError, attempt: int) -> bool:
-        if not error.retryable or error.retry_after > self._backoff.patience:
-            return False
-        # No call ever reached this address: more likely a wrong one than a restart.
-        unreachable = isinstance(error, EndpointDown) and not self._reached
-        return attempt < (min(1, self._backoff.retries) if unreachable else self._backoff.retries)

@@ -14,16 +14,14 @@ Scripted = str | Reply | Exception
 
 
 class ScriptedLM:
-    """An LM with queues of replies, one per role and one for all; `history` holds every request.
-
-    A role's own queue comes first, then the common queue, then `reply_with`'s function. An
-    exception in the script is raised. Running out is an LMError that says what was asked.
-    """
+    """An LM with queues of replies, one per role and one for all; `history` holds every request. A
+    role's own queue comes first, then the common queue, then `reply_with`'s function. An exception
+    in the script is raised. Running out is an LMError that says what was asked."""
 
     def __init__(self) -> None:
         self.history: list[Request] = []
         self._queues: defaultdict[Role | None, deque[Scripted]] = defaultdict(deque)
-        self._function: Callable[[Request], Scripted] | None = None
+        self._function: Callable[[Request], Scripted] = self._no_reply
 
     def enqueue(self, *replies: Scripted, role: Role | None = None) -> ScriptedLM:
         """Adds replies, for one role or for any; returns self."""
@@ -42,20 +40,18 @@ class ScriptedLM:
 
     async def __call__(self, request: Request) -> Reply:
         self.history.append(request)
-        scripted = self._next(request)
+        queue = self._queues[request.role] or self._queues[None]
+        scripted = queue.popleft() if queue else self._function(request)
         if isinstance(scripted, Exception):
             raise scripted
         reply = scripted if isinstance(scripted, Reply) else Reply(scripted)
         if reply.usage.calls:
             return reply
-        return replace(reply, usage=_count_usage(request, reply.text), estimated=True)
+        prompt = sum(estimate_tokens(m.content) for m in request.messages)
+        usage = Usage(1, prompt, estimate_tokens(reply.text))
+        return replace(reply, usage=usage, estimated=True)
 
-    def _next(self, request: Request) -> Scripted:
-        for key in (request.role, None):
-            if queue := self._queues.get(key):
-                return queue.popleft()
-        if self._function is not None:
-            return self._function(request)
+    def _no_reply(self, request: Request) -> Scripted:
         last = request.messages[-1].content[:200] if request.messages else ""
         raise LMError(
             f"the script has no reply for call {len(self.history)} (role {request.role}): {last!r}",
@@ -63,8 +59,3 @@ class ScriptedLM:
             role=request.role,
             model=request.model,
         )
-
-
-def _count_usage(request: Request, text: str) -> Usage:
-    prompt = sum(estimate_tokens(m.content) for m in request.messages)
-    return Usage(calls=1, prompt_tokens=prompt, completion_tokens=estimate_tokens(text))

@@ -33,9 +33,7 @@ _OPENAI = "https://api.openai.com/v1"
 @dataclass(frozen=True, slots=True)
 class Spec:
     """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
-
-    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one.
-    """
+    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one."""
 
     text: str
     kind: SpecKind
@@ -60,18 +58,29 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if "://" in text:
         return _parse_url(text)
     head, slash, name = text.partition("/")
-    if head == "openai" and slash:
+    if slash and head in ("openai", "litellm"):
+        if not name:
+            raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
+        if head == "litellm":
+            return Spec(text, "litellm", model=name)
         base = env.get("OPENAI_BASE_URL", "").strip()
         # The override is an address like any other and is read with the same care.
         _refuse_password(base)
         url = _parse_url(base).base_url if base else _OPENAI
-        return Spec(text, "openai", url, _require_name(text, name), key_names=("OPENAI_API_KEY",))
-    if head == "litellm" and slash:
-        return Spec(text, "litellm", model=_require_name(text, name))
-    head, question, query = text.partition("?")
-    if head == "simulated":
-        return Spec(text, "simulated", params=_params(query) if question else {})
-    raise _unknown(text)
+        return Spec(text, "openai", url, name, key_names=("OPENAI_API_KEY",))
+    head, _, query = text.partition("?")
+    if head != "simulated":
+        raise _unknown(text)
+    params: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"cannot read {part!r} in the simulated model's settings",
+                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
+            )
+        params[key] = unquote(value)
+    return Spec(text, "simulated", params=params)
 
 
 def is_local(text: str) -> bool:
@@ -108,25 +117,6 @@ def _parse_url(text: str) -> Spec:
     return Spec(text, "http", base, unquote(model), key_names=keys)
 
 
-def _require_name(text: str, name: str) -> str:
-    if not name:
-        raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
-    return name
-
-
-def _params(query: str) -> dict[str, str]:
-    params: dict[str, str] = {}
-    for part in filter(None, query.split("&")):
-        key, equals, value = part.partition("=")
-        if not equals or not key:
-            raise ConfigError(
-                f"cannot read {part!r} in the simulated model's settings",
-                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
-            )
-        params[key] = unquote(value)
-    return params
-
-
 def _unknown(text: str) -> ConfigError:
     head = re.split(r"[/?#]", text, maxsplit=1)[0]
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
@@ -137,54 +127,9 @@ def _unknown(text: str) -> ConfigError:
     return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What an endpoint is asked with: its key or keys, the variables they may come from, and
-    headers that hold none."""
-
-    key: ApiKey | None
-    names: tuple[str, ...]
-    headers: Mapping[str, str]
-
-    def all_headers(self) -> dict[str, str]:
-        """What is sent, keys included."""
-        return {**self.headers, **(self.key.headers() if self.key is not None else {})}
-
-
-def find_credentials(
-    names: Sequence[str],
-    headers: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Credentials:
-    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'.
-
-    Raises ConfigError when such a variable is not set.
-    """
-    given = headers or {}
-    named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
-    if not named:
-        return Credentials(read_key(names, environment), tuple(names), given)
-    first: ApiKey | None = None
-    for header, variable in named.items():
-        key = read_key([variable], environment, header)
-        if key is None:
-            raise ConfigError(
-                f"the header {header!r} takes its key from {variable}, which is not set",
-                hint=f"export {variable}=...",
-            )
-        if first is None:
-            first = key
-        else:
-            first.add(key)
-    plain = {header: value for header, value in given.items() if header not in named}
-    return Credentials(first, tuple(named.values()), plain)
-
-
 class ApiKey:
-    """A key and the variable it came from, with the header or headers that it is sent in.
-
-    Only `headers` reveals it.
-    """
+    """A key and the variable it came from, with the header or headers that it is sent in. Only
+    `headers` reveals it."""
 
     __slots__ = ("_sent", "name")
 
@@ -198,9 +143,10 @@ class ApiKey:
     def __reduce__(self) -> str:
         raise TypeError("a key is never written anywhere")
 
-    def add(self, other: ApiKey) -> None:
-        """Sends the other key as well."""
-        self._sent |= other._sent
+    def __or__(self, other: ApiKey) -> ApiKey:
+        both = ApiKey(self.name, "")
+        both._sent = {**self._sent, **other._sent}
+        return both
 
     def headers(self) -> dict[str, str]:
         """What is sent: a bearer token, or in a header of its own the key as it is."""
@@ -225,15 +171,51 @@ def read_key(
     env = os.environ if environment is None else environment
     for name in names:
         value = env.get(name, "").strip()
-        if not value:
-            continue
-        if not value.isascii() or not value.isprintable() or " " in value:
+        if value and value.isascii() and value.isprintable() and " " not in value:
+            return ApiKey(name, value, header)
+        if value:
             raise ConfigError(
                 f"the key in {name} contains characters that no key has",
                 hint=f"set {name} again, without spaces or line breaks",
             )
-        return ApiKey(name, value, header)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What an endpoint is asked with: its key or keys, the variables they may come from, and
+    headers that hold none."""
+
+    key: ApiKey | None
+    names: tuple[str, ...]
+    headers: Mapping[str, str]
+
+    def all_headers(self) -> dict[str, str]:
+        return {**self.headers, **(self.key.headers() if self.key is not None else {})}
+
+
+def find_credentials(
+    names: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Credentials:
+    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError
+    when such a variable is not set."""
+    given = headers or {}
+    named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
+    if not named:
+        return Credentials(read_key(names, environment), tuple(names), given)
+    key: ApiKey | None = None
+    for header, variable in named.items():
+        found = read_key([variable], environment, header)
+        if found is None:
+            raise ConfigError(
+                f"the header {header!r} takes its key from {variable}, which is not set",
+                hint=f"export {variable}=...",
+            )
+        key = found if key is None else key | found
+    plain = {header: value for header, value in given.items() if header not in named}
+    return Credentials(key, tuple(named.values()), plain)
 
 
 @cache
@@ -242,18 +224,11 @@ def providers() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
-def any_simulated(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them, in process or served: figures must say so."""
-    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}
-
-
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set.
-
-    `specs` maps each to its headers; one that brings its key in a header needs no other.
-    """
+    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set. `specs`
+    maps each to its headers; one that brings its key in a header needs no other."""
     for text, headers in specs.items():
         names = missing_key(text, headers.values(), environment)
         if names:
@@ -276,3 +251,8 @@ def missing_key(
         names = spec.key_names
     given = any(env.get(name, "").strip() for name in names)
     return () if given or any(value.startswith("$") for value in header_values) else names
+
+
+def any_simulated(specs: Iterable[str]) -> bool:
+    """Whether a simulated model is among them, in process or served: figures must say so."""
+    return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}

@@ -10,102 +10,27 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
-from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling, Usage
+from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config, RoleSettings, fill_secrets, secret_variables
 from promptcodebook.errors import (
     ConfigError,
     LMError,
     MissingExtra,
-    PcoError,
-    StoreError,
     import_part,
 )
-from promptcodebook.incidents import Counts, Incident, Tally, no_tally
-from promptcodebook.lm.budget import BudgetGate, Ledger, PriceTable
+from promptcodebook.incidents import Counts, Tally, no_tally
+from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
-from promptcodebook.lm.wire import MOST_BYTES, byte_size, count_usage
+from promptcodebook.lm.wire import MOST_BYTES
 from promptcodebook.paths import reply_cache_path
-
-# The most bytes of text in one token (the longest runs of spaces are one token).
-_BYTES_A_TOKEN = 128
-# What a server may put around a prompt, or write beyond the cap, and still be believed.
-_TIMES, _BEYOND = 4, 4096
-
-
-class Attempted:
-    """An LM whose every call is one attempt at `inner`, which makes one request and no more.
-
-    Raises BudgetReached where the attempt could pass the budget. A lost attempt is booked at the
-    most it can cost, a refused one as a call without tokens, one that reached no server not at all.
-    The server's own token count is used unless it is impossible; then ours replaces it.
-    """
-
-    def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
-        self._inner = inner
-        self._gate = gate
-        self._tally = tally
-
-    async def __call__(self, request: Request) -> Reply:
-        gate = self._gate
-        most = gate.most(request)
-        await gate.enter(most)
-        try:
-            return await self._attempt(request, most)
-        except StoreError as error:
-            gate.stop_signal.give(error)  # what is asked for from now on could not be booked
-            raise
-        finally:
-            gate.leave(most)
-
-    async def _attempt(self, request: Request, most: Usage) -> Reply:
-        ledger = self._gate.ledger
-        attempt = ledger.begin(request.role, most)
-        try:
-            reply = await self._inner(request)
-        except LMError as error:
-            ledger.end(attempt, most if error.lost else Usage(int(error.sent)), lost=error.lost)
-            raise
-        except PcoError:  # a wrong setting: nothing was sent
-            ledger.end(attempt, Usage())
-            raise
-        except BaseException:  # a cancelled call may have been paid for
-            ledger.end(attempt, most, lost=True)
-            raise
-        if reply.source != "live":
-            ledger.end(attempt, Usage())
-            return reply
-        if not credible(reply.usage, request, reply.text, most):
-            usage = count_usage(request, reply.text, reply.usage.latency_s)
-            reply = replace(reply, usage=usage, estimated=True)
-        if reply.estimated:
-            self._tally(Incident.USAGE_REPLACED)
-        usage = replace(reply.usage, cost=self._gate.prices.cost(request.model, reply.usage))
-        ledger.end(attempt, usage)
-        return replace(reply, usage=usage)
-
-
-def credible(usage: Usage, request: Request, text: str, most: Usage) -> bool:
-    """Whether a reply can have taken that many tokens. `most` is the bound of its attempt."""
-    asked = sum(byte_size(m.content) for m in request.messages)
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    written = byte_size(text)
-    capped = request.sampling.max_tokens is not None
-    longest = max(most.completion_tokens, written)
-    return (
-        usage.calls > 0
-        and max(1, asked // _BYTES_A_TOKEN) <= prompt <= _TIMES * most.prompt_tokens + _BEYOND
-        and -(-written // _BYTES_A_TOKEN) <= completion
-        # Hidden thoughts count too: without a cap their number is unknown.
-        and (not capped or completion <= _TIMES * longest + _BEYOND)
-        and 0 <= usage.cached_prompt_tokens <= prompt
-    )
-
 
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
@@ -154,9 +79,7 @@ class CallSettings:
 
 class Endpoints:
     """Connects specs and closes what it connected. All models of one address share its limit.
-
-    `environment` is where keys come from; `around` is put around every single request.
-    """
+    `environment` is where keys come from; `around` is put around every single request."""
 
     def __init__(
         self,
@@ -201,23 +124,20 @@ class Endpoints:
         settings = self._settings
         if spec.kind == "simulated":
             if settings.simulated is None:
-                raise ConfigError(
-                    "there is no simulated model in this program", hint="pco lm serve simulated"
-                )
+                said = "there is no simulated model in this program"
+                raise ConfigError(said, hint="pco lm serve simulated")
             return self._around(settings.simulated(spec))
         if spec.kind == "local":
             if settings.local is None:
                 raise MissingExtra(f"the local model {spec}", "local")
             return self._around(settings.local(spec))
+        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
+        from promptcodebook.lm.endpoint import Endpoint, LiteLLM
+
         found = find_credentials(spec.key_names, headers, self._environment)
         if spec.kind == "litellm":
-            from promptcodebook.lm.litellm_client import LiteLLM
-
             sent = found.all_headers()
             return self._around(LiteLLM(spec.model, timeout=settings.timeout, headers=sent))
-        # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
-        from promptcodebook.lm.endpoint import Endpoint
-
         endpoint = Endpoint(
             replace(spec, key_names=found.names),
             found.key,
@@ -329,10 +249,7 @@ class Models:
         prices = PriceTable(config.prices)
         budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
         budget.check_prices(specs)
-
-        def around(lm: LM) -> LM:
-            return Attempted(lm, budget, tally)
-
+        around = partial(Attempted, gate=budget, tally=tally)
         settings = CallSettings(
             config.timeout,
             config.concurrency,
@@ -357,11 +274,10 @@ class Models:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
         roles = Roles(inner, config.roles, config.lm)
         keeps = cache is not None or log is not None
-        watched = (roles, Ask(roles, tally), tally, ledger, budget, keeps)
-        return cls(*watched, endpoints, by_spec, cache, supplies.closes)
+        ask, closes = Ask(roles, tally), supplies.closes
+        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, by_spec, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
-        """The model of every role."""
         return {role: self.lm.model_of(role) for role in ROLES}
 
     def connect(self, spec: str) -> None:
@@ -376,13 +292,12 @@ class Models:
 
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
-        try:
-            await self._endpoints.close()
-        finally:
-            if self._cache is not None:
-                self._cache.close()
+        async with AsyncExitStack() as last:
             if self._closes is not None:
-                await self._closes.close()
+                last.push_async_callback(self._closes.close)
+            if self._cache is not None:
+                last.callback(self._cache.close)
+            await self._endpoints.close()
 
 
 def specs_of(config: Config) -> dict[str, dict[str, str]]:
@@ -421,11 +336,9 @@ _READ = Sampling(max_tokens=0)
 
 
 class Roles:
-    """Fills `model` and `sampling` by role, unless the request has its own.
-
-    At temperature 0, as greedy requests have it, the sample is 0 and top_p left out: equal greedy
-    requests share one key wherever they come from. An embedding is not drawn at all.
-    """
+    """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
+    greedy requests have it, the sample is 0 and top_p left out: equal greedy requests share one key
+    wherever they come from. An embedding is not drawn at all."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
@@ -440,11 +353,9 @@ class Roles:
             self._drawn[role, False] = greedy if each.temperature == 0 else drawn
 
     def model_of(self, role: Role) -> str:
-        """The full spec of the role's model."""
         return self._models[role]
 
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
-        """How the role's replies are drawn."""
         return self._drawn[role, greedy]
 
     async def __call__(self, request: Request) -> Reply:

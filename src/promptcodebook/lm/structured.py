@@ -12,6 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, SupportsIndex, TypeVar, cast
 
@@ -32,24 +33,16 @@ _QUOTED = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
-    """A typed reply. `fault` is the semantic fault that one re-ask did not mend."""
+class Answer(Generic[V]):
+    """What a reply was read as: a typed value, or its text without thoughts. `fault` is the one
+    that a re-ask did not mend; only a text may be `truncated`."""
 
-    value: T
+    value: V
+    usage: Usage = Usage()
+    fault: str | None = None
     reasked: bool = False
     repaired: bool = False
-    fault: str | None = None
-    usage: Usage = Usage()
-
-
-@dataclass(frozen=True, slots=True)
-class TextAnswer:
-    """A plain reply, its thoughts stripped. `fault` is the one that a re-ask did not mend."""
-
-    text: str
     truncated: bool = False
-    usage: Usage = Usage()
-    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +68,9 @@ class Ask:
 
     async def text(
         self, request: Request, fault: Callable[[str], str | None] | None = None
-    ) -> TextAnswer:
-        """The reply's text; `truncated` is reported and counted, and the caller judges it.
-
-        With `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong.
-        """
+    ) -> Answer[str]:
+        """The reply's text; `truncated` is reported and counted, and the caller judges it. With
+        `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong."""
 
         async def once(request: Request) -> _Try[str]:
             reply = await self._lm(request)
@@ -92,20 +83,17 @@ class Ask:
                 self._count(Incident.FAULTY, reply)
             return _Try(reply, text, wrong)
 
-        tried, usage, _ = await self._twice(request, once, "the text that was asked for")
+        tried, usage, reasked = await self._twice(request, once, "the text that was asked for")
         cut = tried.reply.finish == "length"
-        return TextAnswer(tried.value or "", cut, usage, tried.complaint)
+        return Answer(tried.value or "", usage, tried.complaint, reasked, truncated=cut)
 
     async def typed(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
     ) -> Answer[T]:
         """The reply as `shape`; one re-ask quotes what was wrong: its form, or `fault(value)`.
-
         Raises ParseError or TruncatedReply when no reply held a valid value; a value that is valid
-        but still at fault is returned with its fault.
-        """
-        if request.schema is None:
-            request = replace(request, schema=schema_of(shape))
+        but still at fault is returned with its fault."""
+        schema = request.schema or schema_of(shape)
 
         async def once(request: Request) -> _Try[T]:
             reply = await self._lm(request)
@@ -124,10 +112,29 @@ class Ask:
                 self._count(Incident.FAULTY, reply)
             return _Try(reply, found.value, wrong, found.repaired)
 
+        request = replace(request, schema=schema)
         tried, usage, reasked = await self._twice(request, once, "the corrected JSON object")
-        if tried.value is None:
-            raise self._failure(request, tried, usage)
-        return Answer(tried.value, reasked, tried.repaired, tried.complaint, usage)
+        if tried.value is not None:
+            return Answer(tried.value, usage, tried.complaint, reasked, tried.repaired)
+        where = f"{request.role} reply of {request.model or 'the model'}"
+        if tried.reply.finish == "length":
+            error: LMError = TruncatedReply(
+                f"the {where} was cut at its length cap twice, before its {schema.name} was "
+                "complete",
+                hint=f"raise roles.{request.role}.max_tokens",
+                role=request.role,
+                model=request.model,
+            )
+        else:
+            self._count(Incident.PARSE_FAILED, tried.reply)
+            error = ParseError(
+                f"the {where} never became a {schema.name}: {tried.complaint}",
+                hint="pco doctor shows whether the endpoint enforces schemas",
+                role=request.role,
+                model=request.model,
+            )
+        error.usage = usage
+        raise error
 
     async def _twice(
         self, request: Request, once: Callable[[Request], Awaitable[_Try[V]]], wanted: str
@@ -137,8 +144,15 @@ class Ask:
         if first.complaint is None:
             return first, first.reply.usage, False
         self._count(Incident.REASKED, first.reply)
+        quote = strip_think(first.reply.text)[:_QUOTED] or "(empty)"
+        ask = (
+            f"Your reply cannot be used: {first.complaint}. "
+            f"Answer the request above again, with {wanted} and nothing else."
+        )
+        turns = (*request.messages, Message("assistant", quote), Message("user", ask))
+        sample = keyed_int("reask", request.sample)
         try:
-            second = await once(_reask(request, first.reply, first.complaint, wanted))
+            second = await once(replace(request, messages=turns, sample=sample))
         except LMError:
             # The longer request may not fit where the first did: keep what we hold.
             if first.value is None:
@@ -146,39 +160,6 @@ class Ask:
             return first, first.reply.usage, True
         best = first if second.value is None and first.value is not None else second
         return best, first.reply.usage + second.reply.usage, True
-
-    def _failure(self, request: Request, last: _Try[Any], usage: Usage) -> LMError:
-        asked = request.schema.name if request.schema is not None else "value"
-        where = f"{request.role} reply of {request.model or 'the model'}"
-        error: LMError
-        if last.reply.finish == "length":
-            error = TruncatedReply(
-                f"the {where} was cut at its length cap twice, before its {asked} was complete",
-                hint=f"raise roles.{request.role}.max_tokens",
-                role=request.role,
-                model=request.model,
-            )
-        else:
-            self._count(Incident.PARSE_FAILED, last.reply)
-            error = ParseError(
-                f"the {where} never became a {asked}: {last.complaint}",
-                hint="pco doctor shows whether the endpoint enforces schemas",
-                role=request.role,
-                model=request.model,
-            )
-        error.usage = usage
-        return error
-
-
-def _reask(request: Request, reply: Reply, complaint: str, wanted: str) -> Request:
-    quote = strip_think(reply.text)[:_QUOTED] or "(empty)"
-    ask = (
-        f"Your reply cannot be used: {complaint}. "
-        f"Answer the request above again, with {wanted} and nothing else."
-    )
-    turns = (*request.messages, Message("assistant", quote), Message("user", ask))
-    sample = keyed_int("reask", request.sample)
-    return replace(request, messages=turns, sample=sample)
 
 
 # A value in a text: strip its thoughts, find its JSON, repair it where it is broken.
@@ -214,20 +195,8 @@ class Extraction(Generic[T]):
 
 
 async def extract(text: str, shape: type[T], *, cut: bool = False) -> Extraction[T]:
-    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired.
-
-    The work is bounded, whatever the text; the same text always gives the same value.
-    """
-    found = _strict(text, shape)
-    if found.strict:
-        return found
-    if len(text) <= _QUICK:
-        return _search(text, shape, cut, found.fault)
-    return await asyncio.to_thread(_search, text, shape, cut, found.fault)
-
-
-def _strict(text: str, shape: type[T]) -> Extraction[T]:
-    """The value of a text that is that value alone, but for a fence and thoughts."""
+    """The reply's value. `cut` = the reply ended at its length cap, so it is not repaired. The work
+    is bounded, whatever the text; the same text always gives the same value."""
     fault = ""
     # The whole text first: a value may well speak of thoughts in one of its strings.
     for candidate in dict.fromkeys((strip_fence(text), strip_fence(strip_think(text)))):
@@ -235,7 +204,9 @@ def _strict(text: str, shape: type[T]) -> Extraction[T]:
             return Extraction(shape.model_validate_json(_whole(candidate)), strict=True)
         except ValidationError as error:
             fault = _readable(error)
-    return Extraction(None, fault=fault)
+    if len(text) <= _QUICK:
+        return _search(text, shape, cut, fault)
+    return await asyncio.to_thread(_search, text, shape, cut, fault)
 
 
 def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
@@ -273,8 +244,16 @@ def _whole(text: str) -> str:
 
 
 def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
-    values = (_valid(tree, shape) for tree in reversed(list(trees)))
-    return next((value for value in values if value is not None), None)
+    fields = shape.model_fields
+    names = set(fields) | {f.alias for f in fields.values() if f.alias}
+    for tree in reversed(list(trees)):
+        # A shape whose fields all have defaults would take any object: ask for one known field.
+        if names and names.isdisjoint(tree):
+            continue
+        with suppress(ValueError, RecursionError):
+            # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
+            return shape.model_validate_json(_whole(json.dumps(tree, ensure_ascii=False)))
+    return None
 
 
 def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
@@ -307,19 +286,6 @@ def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
             yield from _nested(value, depth + 1)
 
 
-def _valid(tree: dict[str, Any], shape: type[T]) -> T | None:
-    # A shape whose fields all have defaults would take any object: ask for one known field.
-    fields = shape.model_fields
-    names = set(fields) | {f.alias for f in fields.values() if f.alias}
-    if names and names.isdisjoint(tree):
-        return None
-    try:
-        # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
-        return shape.model_validate_json(_whole(json.dumps(tree, ensure_ascii=False)))
-    except (ValueError, RecursionError):
-        return None
-
-
 def _repair(body: str, shape: type[T]) -> T | None:
     start = body.find("{")
     if start < 0 or len(body) - start > _MAX_REPAIRED:
@@ -328,7 +294,7 @@ def _repair(body: str, shape: type[T]) -> T | None:
 
     most = min(_MAX_STEPS, _STEPS + _STEPS_EACH * (len(body) - start))
     try:
-        metered = _Metered.of(body[start:], [most])
+        metered = _Metered(body[start:], [most])
         tree = cast("object", json_repair.loads(metered, skip_json_loads=True))
     except (ValueError, RecursionError, _TooMuchWork):
         return None
@@ -340,18 +306,15 @@ class _TooMuchWork(Exception):
 
 
 class _Metered(str):
-    """A text that counts how often the repair looks at it, and raises when that is too often.
-
-    It counts steps, not seconds: the result must not depend on the machine.
-    """
+    """A text that counts how often the repair looks at it, and raises when that is too often. It
+    counts steps, not seconds: the result must not depend on the machine. `left` holds the steps
+    left, shared by all texts that are made from this one."""
 
     __slots__ = ("_left",)
     _left: list[int]
 
-    @classmethod
-    def of(cls, text: str, left: list[int]) -> _Metered:
-        """`left` holds the steps left, shared by all texts that are made from this one."""
-        metered = cls(text)
+    def __new__(cls, text: str, left: list[int]) -> _Metered:
+        metered = super().__new__(cls, text)
         metered._left = left
         return metered
 
@@ -364,11 +327,11 @@ class _Metered(str):
     def __getitem__(self, at: SupportsIndex | slice) -> str:
         found = super().__getitem__(at)
         self._pay(len(found))
-        return _Metered.of(found, self._left) if isinstance(at, slice) else found
+        return _Metered(found, self._left) if isinstance(at, slice) else found
 
     def __add__(self, other: str) -> str:
         self._pay(len(self))
-        return _Metered.of(super().__add__(other), self._left)
+        return _Metered(super().__add__(other), self._left)
 
 
 def _readable(error: ValidationError) -> str:
@@ -444,10 +407,8 @@ def _text(value: object, depth: int) -> str:
 
 
 def read_number(value: object) -> float:
-    """A number however it is given; "7/10" and "70 %" are read on the scale that they name.
-
-    Raises ValueError for anything else.
-    """
+    """A number however it is given; "7/10" and "70 %" are read on the scale that they name. Raises
+    ValueError for anything else."""
     if isinstance(value, str):
         text = value.strip()
         fraction = _FRACTION.fullmatch(text)

@@ -1,4 +1,5 @@
-"""The client's side of the chat-completions wire: a Request as a body, a body as a Reply.
+"""The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
+as an LMError that never quotes the key.
 
 Also: which fields an endpoint refuses (`Quirks`), token estimates, and schemas of typed replies.
 """
@@ -8,17 +9,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
 from promptcodebook.calls import Reply, Request, Schema, Usage
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    EndpointDown,
+    LMError,
+    ModelNotFound,
+    NoCredit,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+    did_you_mean,
+)
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.spec import ApiKey, providers
 
-# What an endpoint may refuse without the call losing its meaning.
-DROPPABLE = ("top_p", "temperature", "seed", "response_format")
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"
@@ -30,18 +46,22 @@ _PER_MESSAGE = 4
 _MOST_TOKENS = 10**9
 _DECIMALS = 6
 """Of the numbers of an embedding that are kept."""
+# What an endpoint may refuse without the call losing its meaning, and the words that name it.
+_DROPPABLE: Mapping[str, tuple[str, ...]] = {
+    "top_p": ("top_p",),
+    "temperature": ("temperature",),
+    "seed": ("seed",),
+    "response_format": (
+        *("response_format", "json_schema", "json schema", "structured output"),
+        *("uniqueitems", "grammar"),
+    ),
+}
 _REFUSING = re.compile(
     r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
     r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
     r"|not (?:implemented|available|recogni[sz]ed)|cannot (?:both )?be (?:set|used|specified)",
     re.IGNORECASE,
 )
-_ALIASES = {
-    "response_format": (
-        *("response_format", "json_schema", "json schema", "structured output"),
-        *("uniqueitems", "grammar"),
-    )
-}
 
 
 class Malformed(ValueError):
@@ -50,10 +70,8 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept.
-
-    `distinct`: whether a schema may say that items are; not every engine that enforces schemas can.
-    """
+    """What one endpoint turned out to refuse; learned from its own 400s and kept. `distinct`:
+    whether a schema may say that items are; not every engine that enforces schemas can."""
 
     dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -64,24 +82,24 @@ class Quirks:
         # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
         if not _REFUSING.search(message):
             return None
-        if "max_tokens" in sent and _names("max_tokens", message, param):
+        low = message.lower()
+
+        def named(words: tuple[str, ...]) -> bool:
+            return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
+
+        if "max_tokens" in sent and named(("max_tokens",)):
             self.cap = "max_completion_tokens"
             return "max_tokens"
-        named = [n for n in DROPPABLE if n in sent and _names(n, message, param)]
+        found = [name for name, words in _DROPPABLE.items() if name in sent and named(words)]
+        if not found:
+            return None
         # The server's own pointer counts for more than a field its message happens to mention.
-        for name in sorted(named, key=lambda n: n != param):
-            if name == "response_format" and "uniqueItems" in str(sent[name]):
-                self.distinct = False
-                return "uniqueItems"
-            self.dropped.add(name)
-            return name
-        return None
-
-
-def _names(name: str, message: str, param: str) -> bool:
-    words = _ALIASES.get(name, (name,))
-    low = message.lower()
-    return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
+        name = param if param in found else found[0]
+        if name == "response_format" and "uniqueItems" in str(sent[name]):
+            self.distinct = False
+            return "uniqueItems"
+        self.dropped.add(name)
+        return name
 
 
 def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str, Any], list[str]]:
@@ -97,7 +115,11 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     }
     fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
     if request.schema is not None:
-        schema = request.schema.body if quirks.distinct else _without_distinct(request.schema.body)
+        schema: Any = request.schema.body
+        if not quirks.distinct:
+            schema = _rewritten(
+                schema, lambda t: {k: v for k, v in t.items() if k != "uniqueItems"}
+            )
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
         # 'strict' is refused by those who know it unless every object is closed and fully required.
         if is_strict(schema):
@@ -106,16 +128,12 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
     fields.update(sampling.extra)
-    dropped = [name for name in DROPPABLE if name in quirks.dropped and name in fields]
+    dropped = [name for name in _DROPPABLE if name in quirks.dropped and name in fields]
     for name in dropped:
         del fields[name]
     fields["model"] = model
     fields["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
     return fields, dropped
-
-
-def _without_distinct(schema: object) -> Any:
-    return _rewritten(schema, lambda t: {k: v for k, v in t.items() if k != "uniqueItems"})
 
 
 def _rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -128,40 +146,74 @@ def _rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]])
     return change({key: _rewritten(value, change) for key, value in tree.items()})
 
 
+@cache
+def schema_of(shape: type[BaseModel]) -> Schema:
+    """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
+
+    def lean(node: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(node.get("title"), str):  # else it is a property of that name
+            del node["title"]
+        if "properties" in node:
+            node.setdefault("additionalProperties", False)
+        return node
+
+    body = _rewritten(shape.model_json_schema(), lean)
+    # A docstring is for us; the fields' descriptions are for the model.
+    body.pop("description", None)
+    return Schema(shape.__name__.strip("_"), body)
+
+
+def is_strict(node: object) -> bool:
+    """Whether 'strict' may be asked for: every object closed, every property required."""
+    if isinstance(node, list):
+        return all(is_strict(each) for each in cast("list[object]", node))
+    if not isinstance(node, dict):
+        return True
+    tree = cast("dict[str, Any]", node)
+    if tree.get("type") == "object" or "properties" in tree:
+        names, required = set(tree.get("properties", {})), set(tree.get("required", []))
+        if tree.get("additionalProperties") is not False or names != required:
+            return False
+    return all(is_strict(each) for each in tree.values())
+
+
 def read_reply(data: bytes, request: Request, seconds: float) -> Reply:
     """The reply in a 200's body; raises Malformed. `seconds` is the call's latency."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         raise Malformed("it is not JSON") from None
-    read = read_embedding if request.embeds else read_tree
-    return read(tree, request, seconds)
+    return read_tree(tree, request, seconds)
 
 
 def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     """The reply in a parsed body; raises Malformed."""
+    if request.embeds:
+        return _read_embedding(tree, request, seconds)
     try:
         choice = tree["choices"][0]
         message: dict[str, Any] = choice["message"]
-        content, reason, said = (
-            message.get("content"),
-            choice.get("finish_reason"),
-            tree.get("usage"),
-        )
+        content, reason = message.get("content"), choice.get("finish_reason")
+        usage = told_usage(tree.get("usage"), seconds)
     except (KeyError, IndexError, TypeError, AttributeError):
         raise Malformed("it holds no choices[0].message") from None
-    text = _text(content)
+    if isinstance(content, list):
+        # Some servers answer in parts, as requests may be written.
+        parts = cast("list[object]", content)
+        texts = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
+        content = "".join(each for each in texts if isinstance(each, str))
+    if not isinstance(content, str | None):
+        raise Malformed("message.content is not text")
+    text = content or ""
     asides = (message.get(name) for name in ("reasoning_content", "reasoning"))
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
-    usage = told_usage(said, seconds)
     counted = usage or count_usage(request, text + aside, seconds)
     finish = "length" if reason == "length" else "stop" if reason in ("stop", None) else "other"
     return Reply(text, finish, counted, estimated=usage is None)
 
 
-def read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
-    """The vector in a parsed body of /embeddings; raises Malformed."""
+def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
     try:
         numbers = tree["data"][0]["embedding"]
         vector = tuple(round(float(each), _DECIMALS) for each in numbers)
@@ -178,44 +230,23 @@ def read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
     return Reply("", usage=counted, estimated=usage is None, vector=vector)
 
 
-def _text(content: object) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        # Some servers answer in parts, as requests may be written.
-        parts = cast("list[object]", content)
-        texts = [cast("dict[str, Any]", p).get("text") for p in parts if isinstance(p, dict)]
-        return "".join(each for each in texts if isinstance(each, str))
-    raise Malformed("message.content is not text")
-
-
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     """What a reply says that the call took; None where it says nothing usable."""
-    if not isinstance(tree, dict):
-        return None
-    fields = cast("dict[str, Any]", tree)
-    prompt = _count(fields.get("prompt_tokens"))
-    completion = _count(fields.get("completion_tokens"))
-    if prompt is None or completion is None:
-        return None
-    details = fields.get("prompt_tokens_details")
-    cached = (
-        cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else 0
-    )
-    return Usage(1, prompt, completion, _count(cached) or 0, None, seconds)
 
+    def count(fields: object, name: str) -> int | None:
+        value = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int):
+            return None
+        return value if 0 <= value <= _MOST_TOKENS else None
 
-def _count(value: object) -> int | None:
-    """A number of tokens; None for what cannot be one."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    prompt, completion = count(tree, "prompt_tokens"), count(tree, "completion_tokens")
+    if not isinstance(tree, dict) or prompt is None or completion is None:
         return None
-    return value if 0 <= value <= _MOST_TOKENS else None
+    details = cast("dict[str, Any]", tree).get("prompt_tokens_details")
+    return Usage(1, prompt, completion, count(details, "cached_tokens") or 0, None, seconds)
 
 
 def byte_size(text: str) -> int:
-    """Bytes of the text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -226,40 +257,190 @@ def estimate_tokens(text: str) -> int:
 
 def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call, where the server's cannot be had; `text` is all that was written.
-
-    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not.
-    """
+    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
 
-@cache
-def schema_of(shape: type[BaseModel]) -> Schema:
-    """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
-    body = _rewritten(shape.model_json_schema(), _lean)
-    # A docstring is for us; the fields' descriptions are for the model.
-    body.pop("description", None)
-    return Schema(shape.__name__.strip("_"), body)
+# What a server refuses, as an error.
+
+_QUOTED = 300
+# It came too late or too early, or met another one: said of this moment, not of the request.
+_PASSING = (408, 409, 425)
+_LOOK = "look at the server's own log"
+_FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
+    Incident.REFUSED_CONNECTION: (
+        EndpointDown,
+        "nothing answers at {at}",
+        "start the server, or correct its address: {doctor}",
+    ),
+    Incident.TIMEOUT: (
+        CallTimeout,
+        "{at} did not answer in time",
+        "raise timeout in pco.toml, or lower concurrency",
+    ),
+    Incident.DROPPED: (ServerFault, "{at} broke the connection in the middle of a call", _LOOK),
+    Incident.MALFORMED_BODY: (ServerFault, "{at} sent a body that is not a chat completion", _LOOK),
+}
 
 
-def _lean(node: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(node.get("title"), str):  # else it is a property of that name
-        del node["title"]
-    if "properties" in node:
-        node.setdefault("additionalProperties", False)
-    return node
+@dataclass(frozen=True, slots=True)
+class ModelAddress:
+    """What errors are about: the endpoint, the model asked for, the key if one was sent. `private`
+    = what is sent there is real people's, and servers like to quote what they refuse."""
+
+    base_url: str
+    model: str
+    key: ApiKey | None = None
+    key_names: tuple[str, ...] = ()
+    private: bool = False
+
+    @property
+    def doctor(self) -> str:
+        return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
+
+    def clean(self, text: str) -> str:
+        """A server's words, short and without our key; none where they may quote private data."""
+        if self.private:
+            return f"withheld, since the data are private: {len(text)} characters" if text else ""
+        flat = " ".join(text.split())
+        scrubbed = self.key.scrub(flat) if self.key is not None else flat
+        return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
 
 
-def is_strict(node: object) -> bool:
-    """Whether 'strict' may be asked for: every object closed, every property required."""
-    if isinstance(node, list):
-        return all(is_strict(each) for each in cast("list[object]", node))
-    if not isinstance(node, dict):
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """An error body's message, the parameter it points at, its code and type ('' = none)."""
+
+    message: str = ""
+    param: str = ""
+    code: str = ""
+    kind: str = ""
+
+    @property
+    def all(self) -> str:
+        return f"{self.message} {self.code}"
+
+
+def read_error_body(data: bytes) -> ErrorBody:
+    """The error in a body, in any of the shapes that servers use; else the body as text."""
+    text = data[:20_000].decode("utf-8", "replace")
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return ErrorBody(text)
+    if not isinstance(tree, dict):
+        return ErrorBody(text)
+    fields = cast("dict[str, Any]", tree)
+    error = fields.get("error", fields)
+    if not isinstance(error, dict):
+        return ErrorBody(str(error))
+    inner = cast("dict[str, Any]", error)
+    detail = inner.get("detail") or ""
+    if isinstance(detail, list):
+        faults: list[str] = []
+        for each in cast("list[object]", detail):
+            if isinstance(each, dict):
+                fault = cast("dict[str, Any]", each)
+                loc = fault.get("loc", [])
+                parts = cast("list[object]", loc) if isinstance(loc, list) else [loc]
+                faults.append(f"{'.'.join(map(str, parts))}: {fault.get('msg', '')}")
+        detail = "; ".join(faults)
+    param, code, kind = (str(inner.get(name) or "") for name in ("param", "code", "type"))
+    return ErrorBody(str(inner.get("message") or detail or text), param, code, kind)
+
+
+def read_retry_after(value: str | None, now: float | None = None) -> float:
+    """Seconds from a Retry-After header, which is a number or a date; 0 = none or unreadable."""
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        try:
+            at = parsedate_to_datetime(value or "")
+            # '-0000' and no zone at all mean UTC, not the zone of this machine.
+            at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+            seconds = at.timestamp() - (time.time() if now is None else now)
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 0.0) -> LMError:
+    """The error for an HTTP status that is not 200; `wait` = the Retry-After in seconds."""
+    quote = where.clean(body.message)
+    quoted = f": {quote}" if quote else ""
+    what = f"{where.base_url} answered {status}{quoted}"
+    kind: type[LMError] = RequestRefused
+    if _is_empty(status, body):
+        kind, what = NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
+        other = f", or put another key into {where.key.name}" if where.key is not None else ""
+        hint = f"top up the account{other}; then continue from here"
+    elif status in (429, 503):
+        kind, hint = RateLimited, "lower concurrency in pco.toml, or wait"
+    elif status >= 500 or status in _PASSING:
+        kind, hint = ServerFault, _LOOK
+    elif status in (401, 403):
+        kind, hint = AuthRefused, _key_hint(where)
+    elif 300 <= status < 400:
+        what = f"{where.base_url} redirects elsewhere; the key is not sent there"
+        hint = "name the final address in --lm"
+    elif status == 413:
+        hint = "the request is too large for this server"
+    elif status in (404, 405):
+        hint = f"does the address end where the API begins (often /v1)? {where.doctor}"
+    else:
+        hint = f"{where.doctor} shows what this endpoint accepts"
+    error = kind(what, hint=hint, model=where.model)
+    error.retry_after = wait
+    if kind is RateLimited and status == 503:
+        error.incident = Incident.UNAVAILABLE
+    elif kind is ServerFault:
+        error.lost = status >= 500
+    return error
+
+
+def _is_empty(status: int, body: ErrorBody) -> bool:
+    known, low = providers()["no_credit"], body.message.lower()
+    if status == 402 or body.code in known["codes"] or body.kind in known["codes"]:
         return True
-    tree = cast("dict[str, object]", node)
-    if tree.get("type") == "object" or "properties" in tree:
-        names = set(cast("dict[str, object]", tree.get("properties", {})))
-        required = set(cast("list[str]", tree.get("required", [])))
-        if tree.get("additionalProperties") is not False or names != required:
-            return False
-    return all(is_strict(each) for each in tree.values())
+    return status in (400, 403, 429) and any(said in low for said in known["said"])
+
+
+def _key_hint(where: ModelAddress) -> str:
+    if where.key is not None:
+        return f"the key in {where.key.name} was refused: set another one"
+    if not where.key_names:
+        return "set the variable in which this provider's key is looked for"
+    return f"no key was sent: export {' or '.join(where.key_names)}=..."
+
+
+def no_embeddings(what: str, request: Request) -> RequestRefused:
+    """The error where embeddings were asked for and there are none; says what to set instead."""
+    return RequestRefused(
+        what,
+        hint="router.features = 'words', or name a model that does in roles.encoder.model",
+        role=request.role,
+        model=request.model,
+    )
+
+
+def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
+    """The error for a model that the endpoint does not know; lists what it does know."""
+    name = where.model or "(none named)"
+    listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return ModelNotFound(
+        f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}",
+        hint=f"name one that it lists: {listed}" if listed else where.doctor,
+        model=where.model,
+    )
+
+
+def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:
+    """The error for a call without a usable HTTP answer: its `incident` is REFUSED_CONNECTION,
+    TIMEOUT, DROPPED or MALFORMED_BODY."""
+    kind, what, hint = _FAULTS[incident]
+    about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words
+    what = what.replace("{at}", where.base_url) + about
+    error = kind(what, hint=hint.replace("{doctor}", where.doctor), model=where.model)
+    error.incident = incident
+    return error

@@ -85,7 +85,6 @@ def serve(
     """
     from promptcodebook.lm.spec import parse_spec
     from promptcodebook.serve.admission import require_keys
-    from promptcodebook.serve.server import serve as serve_site
 
     typed = {"latency": latency, "faults": faults, "load": load, "world": world}
     simulated_only = {"task": task, "data": data, "config": config, **typed}
@@ -111,7 +110,7 @@ def serve(
         note(f"the simulated model is listening; Ctrl-C ends it; counts: {stats}")
 
     hint = "pco lm serve simulated --port 0"
-    listen(partial(serve_site, site, host, port, ready), host, port, hint)
+    listen(partial(site.serve, host, port, ready), host, port, hint)
 
 
 def _check_fits(options: Mapping[str, object], whose: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
 from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.transport import no_embeddings
+from promptcodebook.lm.wire import no_embeddings
 from promptcodebook.local.engine import (
     GGUF_NEEDS,
     Embedder,

@@ -206,7 +206,7 @@ class Generator:
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
             return join_prompts(verbatim, self.composition.output_format), answer.usage
-        return join_prompts(base, strip_wrapping(answer.text)), answer.usage
+        return join_prompts(base, strip_wrapping(answer.value)), answer.usage
 
 
 def _fault(reply: str) -> str | None:

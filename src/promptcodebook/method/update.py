@@ -316,7 +316,7 @@ class Updater:
         except LMError as error:
             failure = failure_of("update", error)
             return replace(rewrite, failure=failure, reason=f"{failure.kind}: {failure.message}")
-        text, cut = strip_wrapping(answer.text), ""
+        text, cut = strip_wrapping(answer.value), ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
         words, cap = len(text.split()), word_cap(self.config.update, k)

@@ -21,10 +21,10 @@ from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.progress import Listener, Phase, Spent
+from promptcodebook.progress import Listener, Spent, counter
 from promptcodebook.store.events import Candidate, EndReason
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation, Example, Rollout, Trace
+from promptcodebook.types import Evaluation, Example, Trace
 
 GROUP = "promptcodebook.optimizers"
 
@@ -108,7 +108,7 @@ async def evaluate(
     trial = assembled.trial(greedy=True, model=model)
     evaluator = Evaluator(trial, assembled.config.randomness, floor)
     split = "test" if examples is assembled.plan.judged else "val"
-    count = _counter(problem.tell, phase, len(examples))
+    count = counter(problem.tell, phase, len(examples))
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
     if len(failures) * 2 > len(evaluation.rollouts):
@@ -133,19 +133,6 @@ def spending(models: Models) -> Spent:
     counted = dict(models.tally.values) if isinstance(models.tally, Counts) else {}
     ledger, gate = models.ledger, models.budget
     return Spent(dict(ledger.usage), counted, ledger.lost_total, gate.limits)
-
-
-def _counter(tell: Listener, name: str, total: int) -> Callable[[Rollout], None]:
-    """Tells of each rollout that finishes."""
-    done = 0
-    tell(Phase(name, 0, total))
-
-    def count(rollout: Rollout) -> None:
-        nonlocal done
-        done += 1
-        tell(Phase(name, done, total))
-
-    return count
 
 
 def optimizer_names() -> tuple[str, ...]:

@@ -212,7 +212,7 @@ class Selection:
         by half, a batch further away by a quarter. Examples of the run's mean are added to each, so
         that no state wins by a few lucky ones. Of equals the latest.
         """
-        for number, event in self._store.figures(after=self._read):
+        for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
             self._read = number
             if isinstance(event, Stepped):
                 routed = [(t.rollout.route, t.unit or 0.0) for t in event.step.traces]

@@ -231,7 +231,6 @@ class Policy:
 
     async def aclose(self) -> None:
         """Closes the connections; the policy opens new ones when it is used again."""
-        self._assembled.plan.calls.close()
         await self._assembled.models.close()
 
     async def __aenter__(self) -> Policy:

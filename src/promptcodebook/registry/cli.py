@@ -259,7 +259,6 @@ def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> 
 
 
 def show_log(ref: str, as_json: bool) -> None:
-    """Prints the moves of a ref (NAME@REF), of a codebook (NAME@), or all of them ('')."""
     with open_registry() as registry:
         if ref and not ref.endswith("@"):
             registry.resolve(ref)  # says what there is instead
@@ -287,7 +286,7 @@ def _version_cells(version: Version) -> dict[str, Any]:
     score = known.get("score")
     return {
         "version": version.version[:_SHORT],
-        "stored": _minute(version.time),
+        "stored": version.time[:16].replace("T", " "),
         "who": version.who,
         "run": known.get("run") or "",
         "step": "" if known.get("step") is None else str(known["step"]),
@@ -304,7 +303,7 @@ def _entry_cells(entry: Entry) -> dict[str, Any]:
         why += " (without a judge)"
     return {
         "entry": str(entry.seq),
-        "when": _minute(entry.time),
+        "when": entry.time[:16].replace("T", " "),
         "who": entry.who,
         "what": entry.action,
         "ref": entry.ref,
@@ -312,10 +311,6 @@ def _entry_cells(entry: Entry) -> dict[str, Any]:
         "to": entry.after[:_SHORT],
         "why": " ".join(why.split()),
     }
-
-
-def _minute(time: str) -> str:
-    return time[:16].replace("T", " ")
 
 
 def audit(
@@ -359,7 +354,15 @@ def audit(
         emit({"ref": reference.name, **report.to_json()})
     else:
         print(_report_text(reference.name, report))
-    _attest(reference, report, who)
+    # Kept beside the version that these bytes are, where the registry has it.
+    version = version_of(reference.text.encode())
+    found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
+    with open_registry(who=who) as registry:
+        if version in registry.storage.read().versions:
+            if found not in registry.attestations(version, AUDIT)[-1:]:
+                registry.attest(version, AUDIT, found)
+        elif not report.fails:
+            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
     if report.fails:
         raise typer.Exit(1)
 
@@ -381,18 +384,6 @@ async def _judged(
         return await auditing.audit_with_judge(reference.file, judge, training, presidio)
     finally:
         await models.close()
-
-
-def _attest(reference: Reference, report: AuditReport, who: str) -> None:
-    """Keeps the report beside the version that these bytes are, where the registry has it."""
-    version = version_of(reference.text.encode())
-    found = json.loads(json.dumps(report.to_json()))  # as the log gives it back
-    with open_registry(who=who) as registry:
-        if version in registry.storage.read().versions:
-            if found not in registry.attestations(version, AUDIT)[-1:]:
-                registry.attest(version, AUDIT, found)
-        elif not report.fails:
-            note("to promote it: pco codebook freeze REF NAME, then audit NAME@latest")
 
 
 def _judging(reference: Reference, typed: Typed) -> Config | None:

@@ -61,7 +61,6 @@ class Entry:
         return cls(**cast("dict[str, Any]", dict(values)))
 
     def sealed(self) -> Entry:
-        """The entry with its hash."""
         return replace(self, hash=self.digest)
 
     @property

@@ -144,7 +144,7 @@ class MlflowStorage:
         try:
             self._client.create_prompt(name, tags={_MARK: "true"})
         except self._fails as error:
-            if _code(error) != _PRESENT:
+            if getattr(error, "error_code", "") != _PRESENT:
                 raise self._fault(error) from error
             self._ask(self._client.set_prompt_tag, name, _MARK, "true")
 
@@ -160,7 +160,7 @@ class MlflowStorage:
         try:
             return call(*args, **options)
         except self._fails as error:
-            if _code(error) == _ABSENT:
+            if getattr(error, "error_code", "") == _ABSENT:
                 return None
             raise self._fault(error) from error
 
@@ -169,10 +169,6 @@ class MlflowStorage:
         return StoreError(
             f"the MLflow server at {self.place} refused: {said}", hint=f"curl {self.place}/health"
         )
-
-
-def _code(error: Exception) -> str:
-    return str(getattr(error, "error_code", ""))
 
 
 def _log(entries: list[Entry], at: dict[str, str]) -> Log:

@@ -90,16 +90,19 @@ class Version:
     who: str
     refs: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, log: Log, name: str) -> Version:
+        entry = log.versions[name]
+        refs = tuple(ref for ref, at in log.refs.items() if at == name)
+        return cls(name, entry.known, entry.time, entry.who, refs)
+
 
 class Gate(Protocol):
-    """What a version must pass before a ref moves to it; a rollback passes none.
+    """What a version must pass before a ref moves to it; a rollback passes none."""
 
-    Returns what the log's entry should say (JSON values). Raises PromotionRefused.
-    """
-
-    def __call__(
-        self, version: Version, policy: PolicyFile, ref: str
-    ) -> Mapping[str, JsonValue]: ...
+    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        """What the log's entry should say. Raises PromotionRefused."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,12 +298,12 @@ class Registry:
     def version(self, source: str) -> Version:
         """The same, with what is known of it."""
         log = self.storage.read()
-        return _version(log, log.resolve(source))
+        return Version.of(log, log.resolve(source))
 
     def versions(self) -> tuple[Version, ...]:
         """All of them, in the order in which they were stored."""
         log = self.storage.read()
-        return tuple(_version(log, name) for name in log.versions)
+        return tuple(Version.of(log, name) for name in log.versions)
 
     def text(self, source: str) -> str:
         """A version's policy file. Raises RegistryDamaged where its hash is wrong."""
@@ -315,11 +318,9 @@ class Registry:
         return policy.decode()
 
     def policy(self, source: str) -> PolicyFile:
-        """The policy of a version."""
         return parse_policy_file(self.text(source), source)
 
     def refs(self) -> dict[str, str]:
-        """The version that each ref points to."""
         return self.storage.read().refs
 
     def history(self, ref: str = "") -> tuple[Entry, ...]:
@@ -402,14 +403,7 @@ class Watch:
         return now
 
 
-def _version(log: Log, name: str) -> Version:
-    entry = log.versions[name]
-    refs = tuple(ref for ref, at in log.refs.items() if at == name)
-    return Version(name, entry.known, entry.time, entry.who, refs)
-
-
 def user_name() -> str:
-    """The user's name, as the system knows it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container without users
@@ -431,7 +425,6 @@ def open_registry(location: str | Path | None = None, who: str = "") -> Registry
 
 
 def stored_version(ref: str) -> StoredVersion:
-    """What core reads of a version. Raises RefNotFound."""
     with open_registry() as registry:
         version, text = registry.version(ref), registry.text(ref)
         before = registry.before(ref) if "@" in ref else None

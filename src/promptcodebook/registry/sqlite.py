@@ -18,8 +18,7 @@ from pathlib import Path
 from promptcodebook.errors import PcoError, RegistryDamaged, StoreError
 from promptcodebook.paths import data_folder, tighten
 from promptcodebook.registry.log import Broken, Entry, Fault, Log, Propose, version_of
-from promptcodebook.sqlite import Layout, connect, store_os_error
-from promptcodebook.sqlite.database import roll_back, store_error
+from promptcodebook.sqlite import Layout, connect, roll_back, store_error, store_os_error
 
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
 

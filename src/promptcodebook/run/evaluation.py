@@ -13,29 +13,21 @@ from typing import Any, Literal, Unpack
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
-from promptcodebook.errors import BudgetReached, ConfigError, DataError, did_you_mean
+from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.method.executor import Evaluator, average
-from promptcodebook.method.failures import gather_all, too_many_failures
+from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
-from promptcodebook.policy.references import deployed_of
 from promptcodebook.progress import counting
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Beside,
-    Given,
-    Subject,
-    greedy_evaluator,
-    interrupt,
-)
+from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
 from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
-from promptcodebook.types import Evaluation, Example, Reward, Rollout, Trace
+from promptcodebook.types import Evaluation, Example, Reward
 
 LEARNED = "learned"
 """Name of the row that is the policy itself."""
@@ -107,14 +99,17 @@ class Assessment:
         return dict(zip(ids, self.evaluation.rewards, strict=True))
 
     def __repr__(self) -> str:
-        score = self.score
+        score, split = self.score, self.evaluation.split
         kind = "" if self.kind == LEARNED else f", row={self.kind!r}"
-        split = self.evaluation.split
         return f"Assessment({self.name!r}, {split!r}: {score.text()}, n={score.n}{kind})"
 
+    @property
+    def title(self) -> str:
+        """Its name, with the row where that is not the policy itself."""
+        return self.name if self.kind == LEARNED else f"{self.name} ({self.kind})"
+
     def _repr_html_(self) -> str:
-        title = self.name + ("" if self.kind == LEARNED else f" ({self.kind})")
-        table = VerdictTable((self.row,), titles={self.row.name: title}, head="policy")
+        table = VerdictTable((self.row,), titles={self.row.name: self.title}, head="policy")
         model = "simulated model, " if self.simulated else ""
         caption = f"{model}{self.evaluation.split} split, n = {self.score.n}; costs are per query"
         return table.only("reward", "failed", "calls", "cost").html(caption)
@@ -135,19 +130,17 @@ class Assessment:
             "scored_by": self.scored_by,
             "models": self.models,
             **figures,
-            "examples": [_example(r, self.evaluation.floor) for r in self.evaluation.rollouts],
+            "examples": [
+                {
+                    "id": r.example_id,
+                    "reward": reward,
+                    "failed": f"{r.failure.stage}: {r.failure.kind}" if r.failure else None,
+                    "truncated": r.truncated,
+                    "route": list(r.route.indices) if r.route is not None else None,
+                }
+                for r, reward in zip(self.evaluation.rollouts, self.evaluation.rewards, strict=True)
+            ],
         }
-
-
-def _example(rollout: Rollout, floor: float) -> dict[str, Any]:
-    failure = rollout.failure
-    return {
-        "id": rollout.example_id,
-        "reward": floor if rollout.reward is None else rollout.reward,
-        "failed": None if failure is None else f"{failure.stage}: {failure.kind}",
-        "truncated": rollout.truncated,
-        "route": list(rollout.route.indices) if rollout.route is not None else None,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +156,8 @@ class Side:
 
     @classmethod
     def of(cls, found: Assessment) -> Side:
-        name = found.name + ("" if found.kind == LEARNED else f" ({found.kind})")
         made = (found.simulated, found.reward_range, found.scored_by)
-        return cls(name, found.rewards, found.evaluation.split, *made)
+        return cls(found.title, found.rewards, found.evaluation.split, *made)
 
     @classmethod
     def known(cls, given: AnyPolicy | Assessment) -> Side | None:
@@ -314,35 +306,33 @@ class Evaluating:
         Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
         after `interrupt`.
         """
-        assembled, of, name = self.subject.assembled, self.sample, self.subject.reference.title
-        config, models = assembled.config, assembled.models
-        stream, total = sys.stderr if self.progress else None, len(self.examples) * of.runs
-        try:
+        subject, sample, assembled = self.subject, self.sample, self.subject.assembled
+        config, models, name = assembled.config, assembled.models, subject.reference.title
+        stream, total = sys.stderr if self.progress else None, len(self.examples) * sample.runs
+        evaluators = [subject.evaluator]
+        if sample.runs > 1:  # a single run is greedy, others draw by seeds of their own
+            seeds = [config.randomness.integer("sampled run", run) for run in range(sample.runs)]
+            trial, (floor, _) = assembled.trial(), config.reward_range
+            evaluators = [Evaluator(trial, Randomness(seed), floor) for seed in seeds]
+        more = "give it a greater budget"
+        async with subject.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
                 evaluation = average(
                     await gather_all(
-                        evaluator.evaluate(name, prompter, self.examples, of.split, count)
-                        for evaluator in self._evaluators()
+                        each.evaluate(name, prompter, self.examples, sample.split, count)
+                        for each in evaluators
                     )
                 )
-        except BudgetReached as error:
-            kept = "; what was paid for so far is kept" if models.keeps else ""
-            error.hint = f"give it a greater budget{kept}"
-            raise
-        finally:
-            await models.close()
-            assembled.plan.calls.close()
-        failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
-        if failures and evaluation.answered is None:
-            raise too_many_failures(failures, tuple(map(Trace, evaluation.rollouts)), "")
+        if evaluation.answered is None:
+            require_answers(evaluation.rollouts, 0)
         return Assessment(
             name=name,
             evaluation=evaluation,
             row=row_of(evaluation, None, Terms(config.seed, config.reward_range)),
             models={str(role): spec for role, spec in models.by_role().items()},
             simulated=models.simulated,
-            runs=of.runs,
+            runs=sample.runs,
             reward_range=config.reward_range,
             kind=self.row,
             scored_by=self.scored_by,
@@ -351,34 +341,18 @@ class Evaluating:
     def _prompter(self) -> Prompter:
         """Of the row. PolicyError for one that this policy has no prompt for, ConfigError for the
         right instructions where the task does not know them."""
-        assembled, file = self.subject.assembled, self.subject.reference.file
+        task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
-            return deployed_of(file, assembled)
+            return self.subject.deployed
         if self.row != ORACLE:
             prompt = file.fixed_prompt(self.row)
             return FixedPrompt(prompt.text, prompt.stages)
-        if assembled.task.oracle is None:
+        if task.oracle is None:
             raise ConfigError(
-                f"{assembled.task.name} does not know the right instructions of its inputs",
+                f"{task.name} does not know the right instructions of its inputs",
                 hint="choose another row",
             )
-        return OraclePrompt(assembled.task.oracle, file.base_prompt)
-
-    def _evaluators(self) -> list[Evaluator]:
-        """One for each run over the examples: a single one is greedy, others draw by own seeds."""
-        assembled = self.subject.assembled
-        if self.sample.runs == 1:
-            return [greedy_evaluator(assembled)]
-        randomness, trial = assembled.config.randomness, assembled.trial()
-        floor, _ = assembled.config.reward_range
-        return [
-            Evaluator(trial, Randomness(randomness.integer("sampled run", run)), floor)
-            for run in range(self.sample.runs)
-        ]
-
-    def interrupt(self) -> None:
-        """Ends it in order (Ctrl-C)."""
-        interrupt(self.subject.assembled)
+        return OraclePrompt(task.oracle, file.base_prompt)
 
 
 def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
@@ -429,10 +403,9 @@ class Comparing:
         return Comparison.of(*sides)
 
     def interrupt(self) -> None:
-        """Ends it in order (Ctrl-C)."""
         for side in self.sides:
             if isinstance(side, Evaluating):
-                side.interrupt()
+                side.subject.interrupt()
 
 
 async def aevaluate(  # noqa: PLR0913 - the command's options
@@ -487,7 +460,7 @@ def evaluate(  # noqa: PLR0913 - the command's options
     of = Sample(split, n, samples)
     with given.until_done(policy, of, row) as kept:
         asked = Evaluating.of(policy, kept, of, row, progress=progress)
-        return run_sync(asked.answer(), asked.interrupt)
+        return run_sync(asked.answer(), asked.subject.interrupt)
 
 
 async def acompare(  # noqa: PLR0913 - the command's options

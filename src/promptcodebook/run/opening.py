@@ -1,4 +1,7 @@
-"""Starts a run or resumes one: puts plan, store, models and session together.
+"""One run: started or resumed, then from its first call to its verdict.
+
+It can be stopped anywhere and resumed: what was done is read back from the store, what was paid
+for from the journal, and the rest is a function of the two.
 
 A resumed run must have the settings and data that it began with. Three things may change: how much
 to spend and how fast (`store.header.FREE_KEYS`), the address of a model of the same name, and how
@@ -12,32 +15,291 @@ import hashlib
 import importlib.metadata
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
+from promptcodebook.assemble import Plan, Sources, plan_run, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
-from promptcodebook.errors import ConfigError, RunChanged
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    Interrupted,
+    PcoError,
+    RunChanged,
+    Stop,
+    TooManyFailures,
+)
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
-from promptcodebook.optimizers.base import Problem, make_optimizer
+from promptcodebook.optimizers.base import (
+    Optimizer,
+    Problem,
+    make_optimizer,
+    optimize_metered,
+    spending,
+)
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.policy import Policy
-from promptcodebook.policy.references import kept_state, policy_file, texts_in, with_measured
+from promptcodebook.policy.references import (
+    POLICY,
+    kept_state,
+    policy_file,
+    texts_in,
+    with_measured,
+)
 from promptcodebook.progress import Began, Listener, Note, silent
-from promptcodebook.run.session import IN_PYTHON, Session
-from promptcodebook.store.events import Amended, EndReason, RunState
+from promptcodebook.run.verdict import judge
+from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run, remove_unborn
-from promptcodebook.units import lost_text
+from promptcodebook.units import lost_text, plural
+
+IN_PYTHON = "optimize()"
+"""Stands for what was typed when a run is begun from Python."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where runs live, which one to resume (its folder), what was typed, and the run's name.
+
+    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
+    """
+
+    runs_dir: Path
+    resume: Path | None = None
+    command: str = ""
+    name: str = ""
+    edited: bool = False
+    settings_file: Path | None = None
+
+
+def open_run(
+    config: Config, sources: Sources, where: Where, listener: Listener = silent
+) -> Session:
+    """Checks everything that can be checked before a call is paid for.
+
+    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
+    removed again.
+    """
+    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
+    optimizer = make_optimizer(config.optimizer)
+    if sources.lm is None:
+        require_keys(specs_of(plan.config))
+    if where.resume is not None:
+        store = _reopen(where, where.resume, plan, listener)
+    else:
+        header = _first_header(plan, where)
+        remove_unborn(where.runs_dir)
+        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
+
+    def keep(incident: Incident, count: int = 1) -> None:
+        """Counts at once what happens once, and the rest with the step it belongs to."""
+        (store.count if incident.once else store.count_replayable)(incident, count)
+
+    try:
+        supplies = Supplies(
+            log=store.reply_log,
+            ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
+            tally=Counts(store.tallies(), keep),
+            elapsed=lambda: store.elapsed_s,
+            models_then=models_then(store.header, plan.config),
+        )
+        assembled = plan.connect(supplies)
+        schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
+        began = Began(
+            run_id=store.header.id,
+            path=str(store.path),
+            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
+            first=store.outline().step + 1,
+            size=plan.config.size,
+            models=assembled.models.by_role(),
+            simulated=assembled.models.simulated,
+        )
+        listener(began)
+        return Session(Problem(assembled, store, listener), optimizer)
+    except BaseException:
+        store.close()
+        if where.resume is None:
+            remove_run(store.path)
+        raise
+
+
+def _first_header(plan: Plan, where: Where) -> Header:
+    tree, settings = plan.config.model_dump(mode="json"), where.settings_file
+    read = {} if settings is None else {settings.name: file_digest(settings)}
+    return Header(
+        id="",
+        created=_now(),
+        version=importlib.metadata.version("promptcodebook"),
+        task=plan.config.task or plan.dataset.name,
+        command=where.command,
+        base=str(plan.sources.base.resolve()),
+        config=tree,
+        config_digest=digest(tree),
+        fingerprints=plan.dataset.fingerprint(),
+        private=plan.task.private,
+        program=plan.task.program.name,
+        stages=plan.prompt_stages,
+        templates=plan.templates,
+        present=plan.present_prompt,
+        name=check_run_name(where.name),
+        files={**read, **code_files(plan)},
+        sizes={split: len(examples) for split, examples in plan.dataset.items()},
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
+    store = RunStore.open(path, write=True)
+    try:
+        header = store.header
+        if not header.resumable:
+            raise RunChanged(
+                f"the run {header.id} was begun by version {header.version}, which this version "
+                "cannot resume",
+                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
+            )
+        if store.recovered.calls:
+            booked = lost_text(store.recovered)
+            listener(Note(f"the last session was killed with calls in flight; {booked}"))
+        if where.name not in ("", header.name):
+            raise ConfigError(
+                f"the run {header.id} was not begun under the name {where.name!r}",
+                hint="a run keeps its name: leave the name out when you resume",
+            )
+        ref = header.id if header.command == IN_PYTHON else run_reference(path)
+        resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
+        if changes := resumption.changes:
+            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
+            for text in changes:
+                listener(Note(text))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+class Session:
+    """Runs an optimizer on a problem, then judges what it found.
+
+    `ended` is how the session ended, None before; `stop` is set where the run can be resumed.
+    """
+
+    def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
+        self.assembled, self.store = problem.assembled, problem.store
+        self.ended: EndReason | None = None
+        self.stop: Stop | None = None
+        self._problem = problem
+        self._optimizer = optimizer
+
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
+        self.assembled.models.budget.stop(Interrupted("interrupted by the user"))
+        self._problem.tell(
+            Note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        )
+
+    async def run(self) -> None:
+        """Optimizes and judges. A Stop is kept; any other error is stored and raised."""
+        try:
+            await self._run()
+        except Stop as stop:
+            self._keep_policy()
+            self._stopped(stop, self._unjudged(str(stop)))
+        except PcoError as error:
+            self.ended, missing = "failed", ""
+            with suppress(PcoError):  # what went wrong may be the disk
+                self._keep_policy()
+                done = plural(self.store.outline().step + 1, "update")
+                why = f"the run failed after {done} ({type(error).__name__})"
+                missing = self._unjudged(why)
+            if isinstance(error, TooManyFailures):
+                self.store.append(Broke(self.store.outline().step + 1, error.traces))
+                error.hint = (
+                    f"{error.hint}; then continue with: {self._resume_hint(False)} "
+                    "(or start a new run, if a setting had to change)"
+                )
+            detail = f"{type(error).__name__}: {error}"
+            self.store.append(Ended("failed", detail, missing, error.hint or ""))
+            raise
+        finally:
+            self._problem.tell(spending(self.assembled.models))
+
+    async def _run(self) -> None:
+        plan, store = self.assembled.plan, self.store
+        begun = store.outline().parameters is not None
+        if not begun and not plan.config.task and plan.config.user_code.trial:
+            # The user's own reward, before its first call; ConfigError: it cannot be used.
+            for warning in (await try_reward(plan)).warnings:
+                self._problem.tell(Note(warning))
+        result = await optimize_metered(self._optimizer, self._problem)
+        if result.policy is not None:
+            result.policy.save(Path(store.path) / POLICY)
+        made = await judge(self._problem, result)
+        of_others = result.off_policy, result.settings, tuple(result.candidates)
+        rows = made.table.as_json()
+        store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
+        if result.stop is not None:
+            self._stopped(result.stop, made.sentence)
+            return
+        store.append(Ended(result.ended))
+        self.ended = result.ended
+
+    def _stopped(self, stop: Stop, missing: str) -> None:
+        stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
+        reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
+        missing = "" if self.store.outline().conclusion is not None else missing
+        self.store.append(Ended(reason, str(stop), missing, stop.hint))
+        self.ended, self.stop = reason, stop
+
+    def _keep_policy(self) -> None:
+        """Writes the policy file of the best state so far: one exists however the run ends."""
+        if self.store.outline().parameters is not None:
+            state, _ = kept_state(self.store)
+            policy_file(self.assembled, state).save(Path(self.store.path) / POLICY)
+
+    def _unjudged(self, why: str) -> str:
+        done = [mark.name for mark in self.store.outline().tests]
+        rows = f" (judged so far: {', '.join(done)})" if done else ""
+        return f"No verdict: {why}{rows}."
+
+    def _resume_hint(self, more: bool) -> str:
+        header = self.store.header
+        if header.command == IN_PYTHON:
+            return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
+        typed = f"pco train --resume {run_reference(self.store.path)}"
+        return f"{typed} --budget MORE" if more else typed
+
+    def policy(self) -> Policy:
+        """The policy that the run learned, with connections of its own: it outlives the run."""
+        state, best = kept_state(self.store)
+        plan, header = self.assembled.plan, self.store.header
+        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
+            run=header.id, version=header.version, score=best.score
+        )
+        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
+        return Policy(file, replace(plan, config=unlimited).connect())
+
+    async def close(self) -> None:
+        try:
+            await self.assembled.models.close()
+        finally:
+            self.store.close()
+
+
+# Resuming: what may be different.
 
 _ENDS: Mapping[EndReason, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
@@ -83,19 +345,25 @@ def resume_with(
     """
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
-    longer = tuple(_longer(then, now, state, plan))
-    same = _with(now, {key: _at(then, key) for key, _ in longer})
+    longer = dict(_longer(then, now, state, plan))
+    same = _with(now, {key: _at(then, key) for key in longer})
     data = plan.config.data
     files = filter(None, (data.path, data.train, data.val, data.test, plan.config.data_dir))
     prints = header.fingerprints, plan.dataset.fingerprint()
     check_resumable(header.id, (then, same), prints, ", ".join(files))
-    files = code_files(plan)
-    changed = _edited(header, files, state, ref, edited)
-    _require_unfinished(header, state, ref, [key for key, _ in longer])
-    changes = (*moved, *(text for _, text in longer), *(f"{name} was edited" for name in changed))
+    marks = code_files(plan)
+    changed = [name for name, mark in marks.items() if header.files.get(name, mark) != mark]
+    # After a failure an edit is expected: its message asks for it.
+    if changed and not edited and state.ended != "failed":
+        raise RunChanged(
+            f"{', '.join(changed)} changed since the run {header.id} started",
+            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
+        )
+    _require_unfinished(header, state, ref, longer)
+    changes = (*moved, *longer.values(), *(f"{name} was edited" for name in changed))
     if not changes:
         return Resumption(header)
-    return Resumption(_amended(header, plan, files), changes, bool(longer))
+    return Resumption(_amended(header, plan, marks), changes, bool(longer))
 
 
 def settings_then_and_now(
@@ -152,24 +420,21 @@ def _longer(
             continue
         before, after = ("none" if value is None else f"{value:g}" for value in (old, new))
         said = f"{key}: {before} → {after}"
-        if key == "update.epochs":
-            said += _exploring(state, plan.config)
+        if key == "update.epochs" and state.epsilon is not None:
+            # ε falls over all of a training's epochs.
+            explore, epochs = plan.config.explore, plan.config.update.epochs
+            epsilon = epsilon_at(state.epoch + 1, explore, epochs)
+            if abs(epsilon - state.epsilon) >= 0.005:
+                said += (
+                    f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and goes on "
+                    f"at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
+                )
         yield key, said
 
 
-def _exploring(state: RunState, config: Config) -> str:
-    """What a longer training does to ε, which falls over all of its epochs."""
-    explore = config.explore
-    after = epsilon_at(state.epoch + 1, explore, config.update.epochs)
-    if state.epsilon is None or abs(after - state.epsilon) < 0.005:
-        return ""
-    return (
-        f" (ε falls over {config.update.epochs} epochs now: it was {state.epsilon:.2f} and goes "
-        f"on at {after:.2f}; explore.gamma in a new run holds it to a course of its own)"
-    )
-
-
-def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[str]) -> None:
+def _require_unfinished(
+    header: Header, state: RunState, ref: str, longer: Mapping[str, str]
+) -> None:
     if state.ended is None or state.ended not in _ENDS:
         return
     name = header.settings.get("optimizer", "pco")
@@ -188,20 +453,6 @@ def _require_unfinished(header: Header, state: RunState, ref: str, longer: list[
         again = "--set init.kind=file --set init.path=RUN/policy.json"
         hint += f"; or start a new run from its policy: {again}"
     raise RunChanged(f"the run {header.id} {why}: there is nothing to resume", hint=hint)
-
-
-def _edited(
-    header: Header, files: Mapping[str, str], state: RunState, ref: str, edited: bool
-) -> list[str]:
-    """Files of code that are not what they were. After a failure that is expected: its message asks
-    for it."""
-    names = [name for name, mark in files.items() if header.files.get(name, mark) != mark]
-    if names and not edited and state.ended != "failed":
-        raise RunChanged(
-            f"{', '.join(names)} changed since the run {header.id} started",
-            hint=f"put it back, or use it as it is now: pco train --resume {ref} --edited",
-        )
-    return names
 
 
 def code_files(plan: Plan) -> dict[str, str]:
@@ -227,27 +478,19 @@ def file_digest(path: Path) -> str:
 
 
 def _amended(header: Header, plan: Plan, files: Mapping[str, str]) -> Header:
-    """The header with what changed: models and their headers, training length, code."""
-    now = plan.config.model_dump(mode="json")
+    config, now = plan.config, plan.config.model_dump(mode="json")
     before = load_config(header.settings, where="the stored configuration")
-    tree = _with(
-        header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(plan.config))}
-    )
+    tree = _with(header.settings, {key: _at(now, key) for key in ("lm", *_longer_keys(config))})
     for role, settings in now["roles"].items():
         kept = tree.setdefault("roles", {}).setdefault(role, {})
         kept |= {"model": settings["model"], "headers": settings["headers"]}
     specs = {
         role: header.specs.get(role) or before.model_of(role)
         for role in ROLES
-        if before.model_of(role) != plan.config.model_of(role) or role in header.specs
+        if before.model_of(role) != config.model_of(role) or role in header.specs
     }
-    return replace(
-        header,
-        config=tree,
-        config_digest=digest(tree),
-        specs=specs,
-        files={**header.files, **files},
-    )
+    files, mark = {**header.files, **files}, digest(tree)
+    return replace(header, config=tree, config_digest=mark, specs=specs, files=files)
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:
@@ -257,161 +500,8 @@ def _at(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def _with(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree with these dotted keys set."""
     for key, value in values.items():
-        layer: Any = value
         for part in reversed(key.split(".")):
-            layer = {part: layer}
-        tree = merge(tree, layer)
+            value = {part: value}
+        tree = merge(tree, value)
     return dict(tree)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where runs live, which one to resume (its folder), what was typed, and the run's name.
-
-    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
-    """
-
-    runs_dir: Path
-    resume: Path | None = None
-    command: str = ""
-    name: str = ""
-    edited: bool = False
-    settings_file: Path | None = None
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A run that is ready to begin: its session and what the session uses."""
-
-    assembled: Assembled
-    store: RunStore
-    session: Session
-
-    def policy(self) -> Policy:
-        """The policy that the run learned, with connections of its own: it outlives the run."""
-        state, best = kept_state(self.store)
-        plan, header = self.assembled.plan, self.store.header
-        file = with_measured(policy_file(self.assembled, state), self.store).with_about(
-            run=header.id, version=header.version, score=best.score
-        )
-        unlimited = plan.config.model_copy(update={"budget": Budget(), "cache": False})
-        return Policy(file, replace(plan, config=unlimited).connect())
-
-    async def close(self) -> None:
-        """Closes connections, then the store."""
-        try:
-            await self.assembled.models.close()
-        finally:
-            self.assembled.plan.calls.close()
-            self.store.close()
-
-
-def open_run(config: Config, sources: Sources, where: Where, listener: Listener = silent) -> Opened:
-    """Checks everything that can be checked before a call is paid for.
-
-    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
-    removed again.
-    """
-    plan = plan_run(config, sources).require_training(begun=where.resume is not None)
-    optimizer = make_optimizer(config.optimizer)
-    specs = specs_of(plan.config)
-    if sources.lm is None:
-        require_keys(specs)
-    store = _store(plan, where, listener)
-    try:
-        assembled = plan.connect(_supplies(store, plan.config))
-        session = Session(Problem(assembled, store, listener), optimizer)
-        schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
-        began = Began(
-            run_id=store.header.id,
-            path=str(store.path),
-            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
-            first=store.outline().step + 1,
-            size=plan.config.size,
-            models=assembled.models.by_role(),
-            simulated=assembled.models.simulated,
-        )
-        listener(began)
-        return Opened(assembled, store, session)
-    except BaseException:
-        store.close()
-        if where.resume is None:
-            remove_run(store.path)
-        raise
-
-
-def _supplies(store: RunStore, config: Config) -> Supplies:
-    """The run's journal, what it spent so far, its counts and its clock."""
-
-    def keep(incident: Incident, count: int = 1) -> None:
-        """Counts at once what happens once, and the rest with the step it belongs to."""
-        (store.count if incident.once else store.count_replayable)(incident, count)
-
-    return Supplies(
-        log=store.reply_log,
-        ledger=Ledger(store.usage(), store.lost(), store.attempt_log),
-        tally=Counts(store.tallies(), keep),
-        elapsed=lambda: store.elapsed_s,
-        models_then=models_then(store.header, config),
-    )
-
-
-def _store(plan: Plan, where: Where, listener: Listener) -> RunStore:
-    if where.resume is not None:
-        return _reopen(where, where.resume, plan, listener)
-    tree, settings = plan.config.model_dump(mode="json"), where.settings_file
-    read = {} if settings is None else {settings.name: file_digest(settings)}
-    header = Header(
-        id="",
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=importlib.metadata.version("promptcodebook"),
-        task=plan.config.task or plan.dataset.name,
-        command=where.command,
-        base=str(plan.sources.base.resolve()),
-        config=tree,
-        config_digest=digest(tree),
-        fingerprints=plan.dataset.fingerprint(),
-        private=plan.task.private,
-        program=plan.task.program.name,
-        stages=plan.prompt_stages,
-        templates=plan.templates,
-        present=plan.present_prompt,
-        name=check_run_name(where.name),
-        files={**read, **code_files(plan)},
-        sizes={split: len(examples) for split, examples in plan.dataset.items()},
-    )
-    remove_unborn(where.runs_dir)
-    return RunStore.create(where.runs_dir, header, clock=time.monotonic)
-
-
-def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
-    store = RunStore.open(path, write=True)
-    try:
-        header = store.header
-        if not header.resumable:
-            raise RunChanged(
-                f"the run {header.id} was begun by version {header.version}, which this version "
-                "cannot resume",
-                hint=f"start a new run; what it learned can be used: pco codebook show {header.id}",
-            )
-        if store.recovered.calls:
-            booked = lost_text(store.recovered)
-            listener(Note(f"the last session was killed with calls in flight; {booked}"))
-        if where.name not in ("", header.name):
-            raise ConfigError(
-                f"the run {header.id} was not begun under the name {where.name!r}",
-                hint="a run keeps its name: leave the name out when you resume",
-            )
-        ref = header.id if header.command == IN_PYTHON else run_reference(path)
-        resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
-        if changes := resumption.changes:
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            store.amend(resumption.header, Amended(changes, now, resumption.extended))
-            for text in changes:
-                listener(Note(text))
-    except BaseException:
-        store.close()
-        raise
-    return store

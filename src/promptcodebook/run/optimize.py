@@ -14,9 +14,9 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
-from promptcodebook.assemble import OWN_LM, Sources
+from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
 from promptcodebook.calls import LM, Role, Usage
 from promptcodebook.config import Budget, Config, load_config, role_layers
 from promptcodebook.data import Dataset
@@ -35,25 +35,33 @@ from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.policy.references import Best, Reference, kept_state, require_trust, resolve
+from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.policy.response import Explanation
-from promptcodebook.progress import Listener, watch
-from promptcodebook.run.opening import Opened, Where, open_run
-from promptcodebook.run.session import IN_PYTHON, Outcome
+from promptcodebook.progress import Listener, silent, watch
+from promptcodebook.run.opening import (
+    IN_PYTHON,
+    Session,
+    Where,
+    open_run,
+    settings_then_and_now,
+)
 from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
+from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import find_run, remove_run
-from promptcodebook.sync import run_sync
+from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
+from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
 from promptcodebook.text import shown_text
-from promptcodebook.types import Codebook, Evaluation, Executor, Reward, Rollout, Step, Trace
+from promptcodebook.types import Codebook, Executor, Reward, Rollout, Trace
 from promptcodebook.units import money, number
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _VERB = "optimize()"
+_ROLES = "a mapping such as {'critic': 'openai/x'}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,9 @@ class Run:
     """A finished (or resumable) run: its policy, its best score, what it cost.
 
     `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
-    ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is
-    the plain sentence on the test split, or what is missing when the run stopped before it. `rows`
-    are what it compares, by name: `rows['concat'].prompt` is the text of a row that has one prompt
-    for every input.
+    ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is the
+    plain sentence on the test split, or what is missing when the run stopped before it. `rows` are
+    what it compares, by name: `rows['concat'].prompt` is a prompt that every input gets.
     """
 
     id: str
@@ -98,10 +105,9 @@ class Run:
 
     def _repr_html_(self) -> str:
         score = number(self.best.score, missing="none")
-        calls = self.spent.calls
         model = "simulated model, " if self.simulated else ""
-        costs = f"{calls} calls, {money(self.cost)}"
-        facts = f"{model}{self.ended}, best on validation {score}, {costs}"
+        facts = f"{model}{self.ended}, best on validation {score}"
+        facts = f"{facts}, {self.spent.calls} calls, {money(self.cost)}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
         return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated)}</div>"
@@ -110,15 +116,21 @@ class Run:
     def policy(self) -> Policy:
         """What was learned, ready to answer. PolicyError where the optimizer leaves no policy, and
         for a run that was loaded what `load_run` says."""
-        if self.learned is None:
-            raise self._no_policy()
-        return self.learned if isinstance(self.learned, Policy) else self.learned()
+        learned = self._required(self.learned)
+        return learned if isinstance(learned, Policy) else learned()
 
-    def _no_policy(self) -> PolicyError:
-        return PolicyError(
-            "this run's optimizer leaves no policy, or it stopped before its first codebook",
-            hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
-        )
+    @property
+    def codebook(self) -> Codebook:
+        """The instincts of the kept state. PolicyError where there are none."""
+        return self._required(self.file).parameters.codebook
+
+    def _required(self, found: _T | None) -> _T:
+        if found is None:
+            raise PolicyError(
+                "this run's optimizer leaves no policy, or it stopped before its first codebook",
+                hint="its prompts are in the rows of its verdict: run.rows[...].prompt",
+            )
+        return found
 
     @property
     def rows(self) -> Mapping[str, Row]:
@@ -131,22 +143,15 @@ class Run:
         return self.conclusion.deploy if self.conclusion else ""
 
     @property
-    def cost(self) -> float | None:
-        """USD for all roles together; at most `lost.cost` of it went to attempts that were lost to
-        failures. None = some price is unknown."""
-        return self.spent.cost
-
-    @property
     def spent(self) -> Usage:
         """All that was paid, or may have been: `usage` of all roles, and `lost`."""
         return sum(self.usage.values(), self.lost)
 
     @property
-    def codebook(self) -> Codebook:
-        """The instincts of the kept state. PolicyError where there are none."""
-        if self.file is None:
-            raise self._no_policy()
-        return self.file.parameters.codebook
+    def cost(self) -> float | None:
+        """USD for all roles together; at most `lost.cost` of it went to attempts that were lost to
+        failures. None = some price is unknown."""
+        return self.spent.cost
 
     @property
     def history(self) -> Any:
@@ -189,26 +194,33 @@ class Choices(TypedDict, total=False):
 
 def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Config:
     """The keywords of `optimize` laid over its `config`, over PCO_LM, over the defaults."""
-    for name in choices.keys() - Choices.__annotations__.keys():
-        known = did_you_mean(name, Choices.__annotations__)
-        raise TypeError(f"{verb}: unknown keyword {name!r}{known}")
-    config, roles, budget = (choices.get(name) for name in ("config", "roles", "budget"))
-    kinds = (Config, Mapping)
-    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
-    require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}")
-    require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
-    base = config.model_dump() if isinstance(config, Config) else dict(config or {})
+    base = check_keywords(verb, choices, Choices)
     if isinstance(reward, str | Mapping) and reward:
         base["reward"] = reward
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
         "lm": spec or base.get("lm") or os.environ.get("PCO_LM", ""),
         **{name: choices.get(name) for name in ("size", "select", "seed")},
-        "budget": budget or None,
-        "roles": role_layers(roles) or None,
+        "budget": choices.get("budget") or None,
+        "roles": role_layers(choices.get("roles")) or None,
     }
     given = {key: value for key, value in over.items() if value is not None}
     return load_config(base, given, where=verb)
+
+
+def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """The settings of the keyword `config`. Raises TypeError for a keyword that the TypedDict
+    `known` has not, ConfigError for a value of another type."""
+    for name in given.keys() - known.__annotations__.keys():
+        raise TypeError(
+            f"{verb}: unknown keyword {name!r}{did_you_mean(name, known.__annotations__)}"
+        )
+    config = given.get("config")
+    kinds = (Config, Mapping)
+    require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
+    require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
+    require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
+    return config.model_dump() if isinstance(config, Config) else dict(config or {})
 
 
 async def aoptimize(  # noqa: PLR0913 - the contract's keywords
@@ -267,20 +279,14 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     begun, `error.run` has its policy, its cost and what is missing of its verdict.
     """
     choices = Choices(
-        roles=roles,
-        size=size,
-        select=select,
-        budget=budget,
-        seed=seed,
-        executor=executor,
-        config=config,
+        roles=roles, size=size, select=select, budget=budget, seed=seed, config=config
     )
     settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = _where(runs_dir, resume, name)
     with watch(listener, sys.stderr if progress else None) as watcher:
-        opened = open_run(settings, sources, where, watcher)
-        return run_sync(finish(opened), opened.session.interrupt)
+        session = open_run(settings, sources, where, watcher)
+        return run_sync(finish(session), session.interrupt)
 
 
 def sources_of(
@@ -294,12 +300,10 @@ def sources_of(
     require_type(verb, "data", data, (Dataset,), "a Dataset: data = pco.load(...)")
     ready = "a function of an example and an output, or a ready-made one such as 'exact'"
     require_type(verb, "reward", reward, (Callable, str, Mapping), ready)
-    require_type(
-        verb, "executor", executor, (Callable, str), "a function of prompt, example and lm"
-    )
-    require_type(
-        verb, "lm", lm, (Callable, str), "a model's spec, or an object that answers Requests"
-    )
+    agent = "a function of prompt, example and lm"
+    require_type(verb, "executor", executor, (Callable, str), agent)
+    model = "a model's spec, or an object that answers Requests"
+    require_type(verb, "lm", lm, (Callable, str), model)
     own = None if isinstance(lm, str) else lm
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
@@ -332,50 +336,49 @@ def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
     return Where(folder, resumed, IN_PYTHON, name)
 
 
-async def finish(opened: Opened) -> Run:
+async def finish(session: Session) -> Run:
     """Runs an opened run to its end and closes it.
 
     A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
     raised. An error has the run as far as it came. A run is removed again where its settings make
     no codebook, or its optimizer is not installed.
     """
-    store, empty = opened.store, False
+    store, empty = session.store, False
     try:
-        outcome = await opened.session.run()
-        run = _result(opened, outcome)
-        if outcome.stop is not None and run.learned is None and not run.rows:
-            outcome.stop.run = run
-            raise outcome.stop
-        if outcome.stop is not None and store.header.command == IN_PYTHON:
-            _log.warning("%s; resume with: %s", outcome.stop, outcome.stop.hint)
+        await session.run()
+        run = _result(session)
+        if run.stop is not None and run.learned is None and not run.rows:
+            run.stop.run = run
+            raise run.stop
+        if run.stop is not None and store.header.command == IN_PYTHON:
+            _log.warning("%s; resume with: %s", run.stop, run.stop.hint)
         return run
     except PcoError as error:
         if isinstance(error, ConfigError | MissingExtra):
             empty = store.outline().parameters is None and not store.usage()
-        if opened.session.failed is not None and not empty:
+        if session.ended == "failed" and not empty:
             with suppress(PcoError):  # what went wrong may be the disk
-                error.run = _result(opened, opened.session.failed)
+                error.run = _result(session)
         raise
     finally:
-        await opened.close()
+        await session.close()
         if empty:
             remove_run(store.path)
 
 
-def _result(opened: Opened, outcome: Outcome) -> Run:
-    """What the user gets of a session that ended."""
-    ledger, run = opened.assembled.models.ledger, _read(opened.store)
-    learned = opened.policy() if opened.store.outline().parameters is not None else None
+def _result(session: Session) -> Run:
+    ledger, run = session.assembled.models.ledger, _read(session.store)
+    learned = session.policy() if session.store.outline().parameters is not None else None
     return replace(
         run,
-        ended=outcome.ended,
+        ended=session.ended or run.ended,
         usage=dict(ledger.usage),
         lost=ledger.lost_total,
         learned=learned,
         file=None if learned is None else learned.file,
-        stop=outcome.stop,
-        budget=opened.assembled.config.budget,
-        sources=opened.assembled.plan.sources,
+        stop=session.stop,
+        budget=session.assembled.config.budget,
+        sources=session.assembled.plan.sources,
     )
 
 
@@ -410,6 +413,57 @@ def _read(store: RunStore) -> Run:
     )
 
 
+CellState = Literal["ran", "resumed", "skipped"]
+BENCHMARKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
+"""Those of the paper; other tasks, ours or installed, are in no suite."""
+
+
+def run_once(
+    config: Config,
+    sources: Sources,
+    where: Where,
+    listener: Listener = silent,
+    relay: Relay | None = None,
+    *,
+    at_budget: bool = False,
+) -> tuple[Path, CellState]:
+    """The run of these settings on these data in the folder of `where`: found finished, resumed if
+    it stopped, else made now.
+
+    With `at_budget` a run is compared at its budget: another budget is another run, and one that
+    reached its own is finished. Raises what a run raises, RunBusy where another process writes it,
+    and the Stop that ended it early.
+    """
+    plan = plan_run(config, sources).require_training()
+    runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None)
+    ended = [run for run in runs if not run.running]
+    done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
+    if done:
+        return done[-1].path, "skipped"
+    begun = max(runs, key=lambda run: run.step, default=None)
+    where = replace(where, resume=None if begun is None else begun.path)
+    session = open_run(config, sources, where, listener)
+    run = run_sync(finish(session), session.interrupt, relay)
+    if run.stop is not None and not (at_budget and isinstance(run.stop, BudgetReached)):
+        raise run.stop
+    return run.path, "ran" if begun is None else "resumed"
+
+
+def fitting_runs(folder: Path, plan: Plan, budget: Budget | None = None) -> list[RunSummary]:
+    """The folder's runs of these settings on these data, oldest first; with this `budget`, if one
+    is given."""
+    fitting = list[RunSummary]()
+    for run in list_runs(folder) if folder.is_dir() else ():
+        with closing(RunStore.open(run.path)) as store:
+            header = store.header
+        if not header.resumable or header.fingerprints != plan.dataset.fingerprint():
+            continue
+        own = load_config(header.settings, where="the stored configuration").budget
+        if budget in (None, own) and not differences(*settings_then_and_now(header, plan)):
+            fitting.append(run)
+    return fitting
+
+
 def load_run(  # noqa: PLR0913 - what a run may have taken as objects
     ref: str | Path,
     data: Dataset | None = None,
@@ -431,36 +485,26 @@ def load_run(  # noqa: PLR0913 - what a run may have taken as objects
 
     Raises RunNotFound and StoreError; its `policy` raises ConfigError and RunNotTrusted.
     """
-    require_type(
-        "load_run()", "roles", roles, (Mapping,), "a mapping such as {'critic': 'openai/x'}"
-    )
-    require_type(
-        "load_run()", "ref", ref, (str, Path), "a run's id, name or folder", optional=False
-    )
-    require_type("load_run()", "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
-    sources = sources_of("load_run()", data, reward, executor, lm)
+    verb, names = "load_run()", (str, Path)
+    require_type(verb, "roles", roles, (Mapping,), _ROLES)
+    require_type(verb, "ref", ref, names, "a run's id, name or folder", optional=False)
+    require_type(verb, "runs_dir", runs_dir, names, "a folder", optional=False)
+    sources = sources_of(verb, data, reward, executor, lm)
     path = find_run(Path(runs_dir), str(ref)).resolve()
     with closing(RunStore.open(path)) as store:
         run = replace(_read(store), sources=sources)
         if store.outline().parameters is None:
             return run
     reference = resolve(Path(runs_dir), str(path), trust=trust)
-    opens = _opener(reference, sources, {"lm": lm, "roles": role_layers(roles)})
-    return replace(run, learned=opens, file=reference.file)
-
-
-def _opener(
-    reference: Reference, sources: Sources, given: Mapping[str, Any]
-) -> Callable[[], Policy]:
-    """Makes the policy when it is asked for: without budget and cache, like `load_policy`."""
+    spec = lm if isinstance(lm, str) else OWN_LM
+    layer = {"lm": spec, "roles": role_layers(roles)}
+    typed = {key: value for key, value in layer.items() if value}
 
     def open_policy() -> Policy:
+        """Without budget and cache, as `load_policy` does."""
         header = reference.header
         assert header is not None, "a run has one"
-        own = given["lm"] if isinstance(given["lm"], str) else OWN_LM
-        layer = {"lm": own, "roles": given["roles"]}
-        typed = {key: value for key, value in layer.items() if value}
-        if header.settings.get("lm") == OWN_LM and not own:
+        if header.settings.get("lm") == OWN_LM and not spec:
             raise ConfigError(
                 f"the run {header.id} was made with an LM object, which is not here",
                 hint=f"pco.load_run({header.id!r}, lm=...), with the object or a model's spec",
@@ -468,11 +512,11 @@ def _opener(
         require_trust(header, typed, trusted=reference.trusted, ref=reference.ref)
         above = {**typed, "cache": False, "budget": Budget().model_dump()}
         settings = reference.file.settings(
-            header.settings, above, "load_run()", name=header.id, trusted=reference.trusted
+            header.settings, above, verb, name=header.id, trusted=reference.trusted
         )
         return deploy(reference.file, settings, replace(sources, base=reference.base))
 
-    return open_policy
+    return replace(run, learned=open_policy, file=reference.file)
 
 
 HISTORY = (
@@ -494,7 +538,9 @@ _TEXTS = ("prompt", "output", "feedback", "critique", "failure")
 
 def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
     state = store.outline()
-    kept = kept_state(store)[1].step if state.parameters is not None else None
+    if state.parameters is None:
+        return
+    kept = kept_state(store)[1].step
     marks = {mark.step: mark for mark in state.validations}  # the last of a step counts
 
     def validated(step: int) -> dict[str, Any]:
@@ -502,65 +548,59 @@ def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
         known = {} if mark is None else {"validation": mark.score, "scope": mark.scope}
         return {**known, "kept": step == kept}
 
-    if state.parameters is not None:
-        yield {"update": 0, **validated(-1)}
+    yield {"update": 0, **validated(-1)}
     for step in store.steps(traces=True):
-        yield {**_figures(step), **validated(step.index)}
-
-
-def _figures(step: Step) -> dict[str, Any]:
-    rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
-    penalties = [t.penalty for t in step.traces if t.verdict is not None]
-    fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
-    return {
-        "update": step.index + 1,
-        "epoch": step.epoch + 1,
-        "epsilon": step.epsilon,
-        "reward": sum(rewards) / len(rewards) if rewards else None,
-        "penalty": sum(penalties) / len(penalties) if penalties else None,
-        "failed": sum(t.rollout.failure is not None for t in step.traces),
-        "rewritten": fates[True],
-        "refused": fates[False],
-        "entropy": entropy(step.selected),
-        "utilisation": utilisation(step.selected),
-    }
+        rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
+        penalties = [t.penalty for t in step.traces if t.verdict is not None]
+        fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
+        yield {
+            "update": step.index + 1,
+            "epoch": step.epoch + 1,
+            "epsilon": step.epsilon,
+            "reward": sum(rewards) / len(rewards) if rewards else None,
+            "penalty": sum(penalties) / len(penalties) if penalties else None,
+            "failed": sum(t.rollout.failure is not None for t in step.traces),
+            "rewritten": fates[True],
+            "refused": fates[False],
+            "entropy": entropy(step.selected),
+            "utilisation": utilisation(step.selected),
+            **validated(step.index),
+        }
 
 
 def _rollouts(store: RunStore) -> Iterator[dict[str, Any]]:
     for event in store.events(full=True):
-        if isinstance(event, Stepped):
-            yield from (_traced(event.step.index, trace) for trace in event.step.traces)
-        elif isinstance(event, Broke):
-            yield from (_traced(event.step, trace) for trace in event.traces)
-        elif isinstance(event, Validated):
-            yield from _evaluated(event.evaluation, "val", event.step)
+        match event:
+            case Stepped(step):
+                yield from (_traced(trace, step.index) for trace in step.traces)
+            case Broke(step, traces):
+                yield from (_traced(trace, step) for trace in traces)
+            case Validated(step=step, evaluation=evaluation):
+                yield from (_rollout(each, "val", step) for each in evaluation.rollouts)
+            case _:
+                pass
     last = store.outline().step
     for evaluation in store.test_evaluations():
-        yield from _evaluated(evaluation, "test", last)
+        for rollout in evaluation.rollouts:
+            yield _rollout(rollout, "test", last, evaluation.name)
 
 
-def _traced(step: int, trace: Trace) -> dict[str, Any]:
+def _traced(trace: Trace, step: int) -> dict[str, Any]:
     verdict = trace.verdict
     return {
-        **_rollout(trace.rollout),
-        "split": "train",
-        "update": step + 1,
-        "row": "",
+        **_rollout(trace.rollout, "train", step),
         "critic": None if verdict is None else verdict.score,
         "critique": None if verdict is None else verdict.feedback,
         "penalty": None if verdict is None else trace.penalty,
     }
 
 
-def _evaluated(evaluation: Evaluation, split: str, step: int) -> Iterator[dict[str, Any]]:
-    row = evaluation.name if split == "test" else ""
-    for rollout in evaluation.rollouts:
-        yield {**_rollout(rollout), "split": split, "update": step + 1, "row": row}
-
-
-def _rollout(rollout: Rollout) -> dict[str, Any]:
+def _rollout(rollout: Rollout, split: str, step: int, row: str = "") -> dict[str, Any]:
     route, failure, usage = rollout.route, rollout.failure, rollout.usage
     return {
+        "split": split,
+        "update": step + 1,
+        "row": row,
         "example": rollout.example_id,
         "reward": rollout.reward,
         "route": None if route is None else route.indices,

@@ -2,7 +2,7 @@
 
 A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file,
 NAME@REF). A run brings its own settings and models, and a Policy those that it has. Objects that a
-Run or a Policy of this process was made with (data, reward, lm, executor) are used again. What is
+Run or a Policy of this process was made with (data, reward, lm, executor) are used again; what is
 read from a disk needs its objects again.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -20,22 +20,25 @@ from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, Interrupted, did_you_mean
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import Evaluator
+from promptcodebook.method.failures import too_many_failures
+from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy
 from promptcodebook.policy.references import (
     Reference,
+    deployed_of,
     require_trust,
     resolve,
     stages_of,
     without_models,
 )
-from promptcodebook.run.optimize import Run, require_type, sources_of
+from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.runs import find_run
-from promptcodebook.types import Executor, Reward
+from promptcodebook.types import Executor, Reward, Rollout, Trace
 
 AnyPolicy = str | Path | Run | Policy
 _OF_A_RUN = ("lm", "roles", "data_dir")
@@ -92,31 +95,22 @@ class Given:
         beside: Beside,
     ) -> Given:
         """What a `verb` of Python, as 'distill()', was given. ConfigError for another type."""
-        for name in beside.keys() - Beside.__annotations__.keys():
-            known = did_you_mean(name, Beside.__annotations__)
-            raise TypeError(f"{verb}: unknown keyword {name!r}{known}")
-        runs_dir, roles = beside.get("runs_dir", "runs"), beside.get("roles")
-        budget, config = beside.get("budget"), beside.get("config")
-        kinds = (Config, Mapping)
+        settings, runs_dir = check_keywords(verb, beside, Beside), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
-        require_type(verb, "roles", roles, (Mapping,), "a mapping such as {'critic': 'x'}")
-        require_type(verb, "budget", budget, (str,), "a text such as '5usd' or '2Mtok'")
-        require_type(verb, "config", config, kinds, "a Config or a mapping as of read_toml")
-        below = config.model_dump() if isinstance(config, Config) else config or {}
-        shell = "" if below.get("lm") else os.environ.get("PCO_LM", "")
+        shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
         above = {
             "lm": lm if isinstance(lm, str) else "",
-            "roles": role_layers(roles),
+            "roles": role_layers(beside.get("roles")),
             "reward": reward if isinstance(reward, str | Mapping) else "",
         }
         return cls(
             verb=verb,
             above={key: value for key, value in above.items() if value},
-            below=lambda: (below, Path()),
-            named=config is not None,
+            below=lambda: (settings, Path()),
+            named=beside.get("config") is not None,
             environment={"lm": shell} if shell else {},
             sources=sources_of(verb, data, reward, beside.get("executor"), lm),
-            budget=budget,
+            budget=beside.get("budget"),
             runs_dir=Path(runs_dir),
             trust=beside.get("trust", False),
             where=verb,
@@ -132,7 +126,6 @@ class Given:
             yield replace(self, supplies=supplies)
 
     def keeps_own(self, reference: Reference) -> bool:
-        """Whether a run is used under its own settings."""
         return reference.header is not None and not self.named and "task" not in self.above
 
     def settings(self, reference: Reference) -> tuple[Config, Path]:
@@ -185,10 +178,12 @@ class Given:
     def require_objects(self, reference: Reference) -> None:
         """Raises ConfigError for a run with its own settings whose data, reward, agent or model
         were objects, unless they are given again."""
+        if not self.keeps_own(reference):
+            return
         given = merge(self.environment, self.above)
         missing = [
             name
-            for name in (reference.objects if self.keeps_own(reference) else ())
+            for name in reference.objects
             if getattr(self.sources, name) is None and not given.get(name)
         ]
         if missing:
@@ -246,6 +241,27 @@ class Subject:
         return cls(reference, assembled, run, given.keeps_own(reference))
 
     @property
+    def file(self) -> PolicyFile:
+        return self.reference.file
+
+    @property
+    def deployed(self) -> Deployed:
+        return deployed_of(self.file, self.assembled)
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Answers as a deployed policy does."""
+        config, trial = self.assembled.config, self.assembled.trial(greedy=True)
+        return Evaluator(trial, config.randomness, config.reward_range[0])
+
+    @property
+    def answering_calls(self) -> int:
+        """Calls of one answer on a route that is known; re-asks and judges are not counted."""
+        stages = max(1, len(stages_of(self.file, self.assembled)))
+        composing = stages if self.file.compose == "generator" else 0
+        return composing + max(1, len(self.assembled.task.program.stages))
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """What makes figures mean something else than the run's own: its data, its program."""
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
@@ -254,7 +270,7 @@ class Subject:
             remarks.append(
                 f"the data changed since the run {name}: its test may hold what it learned from"
             )
-        before, now = self.reference.file.program, self.assembled.task.program.name
+        before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
         if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
             remarks.append(
@@ -262,22 +278,28 @@ class Subject:
             )
         return tuple(remarks)
 
+    @asynccontextmanager
+    async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
+        """Closes the connections after the block. `hint` is that of a reached budget, `kept` in its
+        place where replies are kept."""
+        models = self.assembled.models
+        try:
+            yield
+        except BudgetReached as error:
+            error.hint = kept if kept and models.keeps else hint
+            raise
+        finally:
+            await models.close()
 
-def greedy_evaluator(assembled: Assembled) -> Evaluator:
-    """Answers as a deployed policy does."""
-    config = assembled.config
-    return Evaluator(assembled.trial(greedy=True), config.randomness, config.reward_range[0])
+    def interrupt(self) -> None:
+        """No new call starts; calls in flight finish, and are kept where `models.keeps`."""
+        models = self.assembled.models
+        hint = f"begin again{'; what was paid for so far is kept' if models.keeps else ''}"
+        models.budget.stop(Interrupted("interrupted by the user", hint=hint))
 
 
-def answering_calls(file: PolicyFile, assembled: Assembled) -> int:
-    """Calls of one answer on a route that is known; re-asks and judges are not counted."""
-    stages = max(1, len(stages_of(file, assembled)))
-    composing = stages if file.compose == "generator" else 0
-    return composing + max(1, len(assembled.task.program.stages))
-
-
-def interrupt(assembled: Assembled) -> None:
-    """No new call starts; calls in flight finish, and are kept where `models.keeps`."""
-    models = assembled.models
-    hint = f"begin again{'; what was paid for so far is kept' if models.keeps else ''}"
-    models.budget.stop(Interrupted("interrupted by the user", hint=hint))
+def require_answers(rollouts: Sequence[Rollout], most: int, where: str = "") -> None:
+    """Raises TooManyFailures where more than `most` rollouts failed."""
+    failures = [r.failure for r in rollouts if r.failure is not None]
+    if len(failures) > most:
+        raise too_many_failures(failures, tuple(map(Trace, rollouts)), where)

@@ -83,7 +83,6 @@ class Conclusion:
 
     @property
     def table(self) -> VerdictTable:
-        """The rows with all that is known of them."""
         return VerdictTable(self.rows)
 
     def _repr_html_(self) -> str:
@@ -160,7 +159,6 @@ class VerdictTable:
     head: str = "prompt"
 
     def only(self, *headings: str) -> VerdictTable:
-        """The table with these columns alone."""
         return replace(self, figures=tuple(f for f in self.figures if f.heading in headings))
 
     def cells(self, between: str = " to ", *, query: bool | None = None) -> list[dict[str, str]]:
@@ -180,8 +178,10 @@ class VerdictTable:
     def html(self, caption: str, deploy: str = "") -> str:
         """For a notebook, escaped; the row to deploy is marked."""
         cells = self.cells()
-        marks = ("deploy" if row.name == deploy else "" for row in self.rows)
-        rows = [(*cell.values(), mark) for cell, mark in zip(cells, marks, strict=True)]
+        rows = [
+            (*cell.values(), "deploy" if row.name == deploy else "")
+            for cell, row in zip(cells, self.rows, strict=True)
+        ]
         return shown_table(caption, (*cells[0], ""), rows)
 
     def as_json(self) -> tuple[dict[str, Any], ...]:
@@ -212,15 +212,16 @@ class Entry:
 
 def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row:
     """One row, with its gain over `base` on the same examples."""
-    n = len(evaluation.rollouts)
-    total = evaluation.usage
+    rollouts, total = evaluation.rollouts, evaluation.usage
+    n, prompts = len(rollouts), {rollout.prompt for rollout in rollouts}
+    routed = any(rollout.route is not None for rollout in rollouts)
     return Row(
         name=evaluation.name,
         score=mean_interval(evaluation.rewards, terms.seed, terms.bounds),
         gain=None if base is None else _difference(evaluation, base, terms),
         answered=evaluation.answered,
         failed=evaluation.failed,
-        truncated=sum(r.truncated for r in evaluation.rollouts),
+        truncated=sum(r.truncated for r in rollouts),
         per_query=Usage(
             calls=round(total.calls / n),
             prompt_tokens=round(total.prompt_tokens / n),
@@ -232,7 +233,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
         calls_per_query=total.calls / n,
         prompt_length=evaluation.prompt_length,
         fallbacks=evaluation.fallbacks,
-        prompt=_only_prompt(evaluation),
+        prompt=None if routed or len(prompts) != 1 else prompts.pop(),
     )
 
 
@@ -245,75 +246,77 @@ def side_of(look: int) -> float:
     return SIDE if look == 1 else SIDE / 2**look
 
 
-def _only_prompt(evaluation: Evaluation) -> str | None:
-    """The text that every input got, None where prompts are made for each."""
-    prompts = {rollout.prompt for rollout in evaluation.rollouts}
-    routed = any(rollout.route is not None for rollout in evaluation.rollouts)
-    return None if routed or len(prompts) != 1 else prompts.pop()
-
-
 async def judge(problem: Problem, result: Result) -> Conclusion:
     """Evaluates on the test split what is not stored yet, and says whether it was worth it."""
-    if problem.store.trained() is None:
-        paid = problem.assembled.models.ledger.usage.values()
-        problem.store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
-    fixed = [await optimizer.optimize(problem) for optimizer in baselines()]
-    entries = [await _entry(problem, row) for row in fixed]
-    entries += [replace(await _entry(problem, row), reference=True) for row in result.references]
-    entries += [await _entry(problem, row) for row in (*result.rivals, result)]
-    assembled = problem.assembled
-    config = assembled.config
-    look = problem.store.outline().looks + 1
+    store, assembled = problem.store, problem.assembled
+    if store.trained() is None:
+        paid = assembled.models.ledger.usage.values()
+        store.append(Trained(replace(sum(paid, Usage()), latency_s=0.0)))
+
+    async def entry(row: Result, *, reference: bool = False) -> Entry:
+        for stored in store.test_evaluations():
+            if stored.name == row.name:
+                return Entry(row.title, stored, reference)
+        test, phase = assembled.plan.judged, f"judging {row.name}"
+        evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
+        store.append(Compared(evaluation))
+        return Entry(row.title, evaluation, reference)
+
+    entries = [await entry(await optimizer.optimize(problem)) for optimizer in baselines()]
+    entries += [await entry(row, reference=True) for row in result.references]
+    entries += [await entry(row) for row in (*result.rivals, result)]
+    config, look = assembled.config, store.outline().looks + 1
     terms = Terms(config.seed, config.reward_range, assembled.models.simulated, look)
-    conclusion = conclude(entries, terms)
-    if not result.remark:
-        return conclusion
-    return replace(conclusion, sentence=f"{conclusion.sentence} {result.remark}")
-
-
-async def _entry(problem: Problem, row: Result) -> Entry:
-    for stored in problem.store.test_evaluations():
-        if stored.name == row.name:
-            return Entry(row.title, stored)
-    test = problem.assembled.plan.judged
-    phase = f"judging {row.name}"
-    evaluation = await evaluate(problem, row.name, row.prompter, test, phase, row.model)
-    problem.store.append(Compared(evaluation))
-    return Entry(row.title, evaluation)
+    made = conclude(entries, terms)
+    return replace(made, sentence=f"{made.sentence} {result.remark}") if result.remark else made
 
 
 def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     """Rows and sentence; the first entry is the base, the last the result, between them rivals."""
     if not entries or not entries[0].evaluation.rollouts:
         return Conclusion((), "There is no test split, so nothing was judged.", None)
-    rows = _rows(entries, replace(terms, look=1))
-    judged = rows if terms.look == 1 else _rows(entries, terms)
+    base, learned = entries[0].evaluation, entries[-1].evaluation
+
+    def rows_at(terms: Terms) -> tuple[Row, ...]:
+        return tuple(
+            replace(
+                row_of(e.evaluation, None if e is entries[0] else base, terms),
+                title=e.title,
+                over=None if e is entries[-1] else _difference(learned, e.evaluation, terms),
+                reference=e.reference,
+            )
+            for e in entries
+        )
+
+    rows = rows_at(replace(terms, look=1))
+    judged = rows if terms.look == 1 else rows_at(terms)
     sentence, worth, deploy = decide([r for r in judged if not r.reference], terms.look)
-    remarks = ["" if worth else _unchanged(entries), _warn_of_fallbacks(rows[-1]), _again(terms)]
+    remarks = ["" if worth else _unchanged(entries)]
+    if (lost := rows[-1].fallbacks) is not None and lost > _MANY_FALLBACKS:
+        # A policy that does not route is not what was to be judged.
+        remarks.append(
+            f"Beware: for {percent(lost)} of the inputs the encoder named no valid route, "
+            "and the most successful instincts stood in."
+        )
+    if terms.look > 1:
+        remarks.append(
+            f"This is look {terms.look} at the same test split, so its intervals are wider: "
+            f"{_level(terms.look)} instead of {_level(1)}."
+        )
     text = " ".join(filter(None, [sentence, *remarks]))
     return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
 
 
-def _rows(entries: Sequence[Entry], terms: Terms) -> tuple[Row, ...]:
-    base, learned = entries[0], entries[-1]
-    return tuple(
-        replace(
-            row_of(e.evaluation, None if e is base else base.evaluation, terms),
-            title=e.title,
-            over=None if e is learned else _difference(learned.evaluation, e.evaluation, terms),
-            reference=e.reference,
-        )
-        for e in entries
-    )
-
-
-def _again(terms: Terms) -> str:
-    if terms.look == 1:
-        return ""
-    return (
-        f"This is look {terms.look} at the same test split, so its intervals are wider: "
-        f"{_level(terms.look)} instead of {_level(1)}."
-    )
+def _unchanged(entries: Sequence[Entry]) -> str:
+    *others, learned = entries
+    rewards = learned.evaluation.rewards
+    for other in others:
+        if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
+            return (
+                f"Training changed nothing on the test split: {learned.title} and {other.title} "
+                f"earn the same on each of the {len(rewards)} examples."
+            )
+    return ""
 
 
 def verdict_remark(test_examples: int) -> str:
@@ -328,7 +331,11 @@ def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
     """The sentence, whether the result is worth deploying, and the row to deploy, by the intervals
     of the rows alone, made for this look: first the base, last the result."""
     base, *rivals, learned = rows
-    gain, figures = _gain(learned), partial(_figures, level=_level(look))
+    gain = _gain(learned)
+
+    def figures(of: Interval) -> str:
+        return of.text(signed=True, level=_level(look), more=f"n = {of.n}")
+
     if gain.n < ENOUGH:
         return (
             f"No verdict: it takes at least {ENOUGH} test examples, and there are {gain.n}. "
@@ -402,63 +409,31 @@ def _gain(row: Row) -> Interval:
     return row.gain
 
 
-def _figures(of: Interval, level: str) -> str:
-    return of.text(signed=True, level=level, more=f"n = {of.n}")
-
-
 def _level(look: int) -> str:
     return f"{100 * (1 - 2 * side_of(look)):.4g} %"
 
 
+def _counts(row: Row, other: Row) -> tuple[str, str]:
+    """Calls of one query: '3 calls' of the row, and the other's bare number."""
+    own, others = (f"{r.calls_per_query:.1f}".removesuffix(".0") for r in (row, other))
+    return f"{own} call" if own == "1" else f"{own} calls", others
+
+
 def _calls(row: Row, other: Row) -> str:
-    return (
-        f"at {_own_calls(row)} per query "
-        f"{'instead of' if _saves(row, other) else 'against'} {_count(other.calls_per_query)}"
-    )
-
-
-def _count(calls: float) -> str:
-    return f"{calls:.1f}".removesuffix(".0")
-
-
-def _own_calls(row: Row) -> str:
-    count = _count(row.calls_per_query)
-    return f"{count} {'call' if count == '1' else 'calls'}"
+    own, others = _counts(row, other)
+    return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
 
 
 def _price(row: Row, base: Row) -> str:
+    own, others = _counts(row, base)
     return (
-        f"at {_own_calls(row)} and {row.per_query.tokens} tokens per query "
-        f"instead of {_count(base.calls_per_query)} and {base.per_query.tokens}"
+        f"at {own} and {row.per_query.tokens} tokens per query "
+        f"instead of {others} and {base.per_query.tokens}"
     )
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _unchanged(entries: Sequence[Entry]) -> str:
-    """Training that left every test reward as it was is named as that."""
-    *others, learned = entries
-    for other in others:
-        if other.evaluation.name != UNTRAINED:
-            continue
-        if other.evaluation.rewards == learned.evaluation.rewards:
-            return (
-                f"Training changed nothing on the test split: {learned.title} and {other.title} "
-                f"earn the same on each of the {len(learned.evaluation.rollouts)} examples."
-            )
-    return ""
-
-
-def _warn_of_fallbacks(row: Row) -> str:
-    """A policy that does not route is not what was to be judged."""
-    if row.fallbacks is None or row.fallbacks <= _MANY_FALLBACKS:
-        return ""
-    return (
-        f"Beware: for {percent(row.fallbacks)} of the inputs the encoder named no valid route, "
-        "and the most successful instincts stood in."
-    )
 
 
 def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:

@@ -111,7 +111,6 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
 
 
 def _checked(key: str, where: str) -> str:
-    """The key. Raises ConfigError for one that is easy to guess, or that no header can have."""
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
         raise ConfigError(
             f"{where} is no key: it must have {_LEAST_KEY} characters or more, without a space",
@@ -230,7 +229,6 @@ class RateLimit:
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, caller: str) -> None:
-        """Raises Refusal when the caller is too quick; it says how long to wait."""
         if self._rate <= 0:
             return
         now = self._clock()
@@ -257,7 +255,6 @@ class Shares:
         self._held: dict[str, int] = {}
 
     def take(self, who: str, amount: int = 1) -> bool:
-        """Whether there was room for it. What one who holds nothing takes need only be free."""
         held, left = self._held.get(who, 0), self.free - amount
         if left < 0 or (self._fair and held and held + amount > 3 * left):
             return False
@@ -288,12 +285,12 @@ class Visit:
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
 """What a path does with a request. Raises Refusal."""
+Paths = Mapping[str, tuple[str, Answers]]
+"""A method and what answers, by path. A path with a name in braces has all that begins so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
-
     host: str
     port: int
 
@@ -404,19 +401,14 @@ class Admission:
 
     @property
     def in_flight(self) -> int:
-        """Completions that have a place."""
         return self.limits.in_flight - self._places.free
 
     @asynccontextmanager
     async def listening(
-        self,
-        paths: Mapping[str, tuple[str, Answers]],
-        metrics: Metrics | None,
-        host: str,
-        port: int,
+        self, paths: Paths, metrics: Metrics | None, host: str, port: int
     ) -> AsyncGenerator[Address]:
-        """The address while the block runs; requests in flight at its end may finish. A path with a
-        name in braces has all that begins so. Raises OSError when the port is taken."""
+        """The address while the block runs; requests in flight at its end may finish. Raises
+        OSError when the port is taken."""
 
         async def nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
             raise Refusal("nothing is at this address", status=404, kind="not_found")
@@ -553,6 +545,15 @@ def json_response(body: Mapping[str, Any], visit: Visit, status: int = 200) -> w
     data = json.dumps(body).encode("ascii")
     headers = {**visit.headers, "Cache-Control": "no-store"}
     return web.Response(body=data, status=status, content_type="application/json", headers=headers)
+
+
+def showing(page: Callable[[], Mapping[str, Any]]) -> Answers:
+    """Answers with a tree as JSON."""
+
+    async def show(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        return json_response(page(), visit)
+
+    return show
 
 
 class Seldom(logging.Filter):

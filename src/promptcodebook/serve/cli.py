@@ -37,22 +37,8 @@ from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.registry.registry import open_registry
-from promptcodebook.serve.admission import (
-    Callers,
-    Limits,
-    Seldom,
-    budgets_of,
-    read_keys,
-    require_keys,
-)
+from promptcodebook.serve import admission, spending
 from promptcodebook.serve.proxy import Policies, Proxy
-from promptcodebook.serve.spending import (
-    Records,
-    Spending,
-    find_record,
-    is_request_id,
-    records_path,
-)
 from promptcodebook.serve.upstream import connect_upstream
 from promptcodebook.serve.versions import (
     Composing,
@@ -135,21 +121,20 @@ def serve(
     and a policy file that is replaced are taken up without a restart. On another address than
     loopback callers need a key.
     """
-    known = read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
-    require_keys(known, host, f"pco serve {ref}")
-    allowed = budgets_of(known, daily_budget)
+    known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
+    admission.require_keys(known, host, f"pco serve {ref}")
+    allowed = admission.budgets_of(known, daily_budget)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed = Typed(config, None, None, lm, None, sets, trust)
     patience = Patience(route_timeout, compose_timeout, kept)
-    limits = Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
+    limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
     called = name or served_name(reference)
 
     async def run() -> None:
         settings, _ = settings_for(reference, typed)
-        spending = _spending(allowed, settings)
+        budgets = _budgets(allowed, settings)
 
         def make(version: Version) -> Composing:
-            """A version at work, under what was typed."""
             file = version.file
             if file.stages:
                 raise ConfigError(
@@ -162,7 +147,7 @@ def serve(
             settings, base = settings_for(replace(reference, file=file), typed)
             # A reply may quote its request, and what requests say is not written down.
             settings = settings.model_copy(update={"cache": False})
-            policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=spending)))
+            policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=budgets)))
             return Composing(policy, version.name, patience)
 
         live = Live(_source(ref, reference), make)
@@ -172,10 +157,11 @@ def serve(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
                 "and its answers may be of another quality"
             )
-        record = Records(records_path(), records) if records else None
+        path = spending.records_path()
+        record = spending.Records(path, records) if records else None
         whole = reads == "conversation"
-        policies = Policies(called, live, upstream, record, spending, whole, one_system, log_inputs)
-        async with Proxy(policies, Callers(known), limits).serving(host, port) as address:
+        policies = Policies(called, live, upstream, record, budgets, whole, one_system, log_inputs)
+        async with Proxy(policies, admission.Callers(known), limits).serving(host, port) as address:
             # At once: a script may wait for it.
             said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
             emit(said) if as_json else print(address.base_url)
@@ -204,7 +190,7 @@ def served_name(reference: Reference) -> str:
     return re.sub(r"[^\w.@-]+", "-", name) or "policy"
 
 
-def _spending(allowed: Mapping[str, Budget], settings: Config) -> Spending | None:
+def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spending | None:
     """The budgets of callers. Raises ConfigError for one that cannot be kept."""
     if not allowed:
         return None
@@ -218,7 +204,8 @@ def _spending(allowed: Mapping[str, Budget], settings: Config) -> Spending | Non
                 hint=f"set roles.{role}.max_tokens in pco.toml",
             )
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
-    return Spending(records_path(), allowed, prices, models, caps["executor"] or 0)
+    path, length = spending.records_path(), caps["executor"] or 0
+    return spending.Spending(path, allowed, prices, models, length)
 
 
 def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int, hint: str) -> None:
@@ -226,7 +213,7 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
     warning a line a second goes to stderr."""
     log = logging.StreamHandler()
     log.setLevel(logging.WARNING)
-    log.addFilter(Seldom())
+    log.addFilter(admission.Seldom())
     logging.getLogger().addHandler(log)
 
     async def until_stopped() -> None:
@@ -252,7 +239,7 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
     """What a request was prompted with. Raises ConfigError for what is no request's id."""
-    if not is_request_id(request_id):
+    if not spending.is_request_id(request_id):
         if request_id.startswith("req-"):
             raise ConfigError(
                 f"{request_id} is not the whole id of a request",
@@ -262,7 +249,7 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
             f"no input was given to explain {request_id} with",
             hint=f'pco explain {request_id} "an input"',
         )
-    record = find_record(records_path(), request_id)
+    record = spending.find_record(spending.records_path(), request_id)
     if as_json:
         emit(asdict(record))
         return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, InstanceOf, StrictBool, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
@@ -59,7 +59,10 @@ class ChatCall:
     """What a caller asks for.
 
     The wire names a model ('' = none named) and no role, so `request.role` is 'executor'.
-    `stream_usage` = a last chunk with the usage; `choices` is the body's n.
+    `stream_usage` = a last chunk with the usage; `choices` is the body's n; `json_mode` = some JSON
+    object is wanted, without a schema; `seeded` = the body names a seed, which is then
+    `request.sample`; `logprobs` = how many alternatives are wanted beside each token's
+    log-probability, None = neither.
     """
 
     request: Request
@@ -68,54 +71,42 @@ class ChatCall:
     choices: int = 1
     stop: tuple[str, ...] = ()
     json_mode: bool = False
-    """`response_format` asks for some JSON object, without a schema."""
     seeded: bool = False
-    """The body names a seed, which is then `request.sample`."""
     logprobs: int | None = None
-    """How many alternatives are wanted beside each token's log-probability; None = neither."""
 
 
 Text = InstanceOf[str]
 """Pydantic's own text refuses half of a surrogate pair, which models and their callers do send."""
-_Count = Annotated[int, Field(strict=True)]
-_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Number = Annotated[float | None, Field(strict=True, allow_inf_nan=False, description="a number")]
+_Count = Annotated[int | None, Field(strict=True, description="a whole number")]
+_Some = Annotated[int | None, Field(strict=True, ge=1, description="a whole number of at least 1")]
+_Flag = Annotated[bool | None, Field(strict=True, description="true or false")]
+_Object = Annotated[InstanceOf[dict[str, Any]] | None, Field(description="an object")]
 
 
 class _Body(BaseModel):
-    """The fields with a place of their own; all others become `Sampling.extra`."""
+    """The fields with a place of their own and what they must be; all others become
+    `Sampling.extra`."""
 
     model_config = ConfigDict(extra="allow")
     model: Any = None
-    messages: Annotated[list[InstanceOf[dict[str, Any]]], Field(min_length=1)]
-    temperature: _Number | None = None
-    top_p: _Number | None = None
-    max_completion_tokens: Annotated[_Count, Field(ge=1)] | None = None
-    max_tokens: Annotated[_Count, Field(ge=1)] | None = None
-    seed: _Count | None = None
-    n: Annotated[_Count, Field(ge=1)] | None = None
-    stop: Text | list[Text] | None = None
-    stream: StrictBool | None = None
-    stream_options: InstanceOf[dict[str, Any]] | None = None
-    response_format: InstanceOf[dict[str, Any]] | None = None
-    logprobs: StrictBool | None = None
-    top_logprobs: Annotated[_Count, Field(ge=0, le=20)] | None = None
-
-
-_MUST_BE = {
-    "messages": "a list of at least one message, each an object",
-    "temperature": "a number",
-    "top_p": "a number",
-    "max_completion_tokens": "a whole number of at least 1",
-    "max_tokens": "a whole number of at least 1",
-    "seed": "a whole number",
-    "n": "a whole number of at least 1",
-    "stop": "a text or a list of texts",
-    "stream": "true or false",
-    "stream_options": "an object",
-    "response_format": "an object",
-    "logprobs": "true or false",
-    "top_logprobs": "a whole number of at most 20",
-}
+    messages: list[InstanceOf[dict[str, Any]]] = Field(
+        min_length=1, description="a list of at least one message, each an object"
+    )
+    temperature: _Number = None
+    top_p: _Number = None
+    max_completion_tokens: _Some = None
+    max_tokens: _Some = None
+    seed: _Count = None
+    n: _Some = None
+    stop: Text | list[Text] | None = Field(None, description="a text or a list of texts")
+    stream: _Flag = None
+    stream_options: _Object = None
+    response_format: _Object = None
+    logprobs: _Flag = None
+    top_logprobs: int | None = Field(
+        None, strict=True, ge=0, le=20, description="a whole number of at most 20"
+    )
 
 
 def call_of(tree: Mapping[str, Any]) -> ChatCall:
@@ -124,7 +115,8 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
         body = _Body.model_validate(tree)
     except ValidationError as error:
         field = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
-        raise Refusal(f"{field} must be {_MUST_BE[field]}", param=field) from None
+        must = _Body.model_fields[field].description
+        raise Refusal(f"{field} must be {must}", param=field) from None
     if body.top_logprobs and not body.logprobs:
         raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
     usage = (body.stream_options or {}).get("include_usage")
@@ -160,7 +152,6 @@ def require_json(content_type: str) -> None:
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:
-    """The object that a body is. Raises Refusal."""
     if len(data) > _MOST_VALUES and _has_too_many_values(data):
         raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
     try:
@@ -250,7 +241,6 @@ class Completion:
     created: int = 0
 
     def body(self, *choices: Reply, logprobs: Sequence[object] = ()) -> dict[str, Any]:
-        """A whole reply of one or several choices, with what is to stand as their logprobs."""
         written = [
             {
                 "index": index,
@@ -275,7 +265,6 @@ class Completion:
         return self._chunk({}, index, _FINISH[reply.finish], logprobs)
 
     def usage_chunk(self, *choices: Reply) -> dict[str, Any]:
-        """What the choices cost together, where the caller wants to know."""
         return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(choices)}
 
     def _chunk(

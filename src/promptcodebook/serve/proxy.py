@@ -24,16 +24,17 @@ from pydantic import BaseModel, Field, InstanceOf, ValidationError
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.admission import (
     HUNG_UP,
+    Address,
     Admission,
-    Answers,
     Callers,
     Limits,
     Metrics,
+    Paths,
     Visit,
     json_response,
+    showing,
 )
 from promptcodebook.serve.completions import Refusal, Text, error_body
-from promptcodebook.serve.server import Address
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
@@ -180,15 +181,17 @@ class Proxy:
         """The server, listening while the block runs. At its end no more requests are taken, those
         in flight may finish, and all that it was given is closed. Raises OSError when the port is
         taken."""
-        paths: Mapping[str, tuple[str, Answers]] = {
+        described = resources.files("promptcodebook.serve").joinpath("openapi.json")
+        description = json.loads(described.read_text("utf-8"))
+        paths: Paths = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
-            "/v1/models": ("GET", self._models),
+            "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
-            "/healthz": ("GET", self._health),
+            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", self._description),
+            "/openapi.json": ("GET", showing(lambda: description)),
         }
         policies = self.policies
         watching = asyncio.ensure_future(policies.live.watch(poll_s))
@@ -233,7 +236,6 @@ class Proxy:
     async def _passed_on(
         self, request: web.BaseRequest, asked: Mapping[str, Any], visit: Visit
     ) -> web.StreamResponse:
-        """The model's answer, booked where its caller has a budget."""
         upstream, spending = self.policies.upstream, self.policies.spending
         body = asked if spending is None else spending.measured(asked)
         data = await self._admission.apart(visit, lambda: upstream.body(body))
@@ -272,7 +274,6 @@ class Proxy:
             return json_response(made, visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
-        """The prompt, told in the headers of the response."""
         if self.policies.spending is not None:
             self.policies.spending.paying(visit.caller)
         composed = await composing.compose(text)
@@ -310,7 +311,6 @@ class Proxy:
     async def _respond(
         self, request: web.BaseRequest, answer: Answer, visit: Visit
     ) -> web.StreamResponse:
-        """The answer, at the pace of who takes it."""
         headers = {**answer.headers, **visit.headers, "Content-Type": answer.kind}
         if answer.pieces is None and len(answer.body) <= _PIECE:
             return web.Response(body=answer.body, status=answer.status, headers=headers)
@@ -370,10 +370,10 @@ class Proxy:
         )
         self.policies.records.put(record)
 
-    async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+    def _models(self) -> dict[str, object]:
         version = self.policies.live.version
         named = [self._entry(name, version) for name in (self.policies.name, version)]
-        return json_response({"object": "list", "data": named}, visit)
+        return {"object": "list", "data": named}
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
@@ -388,16 +388,9 @@ class Proxy:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.page(), headers=headers)
 
-    async def _health(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        return json_response({"status": "ok"}, visit)
-
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
         return json_response({"status": said, "version": self.policies.live.version}, visit, status)
-
-    async def _description(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        text = resources.files("promptcodebook.serve").joinpath("openapi.json").read_text("utf-8")
-        return json_response(json.loads(text), visit)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

@@ -93,7 +93,13 @@ class _Kept:
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
     Several processes may write to one. Raises StoreError."""
 
-    def __init__(self, path: Path, what: str, each_batch: Write | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        what: str,
+        write: Callable[[sqlite3.Connection, Sequence[Any]], None],
+        each_batch: Write | None = None,
+    ) -> None:
         if not path.parent.is_dir():
             try:
                 path.parent.parent.mkdir(parents=True, exist_ok=True)
@@ -101,30 +107,28 @@ class _Kept:
             except OSError as error:
                 raise store_os_error(error, path.parent) from None
         self._writer = Writer(path, _LAYOUT, each_batch=each_batch)
-        self._what = what
+        self._what, self._into = what, write
+        self._waiting: list[Any] = []
         self._fails = False
 
-    def soon(self) -> None:
-        """Writes within a moment, together with all of that moment. Called in an event loop."""
-        asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+    def put(self, item: Any) -> None:
+        """Written within a moment, together with all of that moment. Called in an event loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(_MOMENT_S, self._write)
+        self._waiting.append(item)
 
     def _write(self) -> None:
-        with self._logged():
-            self._writer.send(self.waiting())
-
-    def waiting(self) -> Write:
-        """What writes all that came since this was last asked."""
-        raise NotImplementedError
+        items, self._waiting = self._waiting, []
+        if items:
+            self._try(lambda: self._writer.send(lambda db: self._into(db, items)))
 
     def close(self) -> None:
         self._write()
-        with self._logged():
-            self._writer.close()
+        self._try(self._writer.close)
 
-    @contextmanager
-    def _logged(self) -> Generator[None]:
+    def _try(self, work: Callable[[], None]) -> None:
         try:
-            yield
+            work()
         except StoreError as error:
             if not self._fails:
                 _log.error("%s not recorded: %s", self._what, error)
@@ -132,29 +136,18 @@ class _Kept:
 
 
 class Records(_Kept):
-    """The last `most` requests, as a server writes them."""
+    """The last `most` requests, as a server puts them."""
 
     def __init__(self, path: Path, most: int) -> None:
-        oldest = "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"
-        super().__init__(path, "requests are", lambda db: db.execute(oldest, (most,)))
-        self._records: list[Record] = []
-
-    def put(self, record: Record) -> None:
-        if not self._records:
-            self.soon()
-        self._records.append(record)
-
-    def waiting(self) -> Write:
-        records, self._records = self._records, []
-
-        def write(db: sqlite3.Connection) -> None:
+        def write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
             packer, names = Packer(), [each.name for each in fields(Record)]
             trees = ({name: getattr(record, name) for name in names} for record in records)
             rows = [(tree["id"], packer.pack(tree)) for tree in trees]
             db.executemany("INSERT INTO requests (id, value) VALUES (?, ?)", rows)
 
-        return write
+        oldest = "DELETE FROM requests WHERE number <= (SELECT max(number) FROM requests) - ?"
+        super().__init__(path, "requests are", write, lambda db: db.execute(oldest, (most,)))
 
 
 def find_record(path: Path, request_id: str) -> Record:
@@ -216,15 +209,22 @@ class Spending(_Kept):
         self._day = now().date().isoformat()
         self._in_flight: dict[int, tuple[str, str, Usage]] = {}
         self._tickets = 0
-        self._unwritten: dict[tuple[str, str], Usage] = {}
-        super().__init__(path, "what callers spend is")
         self._spent: dict[str, Usage] = {}
+
+        def write(db: sqlite3.Connection, rows: Sequence[tuple[object, ...]]) -> None:
+            db.executemany(
+                "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (caller, day) DO UPDATE SET "
+                "calls = calls + excluded.calls, tokens = tokens + excluded.tokens, "
+                "usd = usd + excluded.usd",
+                rows,
+            )
 
         def read(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM spent WHERE day < ?", (self._day,))
             rows = db.execute("SELECT caller, calls, tokens, usd FROM spent").fetchall()
             self._spent = {who: Usage(calls, tokens, cost=usd) for who, calls, tokens, usd in rows}
 
+        super().__init__(path, "what callers spend is", write)
         self._writer.write_now(read)
 
     def begin(self, role: Role, most: Usage) -> int:
@@ -266,24 +266,7 @@ class Spending(_Kept):
         usage = replace(usage, cost=usage.cost or 0.0)
         if day == self._day:
             self._spent[caller] = self._spent.get(caller, Usage()) + usage
-        if not self._unwritten:
-            self.soon()
-        key = caller, day
-        self._unwritten[key] = self._unwritten.get(key, Usage()) + usage
-
-    def waiting(self) -> Write:
-        rows = [(*key, u.calls, u.tokens, u.cost) for key, u in self._unwritten.items()]
-        self._unwritten = {}
-
-        def write(db: sqlite3.Connection) -> None:
-            db.executemany(
-                "INSERT INTO spent VALUES (?, ?, ?, ?, ?) ON CONFLICT (caller, day) DO UPDATE SET "
-                "calls = calls + excluded.calls, tokens = tokens + excluded.tokens, "
-                "usd = usd + excluded.usd",
-                rows,
-            )
-
-        return write
+        self.put((caller, day, usage.calls, usage.tokens, usage.cost))
 
     def paying(self, caller: str) -> None:
         """The calls of this task's request are for the caller from now on."""
@@ -310,11 +293,9 @@ class Spending(_Kept):
     @contextmanager
     def call(self, body: Mapping[str, Any], size: int) -> Generator[Paid]:
         """A call whose body has `size` bytes. Raises Refusal."""
-        choices: object = body.get("n")
-        times = choices if type(choices) is int and choices > 0 else 1
+        times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
-        longest = times * max(0, *named, 0)
-        prompt = size + _PREAMBLE
+        longest, prompt = times * max(0, *named, 0), size + _PREAMBLE
         cost = self._prices.bound(self._model, prompt, longest)
         paid = Paid(Usage(1, prompt, longest, cost=cost))
         ticket = self.begin("executor", paid.usage)

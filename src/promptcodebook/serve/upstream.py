@@ -17,9 +17,9 @@ from typing import Any, Literal, cast
 from promptcodebook.config import Config, fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
-from promptcodebook.lm.transport import ModelAddress, OpenReply, Transport
+from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
 
 _log = logging.getLogger(__name__)
@@ -73,7 +73,6 @@ class _Watch:
         return ready
 
     def _hear(self, data: bytes) -> bool:
-        """Whether the event is for this server alone."""
         try:
             tree: Any = json.loads(data)
             choices: Any = tree["choices"]
@@ -94,7 +93,6 @@ class _Watch:
         return False
 
     def _begins(self, said: str) -> bool:
-        """Whether the end of what was said is the beginning of a key."""
         return any(
             said.endswith(secret[:length])
             for secret in self._secrets
@@ -151,16 +149,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     transport = Transport(spec.base_url, found.key, config.timeout, found.headers, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
-    own = OwnFields(fill_secrets(extra, environment), secrets)
-    return Upstream(spec, found.key, transport, own)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnFields:
-    """Body fields that stand in where a caller names none, and what in them is secret."""
-
-    fields: Mapping[str, object]
-    secrets: tuple[str, ...] = ()
+    return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +175,25 @@ class Answer:
 
 
 class Upstream:
-    """Passes requests on."""
+    """Passes requests on. `own` fields stand in a body where its caller names none; no reply holds
+    one of `secrets`."""
 
     def __init__(
-        self, spec: Spec, key: ApiKey | None, transport: Transport, own: OwnFields
+        self,
+        spec: Spec,
+        key: ApiKey | None,
+        transport: Transport,
+        own: Mapping[str, object],
+        secrets: Sequence[str] = (),
     ) -> None:
         self.model = spec.model
         self._own = own
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
-        secrets = [each.encode() for each in (*own.secrets, *sent)]
+        known = [each.encode() for each in (*secrets, *sent)]
         # Local servers are given words for keys: replies are full of 'none' and 'token'.
-        self._secrets = [each for each in secrets if len(each) >= _SHORTEST]
-        self._telling = [each for each in secrets if _is_telling(each)]
+        self._secrets = [each for each in known if len(each) >= _SHORTEST]
+        self._telling = [each for each in known if _is_telling(each)]
         self._transport = transport
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
@@ -207,7 +202,7 @@ class Upstream:
         """A caller's body as it goes up, under our model's name. Raises Refusal."""
         try:
             # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
-            sent = {**self._own.fields, **given, "model": self.model}
+            sent = {**self._own, **given, "model": self.model}
             return self._json.encode(sent).encode("ascii")
         except (ValueError, RecursionError):
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None

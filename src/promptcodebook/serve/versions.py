@@ -48,7 +48,6 @@ class Version:
 
     @classmethod
     def of(cls, data: bytes, where: object) -> Version:
-        """The policy in a file's bytes. Raises PolicyError."""
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -67,8 +66,6 @@ class PolicySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedSource:
-    """A policy that never moves: a run's."""
-
     version: Version
 
     def read(self, known: str) -> Version | None:
@@ -170,7 +167,6 @@ class Composing:
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
     async def compose(self, text: str) -> Composed:
-        """The prompt for an input; it always has one."""
         if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
@@ -233,8 +229,6 @@ async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | 
 
 
 class _Recent(Generic[_K, _V]):
-    """The last `most` values asked for."""
-
     def __init__(self, most: int) -> None:
         self._most = most
         self._values: OrderedDict[_K, _V] = OrderedDict()
@@ -330,7 +324,6 @@ class Live:
         return True
 
     async def watch(self, every_s: float) -> None:
-        """Looks until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             await self.look()

@@ -7,8 +7,15 @@ It serves two models: `simulated`, the behavioural model of a world with its fau
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import itertools
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from aiohttp import web
 
 from promptcodebook.assemble import NO_DATA, plan_data
 from promptcodebook.calls import Reply
@@ -16,56 +23,121 @@ from promptcodebook.config import Config
 from promptcodebook.errors import LMError, RateLimited
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
-from promptcodebook.serve.completions import ChatCall, Refusal
-from promptcodebook.serve.server import Dropped, Site, Stream
+from promptcodebook.serve.admission import (
+    Address,
+    Admission,
+    Callers,
+    Limits,
+    Paths,
+    Visit,
+    json_response,
+    showing,
+)
+from promptcodebook.serve.completions import ChatCall, Completion, Refusal, call_of
 from promptcodebook.simulated.model import SimulatedLM, simulated_model
+
+_MODELS = ("simulated", "delay")
 
 
 def open_site(spec: Spec, config: Config, base: Path, key: str = "") -> Site:
     """The model in a world of the configuration's data; without data, in a general one."""
     named = config.task or config.data.path or config.data.train
     data = plan_data(config, base) if named else NO_DATA
-    return simulated_site(simulated_model(config.task, data, spec), key)
+    return Site(simulated_model(config.task, data, spec), key)
 
 
-def simulated_site(lm: SimulatedLM, key: str = "") -> Site:
-    """Both models, and their counts at GET /stats."""
+class Site:
+    """Both models, and their counts at GET /stats. `key` is what callers must send; without one it
+    answers this machine alone."""
 
-    def reset() -> Mapping[str, object]:
-        lm.stats.reset()
-        return lm.stats.as_dict()
-
-    pages = {("GET", "/stats"): lm.stats.as_dict, ("POST", "/stats/reset"): reset}
-    return Site(_Backend(lm), ("simulated", "delay"), "simulated", pages, key)
-
-
-class _Backend:
-    """Hands on what an endpoint sees of a call, and streams in the settings' pieces."""
-
-    def __init__(self, lm: SimulatedLM) -> None:
+    def __init__(self, lm: SimulatedLM, key: str = "") -> None:
         self._lm = lm
+        self._admission = Admission(Callers((key,)), Limits(drain_s=1.0))
+        self._numbers = itertools.count(1)
 
-    async def __call__(self, call: ChatCall) -> Reply | Stream:
+    async def serve(self, host: str, port: int, ready: Callable[[Address], None]) -> None:
+        """Serves until cancelled; `ready` is told where. Raises OSError when the port is taken."""
+        async with self.serving(host, port) as address:
+            ready(address)
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def serving(self, host: str = "127.0.0.1", port: int = 0) -> AsyncGenerator[Address]:
+        """The server, listening while the block runs. Raises OSError when the port is taken."""
+        owned = {"object": "model", "created": 0, "owned_by": "simulated"}
+        models = {"object": "list", "data": [{"id": name, **owned} for name in _MODELS]}
+        health = {"status": "ok", "model": "simulated"}
+
+        def reset() -> Mapping[str, object]:
+            self._lm.stats.reset()
+            return self._lm.stats.as_dict()
+
+        paths: Paths = {
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/models": ("GET", showing(lambda: models)),
+            "/healthz": ("GET", showing(lambda: health)),
+            "/health": ("GET", showing(lambda: health)),
+            "/stats": ("GET", showing(self._lm.stats.as_dict)),
+            "/stats/reset": ("POST", showing(reset)),
+        }
+        async with self._admission.listening(paths, None, host, port) as address:
+            yield address
+
+    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        call = call_of(await self._admission.read(request, visit))
+        name = call.request.model or "simulated"
+        if name not in _MODELS:
+            text = f"no model {name!r} here; there is {' and '.join(map(repr, _MODELS))}"
+            raise Refusal(text, status=404, kind="model_not_found", param="model")
+        if call.choices != 1:
+            raise Refusal("a call gets one choice here: n must be 1", param="n")
+        asked = replace(call.request, model=name)
         try:
-            reply = await self._lm.reply(call.request, json_mode=call.json_mode, seeded=call.seeded)
+            reply = await self._lm.reply(asked, json_mode=call.json_mode, seeded=call.seeded)
+        except RateLimited:
+            wait, text = self._lm.settings.retry_after, "simulated: too many requests"
+            raise Refusal(text, status=429, kind="rate_limit", retry_after=wait) from None
         except LMError as error:
-            raise self._as_failure(error) from None
-        return self._pieces(reply) if call.stream else reply
+            if error.incident == Incident.DROPPED:
+                return await _break_off(request)
+            text = "simulated: a server error"
+            raise Refusal(text, status=500, kind="server_error") from None
+        completion = Completion(f"simulated-{next(self._numbers)}", name)
+        if call.stream:
+            return await self._stream(request, call, completion, reply)
+        return json_response(completion.body(reply), visit)
 
-    def _as_failure(self, error: LMError) -> Exception:
-        if isinstance(error, RateLimited):
-            wait = self._lm.settings.retry_after
-            text = "simulated: too many requests"
-            return Refusal(text, status=429, kind="rate_limit", retry_after=wait)
-        if error.incident == Incident.DROPPED:
-            return Dropped("drop")
-        return Refusal("simulated: a server error", status=500, kind="server_error")
-
-    async def _pieces(self, reply: Reply) -> Stream:
+    async def _stream(
+        self, request: web.BaseRequest, call: ChatCall, completion: Completion, reply: Reply
+    ) -> web.StreamResponse:
+        """The reply in the settings' pieces."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         settings = self._lm.settings
+
+        async def send(body: Mapping[str, Any]) -> None:
+            await response.write(b"data: " + json.dumps(body).encode() + b"\n\n")
+
+        await response.prepare(request)
+        await send(completion.first_chunk())
         size = max(1, -(-len(reply.text) // max(1, settings.stream_chunks)))
         for start in range(0, len(reply.text), size):
             await asyncio.sleep(settings.stream_delay)
-            yield reply.text[start : start + size]
+            await send(completion.text_chunk(reply.text[start : start + size]))
         await asyncio.sleep(settings.stream_delay)
-        yield reply
+        await send(completion.last_chunk(reply))
+        if call.stream_usage:
+            await send(completion.usage_chunk(reply))
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+
+async def _break_off(request: web.BaseRequest) -> web.StreamResponse:
+    """The reply begins, promises more than it gives, and the line goes dead."""
+    broken = web.StreamResponse(headers={"Content-Type": "application/json"})
+    broken.content_length = 4096
+    await broken.prepare(request)
+    await broken.write(b'{"id": "broken", "choices": [')
+    if request.transport is not None:
+        request.transport.abort()
+    return broken

@@ -31,7 +31,7 @@ from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.paths import runs_dir
 from promptcodebook.progress import Listener, silent
 from promptcodebook.randomness import Draws
-from promptcodebook.run.opening import Opened, Where, open_run
+from promptcodebook.run.opening import Session, Where, open_run
 from promptcodebook.run.verdict import Row, VerdictTable
 from promptcodebook.simulated.model import simulated_world
 from promptcodebook.simulated.world import World, oracle_prompt
@@ -84,18 +84,19 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
     config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
     opened = open_run(config, sources, where, view)
     try:
-        return run_sync(_judged(opened, view), opened.session.interrupt)
+        return run_sync(_judged(opened, view), opened.interrupt)
     finally:
         opened.store.close()
 
 
-async def _judged(opened: Opened, listener: Listener) -> _Judged:
+async def _judged(opened: Session, listener: Listener) -> _Judged:
     assembled, store = opened.assembled, opened.store
     try:
-        outcome = await opened.session.run()
-        if outcome.stop is not None:
-            raise outcome.stop
-        assert outcome.conclusion is not None, "a run that was not stopped has concluded"
+        await opened.run()
+        if opened.stop is not None:
+            raise opened.stop
+        concluded = store.outline().conclusion
+        assert concluded is not None, "a run that was not stopped has concluded"
         config, plan = assembled.config, assembled.plan
         world = simulated_world(config.task, plan.dataset, parse_spec(config.lm))
         problem, prompts = Problem(assembled, store, listener), _OraclePrompt(world)
@@ -113,7 +114,7 @@ async def _judged(opened: Opened, listener: Listener) -> _Judged:
         for row in (*store.test_evaluations(), oracle)
     }
     inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
-    return _Judged(store.header.id, store.path, outcome.conclusion.sentence, rows, inputs)
+    return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
 
 
 def raw_world(world: int) -> dict[str, Any]:

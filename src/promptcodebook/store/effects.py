@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,16 +18,16 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from promptcodebook.calls import Reply, Request, Usage
+from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.intervals import Interval
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder
 from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
-from promptcodebook.store import tables
-from promptcodebook.store.journal import Journal
-from promptcodebook.store.lock import EFFECTS, FILE, RunLock, is_blank, lock_effects, refuse_links
+from promptcodebook.store.journal import BOOKS, Journal
+from promptcodebook.store.lock import EFFECTS, FILE, is_blank, lock_effects, refuse_links
+from promptcodebook.store.run import LAYOUT
 from promptcodebook.text import shown_table
 from promptcodebook.units import number, plural
 
@@ -37,7 +36,7 @@ _LAYOUT = Layout(
     what="file of effects",
     version=1,
     script=(
-        *tables.BOOKS,
+        *BOOKS,
         # `mark` identifies the question: a later answer replaces the earlier one.
         "CREATE TABLE effects (id INTEGER PRIMARY KEY, mark TEXT NOT NULL UNIQUE,"
         " effect BLOB NOT NULL)",
@@ -120,89 +119,62 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """The effects of one run, open for writing: one process at a time (RunBusy). Made by `open`."""
+    """The effects of one run, open for writing: one process at a time. Made where there is none;
+    `again` is what to type when a full disk has room once more. RunBusy, StoreError."""
 
-    def __init__(self, run: Path, lock: RunLock, journal: Journal) -> None:
-        self._lock = lock
-        self._journal = journal
-        self._run = Reader(run / FILE, tables.LAYOUT)
-
-    @classmethod
-    def open(cls, run: Path, again: str) -> EffectStore:
-        """Made where there is none; `again` is what to type when a full disk has room once more.
-        RunBusy, StoreError."""
+    def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS
         refuse_links(run)
         try:
             make_private_folder(folder)
         except OSError as error:
             raise store_os_error(error, folder) from error
-        lock = lock_effects(run)
+        self._journal = Journal(folder / _EFFECTS, _LAYOUT, again, lock=lock_effects(run))
         try:
-            return cls(run, lock, Journal.open(folder / _EFFECTS, _LAYOUT, again))
+            self._run = Reader(run / FILE, LAYOUT)
         except BaseException:
-            lock.release()
+            self._journal.close()
             raise
 
     def supplies(self, *, known: bool) -> Supplies:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
         models are `known` by their names. A budget is one measurement's: ledger and clock start at
         zero."""
-        replies = _Replies(self._journal.replies, self._run) if known else None
-        ledger = Ledger(log=self._journal.attempt_log)
+        replies = self._journal.replies(self._run) if known else None
+        ledger = Ledger(log=self._journal.attempts)
         return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)
 
     def add(self, effect: Effect) -> None:
         """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""
-        values = (_mark(effect), pack(_adapter().dump_python(effect)))
-
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("INSERT OR REPLACE INTO effects (mark, effect) VALUES (?, ?)", values)
-
-        self._journal.write_now(work)
+        # Which instinct of which policy, on which inputs, asking and scoring whom.
+        question = (
+            *(effect.instinct, effect.policy, effect.split, effect.data, effect.examples),
+            *(sorted(effect.rewards), sorted(effect.models.items()), effect.scored_by),
+        )
+        mark = hashlib.sha256(json.dumps(question).encode()).hexdigest()
+        values = (mark, pack(_adapter().dump_python(effect)))
+        into = "INSERT OR REPLACE INTO effects (mark, effect) VALUES (?, ?)"
+        self._journal.writer.write_now(lambda db: db.execute(into, values))
 
     def close(self) -> None:
         """Commits what waits and lets go of the folder. Safe to call twice."""
-        try:
-            self._run.close()
-            self._journal.close()
-        finally:
-            self._lock.release()
-
-
-class _Replies:
-    """A `ReplyLog`: what measurements paid for, and below it what the run did."""
-
-    def __init__(self, own: tables.RunReplies, run: Reader) -> None:
-        self._own = own
-        self._run = run
-
-    def get(self, key: bytes) -> Reply | None:
-        known = self._own.get(key)
-        if known is None:
-            with suppress(StoreError):  # damaged there: it is asked for, and kept here
-                known = tables.find_reply(self._run, key)
-        return known
-
-    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
-        await self._own.put(key, request, reply)
+        self._run.close()
+        self._journal.close()
 
 
 def read_effects(run: Path) -> list[Effect]:
     """All that are kept of a run, in the order in which they were measured. StoreError."""
     if (path := _kept_in(run)) is None:
         return []
-    reader = Reader(path, _LAYOUT)
     try:
-        rows = reader.rows("SELECT effect FROM effects ORDER BY id")
-        return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
+        with closing(Reader(path, _LAYOUT)) as reader:
+            rows = reader.rows("SELECT effect FROM effects ORDER BY id")
+            return [_adapter().validate_python(unpack(blob)) for (blob,) in rows]
     except ValidationError as error:
         raise StoreError(
             f"a kept effect in {path} cannot be read: {error}",
             hint=f"move {path.parent} out of the way: what it holds is measured again",
         ) from error
-    finally:
-        reader.close()
 
 
 def effects_mark(run: Path) -> int:
@@ -220,21 +192,6 @@ def _kept_in(run: Path) -> Path | None:
     refuse_links(run / EFFECTS)
     file = run / EFFECTS / _EFFECTS
     return None if not file.is_file() or is_blank(file) else file
-
-
-def _mark(effect: Effect) -> str:
-    """The question: which instinct of which policy, on which inputs, asking and scoring whom."""
-    question = (
-        effect.instinct,
-        effect.policy,
-        effect.split,
-        effect.data,
-        effect.examples,
-        sorted(effect.rewards),
-        sorted(effect.models.items()),
-        effect.scored_by,
-    )
-    return hashlib.sha256(json.dumps(question).encode()).hexdigest()
 
 
 @cache

@@ -1,15 +1,25 @@
-"""The events of a run, one per thing that happened; the run's state is a fold over them."""
+"""The events of a run, one per thing that happened: as rows, and folded into the run's state.
+
+An event has a light part, which every reader sees, and a bulky one (a step's traces, an
+evaluation's full rollouts), which is fetched when asked for: reading a long run takes memory for
+one step at a time. The names of the kinds on disk never change, so that old runs open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from promptcodebook.calls import Usage
+from promptcodebook.errors import StoreError
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.method.state import RoutingStatistics
-from promptcodebook.types import Evaluation, Parameters, Step, Trace
+from promptcodebook.sqlite import pack, unpack
+from promptcodebook.types import Evaluation, Failure, Parameters, Rollout, Step, Trace
 
 EndReason = Literal["finished", "early_stop", "target", "budget", "interrupted", "failed"]
 Scope = Literal["subset", "full"]
@@ -69,10 +79,8 @@ class Compared:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A prompt that an optimizer of others tried, in `rollouts` rollouts, and whether it was kept.
-
     `score` is its mean reward on the `n` examples that it had of those that validate (None = of
-    none).
-    """
+    none)."""
 
     prompt: str
     score: float | None
@@ -100,9 +108,7 @@ class Concluded:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed.
-
-    `missing` says in a sentence why there is no verdict, `hint` what to type next.
-    """
+    `missing` says in a sentence why there is no verdict, `hint` what to type next."""
 
     reason: EndReason
     detail: str = ""
@@ -121,9 +127,7 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Amended:
     """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-
-    `extended` = its end was put off: what was judged before was another policy.
-    """
+    `extended` = its end was put off: what was judged before was another policy."""
 
     changes: tuple[str, ...]
     at: str
@@ -142,6 +146,142 @@ Event = (
     | Resumed
     | Amended
 )
+_KINDS: Mapping[str, type[Event]] = {
+    "started": Started,
+    "stepped": Stepped,
+    "broke": Broke,
+    "validated": Validated,
+    "trained": Trained,
+    "judged": Compared,
+    "concluded": Concluded,
+    "ended": Ended,
+    "resumed": Resumed,
+    "amended": Amended,
+}
+
+
+@cache  # building one takes milliseconds
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+_TRACES, _ROLLOUTS = tuple[Trace, ...], tuple[Rollout, ...]
+
+
+def pack_event(event: Event) -> tuple[str, int | None, bytes, bytes | None]:
+    """An event as its row: its kind; the step, None where it belongs to none; the light part; and
+    the bulky part, None where there is none."""
+    kind = next(name for name, shape in _KINDS.items() if isinstance(event, shape))
+    step: int | None = None
+    bulk: bytes | None = None
+    light: Event = event
+    match event:
+        case Stepped(made):
+            step, light = made.index, Stepped(replace(made, traces=()))
+            bulk = pack(_adapter(_TRACES).dump_python(made.traces))
+        case Broke(step, traces):
+            light = replace(event, traces=())
+            bulk = pack(_adapter(_TRACES).dump_python(traces))
+        case Validated() | Compared():
+            step = event.step if isinstance(event, Validated) else None
+            rollouts = event.evaluation.rollouts
+            slim = tuple(map(_slim_rollout, rollouts))
+            light = replace(event, evaluation=replace(event.evaluation, rollouts=slim))
+            bulk = pack(_adapter(_ROLLOUTS).dump_python(rollouts))
+        case Resumed():
+            step = event.step
+        case _:
+            pass
+    return kind, step, pack(_adapter(_KINDS[kind]).dump_python(light)), bulk
+
+
+def _slim_rollout(rollout: Rollout) -> Rollout:
+    return Rollout(
+        rollout.example_id,
+        rollout.route and replace(rollout.route, constraints=(), analysis=""),
+        reward=rollout.reward,
+        truncated=rollout.truncated,
+        failure=rollout.failure and Failure(rollout.failure.stage, rollout.failure.kind, ""),
+        usage=rollout.usage,
+        prompt_length=rollout.prompt_length,
+    )
+
+
+def unpack_event(
+    kind: str, light: bytes, bulk: bytes | None = None, *, texts: bool = True
+) -> Event:
+    """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
+    Without `texts` the traces of a step keep their figures, and their texts, most of a long run,
+    are not read. Raises StoreError for a damaged row or an unknown kind."""
+    if kind not in _KINDS:
+        raise StoreError(
+            f"the run holds an event of unknown kind {kind!r}",
+            hint="pip install -U promptcodebook (a newer version may have written it)",
+        )
+
+    def build(tree: Any) -> Event:
+        if kind == "stepped":
+            # Version 0.1 named c_k 'c<k>', and a rewrite that was taken back was not `kept`.
+            step = tree["step"]
+            for rewrite in step["rewrites"]:
+                name = rewrite["variable"]
+                if isinstance(name, str) and name[1:].isdecimal():
+                    rewrite["variable"] = int(name[1:])
+            if isinstance(step.get("reverted"), bool):
+                step["reverted"] = []
+        return _adapter(_KINDS[kind]).validate_python(tree)
+
+    event = _read(light, build)
+    if bulk is None:
+        return event
+    if isinstance(event, Stepped):
+        return Stepped(replace(event.step, traces=unpack_traces(bulk, texts=texts)))
+    if isinstance(event, Broke):
+        return replace(event, traces=unpack_traces(bulk, texts=texts))
+    if isinstance(event, Validated | Compared) and texts:
+        rollouts = _read(bulk, _adapter(_ROLLOUTS).validate_python)
+        return replace(event, evaluation=replace(event.evaluation, rollouts=rollouts))
+    return event
+
+
+def unpack_traces(bulk: bytes, *, texts: bool = True) -> tuple[Trace, ...]:
+    """The traces of a step's bulky part, with their texts or only with their figures."""
+
+    def build(tree: Any) -> tuple[Trace, ...]:
+        for trace in () if texts else tree:
+            _drop_texts(trace)
+        return _adapter(_TRACES).validate_python(tree)
+
+    return _read(bulk, build)
+
+
+def _drop_texts(trace: dict[str, Any]) -> None:
+    """Takes out of a stored trace what people and models wrote, but not why it failed."""
+    rollout: dict[str, Any] = trace["rollout"]
+    route: dict[str, Any] = rollout.get("route") or {}
+    gradients: dict[str, Any] = trace.get("gradients") or {}
+    for name in ("prompt", "output", "feedback", "fields", "stages"):
+        rollout.pop(name, None)
+    for name in ("constraints", "analysis"):
+        route.pop(name, None)
+    if trace.get("verdict"):
+        trace["verdict"] = {"score": trace["verdict"]["score"], "feedback": ""}
+    trace["gradients"] = {"severity": gradients.get("severity", {})}
+
+
+def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
+    tree = unpack(blob)
+    try:
+        return build(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
+        what = f"in its shape ({type(error).__name__})"
+    raise StoreError(
+        f"a stored event is damaged {what}",
+        hint="put a copy of the run's folder in its place, or start a new run",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +295,11 @@ class Mark:
     answered: float | None
     n: int
     failed: int
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, step: int, scope: Scope) -> Mark:
+        seen = evaluation.score, evaluation.answered, len(evaluation.rollouts), evaluation.failed
+        return cls(evaluation.name, step, scope, *seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +337,8 @@ class RunState:
 
     @property
     def best(self) -> Mark | None:
-        """The best validation: on the whole split where any was, else on the subset.
-
-        A tie goes to the earlier step.
-        """
+        """The best validation: on the whole split where any was, else on the subset. A tie goes to
+        the earlier step."""
         scored = [m for m in self.validations if m.score is not None]
         scope = "full" if any(m.scope == "full" for m in scored) else "subset"
         inside = [m for m in scored if m.scope == scope]
@@ -211,13 +354,17 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
 
 
 def fold_event(state: RunState, event: Event) -> RunState:
-    """The state after one more event."""
+    going = {"ended": None, "detail": "", "missing": "", "hint": ""}
+    # A verdict there was counts no more, but as a look.
+    looks = state.looks + (state.conclusion is not None)
+    unjudged = {"tests": (), "conclusion": None, "looks": looks}
     match event:
         case Started(parameters, origin):
             return replace(state, parameters=parameters, origin=origin)
         case Stepped(step):
             return replace(
-                _unjudged(state),
+                state,
+                **unjudged,
                 step=step.index,
                 epoch=step.epoch,
                 epsilon=step.epsilon,
@@ -228,52 +375,23 @@ def fold_event(state: RunState, event: Event) -> RunState:
                 validations=tuple(m for m in state.validations if m.scope != "full"),
                 harmful=step.harmful,
             )
-        case Broke() | Trained():
-            return state
         case Validated(step, scope, evaluation):
-            mark = _mark(evaluation, step, scope)
+            mark = Mark.of(evaluation, step, scope)
             return replace(state, validations=(*state.validations, mark))
         case Compared(evaluation):
             if state.conclusion is not None:  # the steps before it were left out by the reader
-                state = _unjudged(state)
-            mark = _mark(evaluation, state.step, "full")
+                state = replace(state, **unjudged)
+            mark = Mark.of(evaluation, state.step, "full")
             return replace(state, tests=(*state.tests, mark))
         case Concluded():
             return replace(state, conclusion=event)
-        case Ended() | Resumed() | Amended():
-            return _stop_or_go_on(state, event)
-
-
-def _stop_or_go_on(state: RunState, event: Ended | Resumed | Amended) -> RunState:
-    match event:
         case Ended(reason, detail, missing, hint):
             return replace(state, ended=reason, detail=detail, missing=missing, hint=hint)
         case Resumed():
-            return replace(_going(state), resumes=state.resumes + 1)
+            return replace(state, **going, resumes=state.resumes + 1)
         case Amended(changes, _, extended):
             state = replace(state, changes=(*state.changes, *changes))
-            if not extended:
-                return state
-            return replace(_unjudged(_going(state)), extended_at=state.step)
-
-
-def _unjudged(state: RunState) -> RunState:
-    """A verdict there was counts no more, but as a look."""
-    looks = state.looks + (state.conclusion is not None)
-    return replace(state, tests=(), conclusion=None, looks=looks)
-
-
-def _going(state: RunState) -> RunState:
-    return replace(state, ended=None, detail="", missing="", hint="")
-
-
-def _mark(evaluation: Evaluation, step: int, scope: Scope) -> Mark:
-    return Mark(
-        evaluation.name,
-        step,
-        scope,
-        evaluation.score,
-        evaluation.answered,
-        len(evaluation.rollouts),
-        evaluation.failed,
-    )
+            again = {**unjudged, **going, "extended_at": state.step}
+            return replace(state, **again) if extended else state
+        case Broke() | Trained():
+            return state

@@ -24,20 +24,8 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
 FREE_KEYS: tuple[str, ...] = (
-    "budget",
-    "cache",
-    "concurrency",
-    "data_dir",
-    "data.path",
-    "data.test",
-    "data.train",
-    "data.val",
-    "max_reply_mb",
-    "prices",
-    "retries",
-    "roles.*.headers",
-    "timeout",
-    "user_code",
+    *("budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train"),
+    *("data.val", "max_reply_mb", "prices", "retries", "roles.*.headers", "timeout", "user_code"),
 )
 """Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""
@@ -49,20 +37,17 @@ _NAME = re.compile(r"\w[\w.-]{0,59}")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`created` is ISO 8601; `fingerprints` are the data's, by split, and `sizes` how many
-    examples each has ({} = of version 0.1); `id` '' = to be chosen.
+    """`id` '' = to be chosen; `created` is ISO 8601; `base` the folder that paths start from;
+    `config` the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
 
-    `name` is what the user calls the run ('' = nothing); several runs may share one.
-
-    `present` is the prompt that the user had when it began (None = of version 0.1).
-    `program` is what answers, `stages` those of it with a prompt of their own.
+    `fingerprints` are the data's, by split, and `sizes` how many examples each has.
     `private` = the data are real people's, so that no report shows their texts.
-    `base` is the folder that the configuration's paths start from.
+    `program` is what answers, `stages` those of it with a prompt of their own, `present` the prompt
+    that the user had when it began, `templates` the prompts that it runs with. Version 0.1 knew no
+    sizes, no `present` and no `templates`: it used the shipped set named in the configuration.
+    `name` is what the user calls the run ('' = nothing); several runs may share one.
     `files` are SHA-256 of files that the settings came from or name, by their name; `specs` the
     models by whose names replies lie in the journal, for roles whose model is served elsewhere now.
-    `templates` are the prompts that it runs with (None = of version 0.1: the shipped set named in
-    the configuration).
-    `config` is the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
     """
 
     id: str
@@ -152,7 +137,6 @@ def is_sealed(text: str, secret: bytes | None) -> bool:
 
 
 def _seal_of(tree: Mapping[str, Any], secret: bytes) -> str:
-    """HMAC-SHA-256 (hex) over the tree without its mark."""
     rest = {key: value for key, value in tree.items() if key != _SEAL}
     text = json.dumps(rest, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
@@ -160,8 +144,7 @@ def _seal_of(tree: Mapping[str, Any], secret: bytes) -> str:
 
 def run_id(task: str, now: datetime) -> str:
     """A name that sorts by time and can be typed by its start: 20260131-154502-constraints."""
-    kept = "".join(c if c.isascii() and c.isalnum() else "-" for c in task.lower())
-    word = "-".join(part for part in kept.split("-") if part)
+    word = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")
     return f"{now:%Y%m%d-%H%M%S}-{word[:40] or 'run'}"
 
 
@@ -211,7 +194,9 @@ class Difference:
     new: object
 
     def __str__(self) -> str:
-        return f"{self.key}: {_short(self.old)} → {_short(self.new)}"
+        texts = [json.dumps(value, ensure_ascii=True) for value in (self.old, self.new)]
+        old, new = (t if len(t) <= _WIDTH else t[: _WIDTH - 1] + "…" for t in texts)
+        return f"{self.key}: {old} → {new}"
 
 
 def differences(
@@ -220,11 +205,11 @@ def differences(
     """Dotted keys whose values differ, sorted. `ignore` names keys or subtrees ('*' = any)."""
     before, after = dict(_leaves(_plain(old))), dict(_leaves(_plain(new)))
     ignored = [pattern for key in ignore for pattern in (key, f"{key}.*")]
+    pairs = ((k, before.get(k), after.get(k)) for k in sorted(before.keys() | after.keys()))
     return tuple(
-        Difference(key, before.get(key), after.get(key))
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key)
-        and not any(fnmatch.fnmatchcase(key, pattern) for pattern in ignored)
+        Difference(key, then, now)
+        for key, then, now in pairs
+        if then != now and not any(fnmatch.fnmatchcase(key, pattern) for pattern in ignored)
     )
 
 
@@ -234,27 +219,17 @@ def digest(tree: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(value: object) -> object:
-    """As JSON would have it, so that a tuple equals the list it became on disk."""
-    if isinstance(value, Mapping):
-        items = cast(Mapping[object, object], value)
-        return {str(k): _plain(v) for k, v in items.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in cast(Sequence[object], value)]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+def _plain(tree: Mapping[str, object]) -> Any:
+    """As JSON has it, so that a tuple equals the list it became on disk."""
+    return json.loads(json.dumps(tree, default=str))
 
 
 def _leaves(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(tree, Mapping) and tree:
-        for key, value in cast(Mapping[str, object], tree).items():
+    if isinstance(tree, dict) and tree:
+        for key, value in cast("dict[str, object]", tree).items():
             yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
     elif prefix:
         yield prefix, tree
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=True)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def specs_in(config: Mapping[str, Any]) -> dict[Role, str]:

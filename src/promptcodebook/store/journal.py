@@ -1,6 +1,6 @@
-"""Replies and books of work that is no run: a batch, a shard of one, measured effects, and what
-would be lost with its process (an evaluation without a cache). And attempts in flight, in a file of
-slots that kill -9 leaves as they are.
+"""Replies and books of work, each in a file: of a run, a batch, a shard of one, measured effects,
+and of what would be lost with its process (an evaluation without a cache). And attempts in flight,
+in a file of slots that kill -9 leaves as they are.
 
 A slot is written before its request leaves: the page belongs to the system from then on. It is free
 again once the result of the attempt is committed to the run's file. The commit notes slot and
@@ -20,20 +20,136 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
-from promptcodebook.calls import ROLES, Role, Usage
+from promptcodebook.calls import ROLES, Reply, Request, Role, Usage
 from promptcodebook.errors import StoreError
-from promptcodebook.lm.budget import AttemptLog, Ledger
-from promptcodebook.lm.cache import ReplyLog
+from promptcodebook.incidents import Incident
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.cache import ReplyLog, pack_reply, unpack_reply
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder, unfinished_folder
-from promptcodebook.sqlite import Layout, Reader, Write, Writer, store_os_error
+from promptcodebook.sqlite import Layout, Packer, Reader, Write, Writer, store_os_error
 from promptcodebook.store.lock import ATTEMPTS, NO_LINK, RunLock
-from promptcodebook.store.tables import BOOKS, RunReplies, SessionClock, add_usage, read_book
+
+_log = logging.getLogger(__name__)
+
+_BOOK = (
+    "role TEXT PRIMARY KEY, calls INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,"
+    " completion_tokens INTEGER NOT NULL, cached_prompt_tokens INTEGER NOT NULL, cost REAL,"
+    " latency_s REAL NOT NULL"
+)
+FIRST_BOOKS = (
+    "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
+    " reply BLOB NOT NULL)",
+    "CREATE UNIQUE INDEX journal_by_key ON journal (key)",
+    # cost NULL = a price was unknown; NULL + x stays NULL, as Usage.__add__ has it.
+    f"CREATE TABLE usage ({_BOOK})",
+    "CREATE TABLE tally (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, started TEXT NOT NULL, seconds REAL NOT NULL)",
+)
+LATER_BOOKS = (
+    # As `usage`, of attempts without a reply: the most they can have cost.
+    f"CREATE TABLE IF NOT EXISTS lost ({_BOOK})",
+    # The last attempt of each slot that is booked.
+    "CREATE TABLE IF NOT EXISTS settled (slot INTEGER PRIMARY KEY, number INTEGER NOT NULL)",
+)
+BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
+"""Tables of replies, of what they cost, of counts and of sessions."""
+_ADD_USAGE = """
+INSERT INTO {book} VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (role) DO UPDATE SET
+  calls = calls + excluded.calls,
+  prompt_tokens = prompt_tokens + excluded.prompt_tokens,
+  completion_tokens = completion_tokens + excluded.completion_tokens,
+  cached_prompt_tokens = cached_prompt_tokens + excluded.cached_prompt_tokens,
+  cost = cost + excluded.cost,
+  latency_s = latency_s + excluded.latency_s
+"""
+_ADD_PAID, _ADD_LOST = (_ADD_USAGE.format(book=book) for book in ("usage", "lost"))
+_ADD_COUNT = """
+INSERT INTO tally VALUES (?, ?)
+ON CONFLICT (name) DO UPDATE SET count = count + excluded.count
+"""
+_SETTLE = "INSERT OR REPLACE INTO settled VALUES (?, ?)"
+
+
+def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = False) -> None:
+    """Adds to the role's sum of what was paid, or of what was lost to failures."""
+    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens
+    values = (role, usage.calls, *tokens, usage.cost, usage.latency_s)
+    db.execute(_ADD_LOST if lost else _ADD_PAID, values)
+
+
+def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
+    db.execute(_ADD_COUNT, (name, count))
+
+
+def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
+    """By role, what `usage` (paid) or `lost` sums up."""
+    rows = reader.rows(
+        "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
+        f" latency_s FROM {table} ORDER BY rowid"
+    )
+    for each in (each for _, *sums in rows for each in sums if each is not None):
+        if not (isinstance(each, int | float) and math.isfinite(each)):
+            raise StoreError(
+                f"a sum in the table {table} is no number", hint="put a copy in the file's place"
+            )
+    return {cast(Role, role): Usage(*sums) for role, *sums in rows}
+
+
+class RunReplies:
+    """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
+    the reply is: no reply is on disk that is not paid for. A reply whose bytes are damaged is as
+    one that never came: it is asked for again, and replaced. What this file lacks is looked for in
+    the journal of `below`."""
+
+    def __init__(self, reader: Reader, writer: Writer, below: Reader | None = None) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._below = below
+        self._packer = Packer()  # used by the writer thread alone
+        self._damaged: set[bytes] = set()
+
+    def get(self, key: bytes) -> Reply | None:
+        known = None
+        try:
+            known = _find_reply(self._reader, key)
+        except StoreError as error:
+            _log.warning("a reply in the run's journal is asked for again: %s", error)
+            self._damaged.add(key)
+        if known is None and self._below is not None:
+            with suppress(StoreError):  # damaged there: it is asked for, and kept here
+                known = _find_reply(self._below, key)
+        return known
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        """Returns once the reply is committed. A key that is there already keeps its reply."""
+        damaged = key in self._damaged
+
+        def work(db: sqlite3.Connection) -> None:
+            if damaged:
+                db.execute("DELETE FROM journal WHERE key = ?", (key,))
+                add_count(db, Incident.JOURNAL_DAMAGED, 1)
+            db.execute(
+                "INSERT OR IGNORE INTO journal (key, role, reply) VALUES (?, ?, ?)",
+                (key, request.role, pack_reply(reply, self._packer)),
+            )
+
+        await self._writer.write(work)
+        self._damaged.discard(key)
+
+
+def _find_reply(reader: Reader, key: bytes) -> Reply | None:
+    row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+    return None if row is None else unpack_reply(row[0])
+
 
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
@@ -42,7 +158,6 @@ _NUMBER = struct.Struct("<Q")
 _SIZE = _NUMBER.size + _BODY.size
 _MOST = 2**53
 """No number that an attempt has is larger."""
-_SETTLE = "INSERT OR REPLACE INTO settled VALUES (?, ?)"
 
 
 class AttemptFile:
@@ -53,12 +168,10 @@ class AttemptFile:
         self._path = folder / ATTEMPTS
         self._writer = writer
         self._door = threading.Lock()
+        self._map = self._open(_SLOTS)
         self._number = 0
-        try:
-            self._map = self._open(_SLOTS)
-        except OSError as error:
-            raise store_os_error(error, self._path) from error
         self.recovered = self._recover()
+        self._free = list(reversed(range(self._count)))
 
     def begin(self, role: Role, most: Usage) -> int:
         """Returns once the attempt would survive kill -9; the ticket is its slot. Raises DiskFull
@@ -68,7 +181,13 @@ class AttemptFile:
         with self._door:
             if self._map.closed:
                 raise StoreError(f"the run {self._path.parent.name} is closed")
-            slot = self._free.pop() if self._free else self._grow()
+            if not self._free:
+                count = self._count
+                grown = self._open(2 * count)
+                self._map.close()
+                self._map = grown
+                self._free.extend(reversed(range(count, 2 * count)))
+            slot = self._free.pop()
             self._number += 1
             at = slot * _SIZE
             tokens = most.prompt_tokens, most.completion_tokens
@@ -86,7 +205,12 @@ class AttemptFile:
             if usage.calls:
                 add_usage(db, role, usage, lost=lost)
 
-        self._writer.send(work, then=lambda: self._release(ticket))
+        def release() -> None:
+            with self._door:
+                _NUMBER.pack_into(self._map, ticket * _SIZE, 0)
+                self._free.append(ticket)
+
+        self._writer.send(work, then=release)
 
     def close(self) -> None:
         """Call it when the writer is closed: what it committed is released by then. The file goes
@@ -94,15 +218,14 @@ class AttemptFile:
         with self._door:
             if self._map.closed:
                 return
-            empty = len(self._free) == len(self._map) // _SIZE
+            empty = len(self._free) == self._count
             self._map.close()
         if empty:
             self._path.unlink(missing_ok=True)
 
-    def _release(self, slot: int) -> None:
-        with self._door:
-            _NUMBER.pack_into(self._map, slot * _SIZE, 0)
-            self._free.append(slot)
+    @property
+    def _count(self) -> int:
+        return len(self._map) // _SIZE
 
     def _recover(self) -> Usage:
         left = list(self._left_behind())
@@ -123,128 +246,134 @@ class AttemptFile:
         self._writer.write_now(work)
         for slot, *_ in left:
             _NUMBER.pack_into(self._map, slot * _SIZE, 0)
-        self._free = list(reversed(range(len(self._map) // _SIZE)))
         return booked
 
     def _left_behind(self) -> Iterator[tuple[int, int, Role, Usage]]:
-        for slot in range(len(self._map) // _SIZE):
+        for slot in range(self._count):
             (number,) = _NUMBER.unpack_from(self._map, slot * _SIZE)
-            if number:
-                at = slot * _SIZE + _NUMBER.size
-                role, prompt, completion, cost = _BODY.unpack_from(self._map, at)
-                if (
-                    role >= len(ROLES)
-                    or max(number, prompt, completion) > _MOST
-                    or cost < 0
-                    or math.isinf(cost)
-                ):
-                    raise StoreError(
-                        f"slot {slot} of {self._path} is damaged: which calls were in flight when "
-                        "the run was killed cannot be read",
-                        hint=f"rm {self._path}; what those calls cost is then not counted",
-                    )
-                most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
-                yield slot, number, ROLES[role], most
-
-    def _grow(self) -> int:
-        """Twice as many slots; returns the first new one, which is not in the free list."""
-        count = len(self._map) // _SIZE
-        try:
-            grown = self._open(2 * count)
-        except OSError as error:
-            raise store_os_error(error, self._path) from error
-        self._map.close()
-        self._map = grown
-        self._free.extend(reversed(range(count + 1, 2 * count)))
-        return count
+            if not number:
+                continue
+            body = _BODY.unpack_from(self._map, slot * _SIZE + _NUMBER.size)
+            role, prompt, completion, cost = body
+            large = role >= len(ROLES) or max(number, prompt, completion) > _MOST
+            if large or cost < 0 or math.isinf(cost):
+                raise StoreError(
+                    f"slot {slot} of {self._path} is damaged: which calls were in flight when "
+                    "the run was killed cannot be read",
+                    hint=f"rm {self._path}; what those calls cost is then not counted",
+                )
+            most = Usage(1, prompt, completion, 0, None if math.isnan(cost) else cost)
+            yield slot, number, ROLES[role], most
 
     def _open(self, slots: int) -> mmap.mmap:
         """The file with at least that many slots, written out: a page that the disk has no room for
         would end the process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
-        handle = os.open(self._path, flags, 0o600)
         try:
-            size = os.fstat(handle).st_size // _SIZE * _SIZE
-            if size < slots * _SIZE:
-                os.lseek(handle, size, os.SEEK_SET)
-                rest = memoryview(bytes(slots * _SIZE - size))
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
-                size = slots * _SIZE
-            return mmap.mmap(handle, size)
-        finally:
-            os.close(handle)
-
-
-_log = logging.getLogger(__name__)
-_UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
+            handle = os.open(self._path, flags, 0o600)
+            try:
+                size = os.fstat(handle).st_size // _SIZE * _SIZE
+                if size < slots * _SIZE:
+                    os.lseek(handle, size, os.SEEK_SET)
+                    rest = memoryview(bytes(slots * _SIZE - size))
+                    while rest:
+                        rest = rest[os.write(handle, rest) :]
+                    size = slots * _SIZE
+                return mmap.mmap(handle, size)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise store_os_error(error, self._path) from error
 
 
 class Journal:
-    """A file whose layout holds `tables.BOOKS`, and the attempts in flight beside it, in a folder
-    that has no other. Made by `open`; who writes must hold the folder's lock."""
+    """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
+    a folder that has no other. Whoever writes holds the folder's lock: it may be handed over, and
+    goes when this is closed or cannot be made. Made where there is none, with `first` in it;
+    `again` is what to type when a full disk has room once more, `clock` counts seconds. DiskFull,
+    StoreError."""
 
-    def __init__(self, path: Path, layout: Layout, writer: Writer, clock: SessionClock) -> None:
-        self._writer = writer
+    def __init__(
+        self,
+        path: Path,
+        layout: Layout,
+        again: str,
+        *,
+        lock: RunLock | None = None,
+        first: Write = lambda db: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = path.parent
+        self._lock = lock
         self._clock = clock
-        self.reader = Reader(path, layout)
-        self._attempts = AttemptFile(path.parent, writer)
-        self.ledger = Ledger(self.paid(), self.lost(), self._attempts)
+        self._began = clock()
+        self._before_s = 0.0
+        self._session: int | None = None
 
-    @classmethod
-    def open(cls, path: Path, layout: Layout, again: str) -> Journal:
-        """Made where there is none; `again` is what to type when a full disk has room once more.
-        StoreError."""
-        clock = SessionClock(time.monotonic)
-        hint = f"free space on the disk of {path.parent}, then {again}"
-        writer = Writer(path, layout, full_hint=hint, each_batch=clock.beat, reserve=True)
-        try:
-            writer.write_now(clock.begin)
-            return cls(path, layout, writer, clock)
-        except BaseException:
-            writer.close()
-            raise
+        def begin(db: sqlite3.Connection) -> None:
+            first(db)
+            self._before_s = float(db.execute("SELECT TOTAL(seconds) FROM sessions").fetchone()[0])
+            started = datetime.now(UTC).isoformat(timespec="seconds")
+            new = db.execute("INSERT INTO sessions (started, seconds) VALUES (?, 0)", (started,))
+            self._session = new.lastrowid
+
+        with ExitStack() as undo:
+            if lock is not None:
+                undo.callback(lock.release)
+            hint = f"free space on the disk of {path.parent}, then: {again}"
+            self.writer = Writer(path, layout, full_hint=hint, each_batch=self._beat, reserve=True)
+            undo.callback(self.writer.close)
+            self.writer.write_now(begin)
+            self.attempts = AttemptFile(path.parent, self.writer)
+            undo.callback(self.attempts.close)
+            self.reader = Reader(path, layout)
+            undo.callback(self.reader.close)
+            self.ledger = Ledger(self.paid(), self.lost(), self.attempts)
+            undo.pop_all()
+
+    def _beat(self, db: sqlite3.Connection) -> None:
+        """Brings the session's row up to date in every transaction: kill -9 loses no more than the
+        time since the last commit."""
+        seconds = self._clock() - self._began
+        db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (seconds, self._session))
 
     @property
-    def replies(self) -> RunReplies:
-        """Every reply, on disk before its chain continues."""
-        return RunReplies(self.reader, self._writer)
+    def elapsed_s(self) -> float:
+        return self._before_s + self._clock() - self._began
 
-    @property
-    def attempt_log(self) -> AttemptLog:
-        """Where attempts are kept from before they leave until they are booked."""
-        return self._attempts
+    def replies(self, below: Reader | None = None) -> RunReplies:
+        """Every reply, on disk before its chain continues; first of all those of `below`."""
+        return RunReplies(self.reader, self.writer, below)
 
     def supplies(self) -> Supplies:
         """What a stack needs to journal here and to know what was spent."""
-        return Supplies(log=self.replies, ledger=self.ledger, elapsed=lambda: self._clock.elapsed_s)
+        return Supplies(log=self.replies(), ledger=self.ledger, elapsed=lambda: self.elapsed_s)
 
     def paid(self) -> dict[Role, Usage]:
         """What all sessions paid, by role."""
-        self._writer.flush()
+        self.writer.flush()
         return read_book(self.reader, "usage")
 
     def lost(self) -> dict[Role, Usage]:
         """The most that attempts lost to failures can have cost, by role."""
-        self._writer.flush()
+        self.writer.flush()
         return read_book(self.reader, "lost")
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of all sessions."""
-        return self._clock.elapsed_s
-
-    def write_now(self, work: Write) -> None:
-        """Commits the work, all of it or nothing. DiskFull, StoreError."""
-        self._writer.write_now(work)
-
-    def close(self) -> None:
-        """Commits what waits."""
+    def close(self, *, remove: bool = False) -> None:
+        """Commits what waits and lets go of the lock, before which its folder goes where `remove`
+        says so. Safe to call twice."""
         self.reader.close()
         try:
-            self._writer.close()
+            self.writer.close()
         finally:
-            self._attempts.close()
+            self.attempts.close()
+            if remove:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            if self._lock is not None:
+                self._lock.release()
+
+
+_UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 
 
 @contextmanager
@@ -254,14 +383,20 @@ def until_done(*question: object) -> Generator[Supplies]:
     goes when the block ends well. Where it cannot be written, a warning says so."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
-    opened: list[tuple[RunLock, Journal]] = []
+    opened: list[Journal] = []
 
     def spare() -> ReplyLog | None:
         try:
             if not opened:
-                opened.append(_open(folder))
-            return opened[0][1].replies
-        except StoreError as error:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(folder.parent)
+                make_private_folder(folder)
+                lock = RunLock(folder, "the same is being done")
+                opened.append(
+                    Journal(folder / "journal.sqlite", _UNFINISHED, "type it again", lock=lock)
+                )
+            return opened[0].replies()
+        except OSError as error:  # StoreErrors among them
             _log.warning("a kill would lose what this pays for: %s", error)
             return None
 
@@ -270,25 +405,6 @@ def until_done(*question: object) -> Generator[Supplies]:
         yield replace(Supplies.of_one_budget(), spare=spare)
         done = True
     finally:
-        for lock, journal in opened:
-            done = done or journal.reader.row("SELECT 1 FROM journal") is None
-            journal.close()
-            if done:
-                shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
-
-
-def _open(folder: Path) -> tuple[RunLock, Journal]:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        make_private_folder(folder.parent)
-        make_private_folder(folder)
-    except OSError as error:
-        raise store_os_error(error, folder) from error
-    lock = RunLock(folder, "the same is being done")
-    try:
-        journal = Journal.open(folder / "journal.sqlite", _UNFINISHED, "type it again")
-    except BaseException:
-        lock.release()
-        raise
-    return lock, journal
+        for journal in opened:
+            unpaid = journal.reader.row("SELECT 1 FROM journal") is None
+            journal.close(remove=done or unpaid)

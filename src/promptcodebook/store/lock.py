@@ -18,10 +18,11 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -31,8 +32,6 @@ from promptcodebook.paths import make_private_folder, run_reference, tighten
 from promptcodebook.sqlite import restrain, store_os_error
 
 if TYPE_CHECKING:
-    from filelock import SoftFileLock
-
     from promptcodebook.store.header import Header
 
 FILE = "run.sqlite"
@@ -86,10 +85,14 @@ class RunLock:
         if release is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
         self._release: Callable[[], object] | None = release
-        _sign(folder)
+        # Says who we are. That is a courtesy: on a full disk the lock must still be had. Always as
+        # wide as before, so that it fits in the block that the file already has.
+        text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
+        with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as file:
+            file.seek(_TEXT_AT)
+            file.write(text)
 
     def release(self) -> None:
-        """Lets go. Safe to call twice."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -108,36 +111,30 @@ def _is_free(folder: Path) -> bool:
     two that ask at once would take each other for the writer."""
     if sys.platform == "win32":
         (folder / _NAME).stat()  # looking makes no lock
-        return _let_go(_take(folder))
-    import fcntl
+        release = _take(folder)
+    else:
+        import fcntl
 
-    file = os.open(folder / _NAME, os.O_RDONLY | NO_LINK)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _CANNOT_LOCK:
-            raise
-        return _let_go(_take_soft(folder))
-    finally:
-        os.close(file)
-    return True
-
-
-def _let_go(release: Callable[[], object] | None) -> bool:
-    """Whether there was something to let go of."""
-    if release is None:
-        return False
-    release()
-    return True
+        file = os.open(folder / _NAME, os.O_RDONLY | NO_LINK)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+        finally:
+            os.close(file)
+        release = _take_soft(folder)
+    if release is not None:
+        release()
+    return release is not None
 
 
 def _take(folder: Path) -> Callable[[], object] | None:
-    """Takes the lock and returns what lets go of it; None while somebody else has it.
-
-    The file stays for good: removing it would let two processes lock two files.
-    """
+    """Takes the lock and returns what lets go of it; None while somebody else has it. The file
+    stays for good: removing it would let two processes lock two files."""
     from filelock import lock_descriptor  # takes long to import
 
     file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
@@ -162,39 +159,19 @@ def _take_soft(folder: Path) -> Callable[[], object] | None:
             lock.acquire()
             return lock.release
         except Timeout:
-            if not _is_left_behind(lock, folder):
+            # The library takes over by itself what a process of this machine left, but only where
+            # two names can be swapped, which file systems without locks often cannot do either.
+            pid, place = _read_owner(folder)
+            if os.name == "nt" or not pid or pid != lock.pid or place != _place():
                 return None
-            lock.break_lock()
+            try:
+                os.kill(pid, 0)
+                return None
+            except ProcessLookupError:
+                lock.break_lock()
+            except OSError:  # it lives, and is somebody else's
+                return None
     return None
-
-
-def _is_left_behind(lock: SoftFileLock, folder: Path) -> bool:
-    """Whether a process of this machine left the lock and is gone.
-
-    The library takes such a lock over by itself, but only where two names can be swapped, which
-    file systems without locks often cannot do either.
-    """
-    pid, place = _read_owner(folder)
-    if os.name == "nt" or not pid or pid != lock.pid or place != _place():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it lives, and is somebody else's
-        return False
-    return False
-
-
-def _sign(folder: Path) -> None:
-    """Says who we are. That is a courtesy: on a full disk the lock must still be had.
-
-    Always as wide as before, so that it fits in the block that the file already has.
-    """
-    text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
-    with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as file:
-        file.seek(_TEXT_AT)
-        file.write(text)
 
 
 def _opened(folder: Path, flags: int) -> io.FileIO:
@@ -237,30 +214,25 @@ def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
     from promptcodebook.store.header import run_id
 
     stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
-    name, again = stem, 1
-    while True:
+    for again in count(1):
+        folder = runs_dir / (stem if again == 1 else f"{stem}-{again}")
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
-            (runs_dir / name).mkdir(mode=0o700)
-            return runs_dir / name, replace(header, id=name)
+            folder.mkdir(mode=0o700)
+            return folder, replace(header, id=folder.name)
         except FileExistsError as error:
             if not runs_dir.is_dir():
-                raise StoreError(
-                    f"{error.filename} is no folder, so no run can be kept in it",
-                    hint="set PCO_RUNS to a folder of your own",
-                ) from None
+                said = f"{error.filename} is no folder, so no run can be kept in it"
+                raise StoreError(said, hint="set PCO_RUNS to a folder of your own") from None
             if header.id:
-                reference = run_reference(runs_dir / name)
-                raise StoreError(
-                    f"{error.filename} exists already", hint=f"pco train --resume {reference}"
-                ) from None
-            again += 1
-            name = f"{stem}-{again}"
+                hint = f"pco train --resume {run_reference(folder)}"
+                raise StoreError(f"{error.filename} exists already", hint=hint) from None
         except OSError as error:
             fault = store_os_error(error, runs_dir)
             if not isinstance(fault, DiskFull):
                 fault.hint = "set PCO_RUNS to a folder that you may write to"
             raise fault from error
+    raise AssertionError("a number is always free")
 
 
 def close_to_others(folder: Path) -> None:
@@ -282,33 +254,25 @@ def lock_effects(run: Path) -> RunLock:
 
 def is_unborn(folder: Path) -> bool:
     """Whether the run in this folder has no header: who made it was killed, or is making it."""
-    if is_blank(folder / FILE):
-        return True
-    try:
-        with _opened_database(folder / FILE) as db:
-            return db.execute("SELECT 1 FROM header").fetchone() is None
-    except sqlite3.Error:  # no database of ours, or one that is damaged
-        return False
+    return is_blank(folder / FILE) or _is_empty(folder / FILE, "header")
 
 
 def is_blank(file: Path) -> bool:
     """Whether it is a database without a table: who made it has not come any further yet."""
+    return _is_empty(file, "sqlite_master")
+
+
+def _is_empty(file: Path, table: str) -> bool:
+    uri = f"file:{quote(str(file))}?mode=ro"
     try:
-        with _opened_database(file) as db:
-            return db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
-    except sqlite3.Error:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
+            restrain(db)
+            return db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is None
+    except sqlite3.Error:  # no database of ours, or one that is damaged
         return False
 
 
-@contextlib.contextmanager
-def _opened_database(file: Path) -> Generator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True)) as db:
-        restrain(db)
-        yield db
-
-
 def never_started(path: Path) -> StoreError:
-    """The error that tells of a run without a header."""
     return StoreError(
         f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
     )

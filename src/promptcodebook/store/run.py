@@ -9,8 +9,6 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +17,7 @@ from promptcodebook.errors import RunNotFound, StoreError
 from promptcodebook.lm.budget import AttemptLog
 from promptcodebook.lm.cache import ReplyLog
 from promptcodebook.paths import make_secret, read_secret, run_reference
-from promptcodebook.sqlite import Reader, Write, Writer
+from promptcodebook.sqlite import Layout, Reader, Write
 from promptcodebook.store.events import (
     Amended,
     Compared,
@@ -30,9 +28,12 @@ from promptcodebook.store.events import (
     Trained,
     Validated,
     fold,
+    pack_event,
+    unpack_event,
+    unpack_traces,
 )
 from promptcodebook.store.header import Header, is_sealed, seal
-from promptcodebook.store.journal import AttemptFile
+from promptcodebook.store.journal import FIRST_BOOKS, LATER_BOOKS, Journal, add_count, read_book
 from promptcodebook.store.lock import (
     FILE,
     RunLock,
@@ -42,57 +43,49 @@ from promptcodebook.store.lock import (
     new_folder,
     refuse_links,
 )
-from promptcodebook.store.tables import (
-    LAYOUT,
-    PackedEvent,
-    RunReplies,
-    SessionClock,
-    add_count,
-    pack_event,
-    read_book,
-    unpack_event,
-    unpack_traces,
-)
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 _log = logging.getLogger(__name__)
 _E = TypeVar("_E", bound=Event)
 
+LAYOUT = Layout(
+    what="run store",
+    version=2,  # events of 2 name an instinct by its index, of 1 by 'c<index>'
+    since=1,
+    script=(
+        "CREATE TABLE header (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
+        "CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, step INTEGER,"
+        " light BLOB NOT NULL)",
+        "CREATE INDEX events_by_kind ON events (kind, step)",
+        "CREATE UNIQUE INDEX one_event_a_step ON events (step) WHERE kind = 'stepped'",
+        # Apart from `events`, so that the fold reads no page of it.
+        "CREATE TABLE bulk (seq INTEGER PRIMARY KEY, blob BLOB NOT NULL)",
+        *FIRST_BOOKS,
+    ),
+    later=LATER_BOOKS,
+)
 _CHUNK = 32
 """Events read at a time: no read transaction stays open while the caller looks at one."""
-_LIGHT = "SELECT e.seq, e.kind, e.step, e.light, NULL FROM events e"
-_FULL = "SELECT e.seq, e.kind, e.step, e.light, b.blob FROM events e LEFT JOIN bulk b USING (seq)"
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    lock: RunLock
-    writer: Writer
-    session: SessionClock
-    attempts: AttemptFile
+_LIGHT = "SELECT e.seq, e.kind, e.light, NULL FROM events e"
+_FULL = "SELECT e.seq, e.kind, e.light, b.blob FROM events e LEFT JOIN bulk b USING (seq)"
+_LAST_STEP = "(SELECT MAX(seq) FROM events WHERE kind = 'stepped')"
 
 
 class RunStore:
-    """Made by `create` or `open`; closed by `close`. Reading sees every commit so far.
+    """Made by `create` or `open`; closed by `close`. Reading sees every commit so far. Writing
+    takes the run's lock (RunBusy) and may raise DiskFull, after which the store refuses every
+    further write; what was committed can be resumed from."""
 
-    Writing takes the run's lock (RunBusy) and may raise DiskFull, after which the store refuses
-    every further write; what was committed can be resumed from.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        reader: Reader,
-        header: Header,
-        writing: _Writing | None,
-        ours: bool = False,
-    ) -> None:
+    def __init__(self, path: Path, reader: Reader, journal: Journal | None) -> None:
+        row = reader.row("SELECT json FROM header")
+        if row is None:
+            raise never_started(path)
         self.path = path
-        self.header = header
-        self.ours = ours
+        self.header = Header.from_json(row[0])
+        self.ours = is_sealed(row[0], read_secret())
         """Whether this user made the run on this machine: else its header may name anything."""
         self._reader = reader
-        self._writing = writing
+        self._writing = journal
         self._replayable: dict[str, int] = {}
 
     @staticmethod
@@ -119,49 +112,62 @@ class RunStore:
         if not (path / FILE).is_file():
             raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
         refuse_links(path)
-        return _open_to_write(path, clock, None) if write else _open_to_read(path, None)
+        if write:
+            return _open_to_write(path, clock)
+        try:
+            reader = Reader(path / FILE, LAYOUT)
+        except StoreError:
+            if is_unborn(path):
+                raise never_started(path) from None
+            raise
+        try:
+            return RunStore(path, reader, None)
+        except BaseException:
+            reader.close()
+            raise
 
     def append(self, event: Event) -> None:
         """Commits one event, all of it or nothing. Counts of `count_replayable` go with it."""
-        row = pack_event(event)
+        insert = _insertion(event)
         counts: dict[str, int] = {}
         if isinstance(event, Stepped | Validated | Compared):
             counts, self._replayable = self._replayable, {}
 
         def work(db: sqlite3.Connection) -> None:
-            seq = _insert(db, row)
-            if row.bulk is not None:
-                db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, row.bulk))
+            insert(db)
             for name, count in counts.items():
                 add_count(db, name, count)
 
-        self._writer.write_now(work)
+        self._journal.writer.write_now(work)
 
     def amend(self, header: Header, event: Amended) -> None:
         """Writes what changed into the run's header and as an event: both or none. A run without
         this user's mark does not get it here."""
         text = _sealed(header) if self.ours else header.to_json()
-        row = pack_event(event)
+        insert = _insertion(event)
 
         def work(db: sqlite3.Connection) -> None:
             db.execute("UPDATE header SET json = ?", (text,))
-            _insert(db, row)
+            insert(db)
 
-        self._writer.write_now(work)
+        self._journal.writer.write_now(work)
         self.header = header
 
     def events(self, *, after: int = 0, full: bool = False) -> Iterator[Event]:
         """All events in order, read as they are consumed: light ones unless `full`."""
         return (event for _, event in self.numbered_events(after=after, full=full))
 
-    def numbered_events(self, *, after: int = 0, full: bool = False) -> Iterator[tuple[int, Event]]:
-        """Events later than number `after` (they count from 1), each with its number."""
-        return self._select("1", after, full)
-
-    def figures(self, *, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """The same with the traces of steps, from which the texts are left out: a long run is read
-        in a fraction of the time."""
-        return self._select("1", after, True, texts=False)
+    def numbered_events(
+        self, *, where: str = "1", after: int = 0, full: bool = False, texts: bool = True
+    ) -> Iterator[tuple[int, Event]]:
+        """Events later than number `after` (they count from 1), each with its number. Without
+        `texts` the traces of steps have figures only: a long run is read in a fraction of the time.
+        """
+        query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
+        while rows := self._reader.rows(query, (after, _CHUNK)):
+            for seq, kind, light, bulk in rows:
+                yield seq, unpack_event(kind, light, bulk, texts=texts)
+                after = seq
 
     def last_event(self) -> int:
         """The number of the latest event, 0 before the first: a quick look, to be taken often."""
@@ -169,8 +175,7 @@ class RunStore:
         return int(row[0] or 0) if row is not None else 0
 
     def steps(self, *, traces: bool = False) -> Iterator[Step]:
-        """All steps in order, one at a time in memory."""
-        for _, event in self._select("e.kind = 'stepped'", 0, traces):
+        for _, event in self.numbered_events(where="e.kind = 'stepped'", full=traces):
             if isinstance(event, Stepped):
                 yield event.step
 
@@ -203,6 +208,9 @@ class RunStore:
             raise self._no_step(-1)
         return found
 
+    def _no_step(self, step: int) -> StoreError:
+        return StoreError(f"the run {self.path.name} has no step {step}", hint="pco runs show")
+
     def last_validation(self) -> Validated | None:
         """The latest one, with slim rollouts; None = there is none."""
         latest = "(SELECT MAX(seq) FROM events WHERE kind = 'validated')"
@@ -215,39 +223,36 @@ class RunStore:
         return self._first(f"e.seq = {latest}", Validated, full=True)
 
     def _first(self, where: str, kind: type[_E], *, full: bool = False) -> _E | None:
-        events = (event for _, event in self._select(where, 0, full))
+        events = (event for _, event in self.numbered_events(where=where, full=full))
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
         """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
         the last step, or from before the run was made longer."""
-        events = (event for _, event in self._concluding("judged", full=True))
-        return (event.evaluation for event in events if isinstance(event, Compared))
+        return (event.evaluation for event in self._concluding("judged", Compared))
 
     def trained(self) -> Usage | None:
         """What was paid for training and choosing, which is all that came before the verdict's
         first row. None before that row, and for runs of version 0.1."""
-        events = (event for _, event in self._concluding("trained"))
-        return next((event.paid for event in events if isinstance(event, Trained)), None)
+        return next((event.paid for event in self._concluding("trained", Trained)), None)
 
-    def _concluding(self, kind: str, *, full: bool = False) -> Iterator[tuple[int, Event]]:
+    def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
         """Events of a kind that came after the last step, and after the run was made longer."""
-        last = self._reader.row("SELECT MAX(seq) FROM events WHERE kind = 'stepped'")
-        after = last[0] or 0 if last is not None else 0
-        for number, event in self._select("e.kind = 'amended'", after, False):
+        row = self._reader.row(f"SELECT {_LAST_STEP}")
+        after = row[0] or 0 if row is not None else 0
+        for number, event in self.numbered_events(where="e.kind = 'amended'", after=after):
             if isinstance(event, Amended) and event.extended:
                 after = number
-        return self._select(f"e.kind = '{kind}'", after, full)
+        found = self.numbered_events(where=f"e.kind = '{name}'", after=after, full=True)
+        return (event for _, event in found if isinstance(event, kind))
 
     def state(self) -> RunState:
-        """How far the run has come: the fold of its events."""
         return fold(self.events())
 
     def outline(self) -> RunState:
         """`state` without reading every step: only the last one, and what is not a step."""
-        last = "(SELECT MAX(seq) FROM events WHERE kind = 'stepped')"
-        where = f"(e.kind != 'stepped' OR e.seq = {last})"
-        return fold(event for _, event in self._select(where, 0, False))
+        where = f"(e.kind != 'stepped' OR e.seq = {_LAST_STEP})"
+        return fold(event for _, event in self.numbered_events(where=where))
 
     def usage(self) -> dict[Role, Usage]:
         """What was paid in all sessions of the run, by role."""
@@ -258,37 +263,32 @@ class RunStore:
         return read_book(self._reader, "lost") if self._reader.has("lost") else {}
 
     def tallies(self) -> dict[str, int]:
-        """Counts of incidents by name."""
         return dict(self._reader.rows("SELECT name, count FROM tally ORDER BY name"))  # type: ignore[arg-type]
 
     @property
     def reply_log(self) -> ReplyLog:
         """The run's journal, for `Journaled`."""
-        return RunReplies(self._reader, self._writer)
+        return self._journal.replies()
 
     @property
     def attempt_log(self) -> AttemptLog:
         """Where the run's attempts are kept from before they leave until they are booked."""
-        return self._open_writing.attempts
+        return self._journal.attempts
 
     @property
     def recovered(self) -> Usage:
         """What was in flight when an earlier session was killed; booked as lost by this one."""
-        return self._open_writing.attempts.recovered
+        return self._journal.attempts.recovered
 
     def count(self, name: str, count: int = 1) -> None:
-        """A `Tally` for what happens once: a call that failed, a paid reply that was no good.
-
-        A kill in the moment between a reply's row and this count loses the count, not the reply.
-        """
-        self._writer.send(lambda db: add_count(db, name, count))
+        """A `Tally` for what happens once: a call that failed, a paid reply that was no good. A
+        kill in the moment between a reply's row and this count loses the count, not the reply."""
+        self._journal.writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
-        """A `Tally` for decisions (a mended route, a refused rewrite).
-
-        A resumed run reads the same replies from its journal and takes them again, so they are
-        committed together with the step or evaluation they belong to, or not at all.
-        """
+        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run reads the same
+        replies from its journal and takes them again, so they are committed together with the step
+        or evaluation they belong to, or not at all."""
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
@@ -300,7 +300,7 @@ class RunStore:
     def elapsed_s(self) -> float:
         """Seconds of wall time in all sessions of the run, this one included."""
         if self._writing is not None:
-            return self._writing.session.elapsed_s
+            return self._writing.elapsed_s
         row = self._reader.row("SELECT TOTAL(seconds) FROM sessions")
         seconds = float(row[0]) if row else 0.0
         if not math.isfinite(seconds):
@@ -308,47 +308,33 @@ class RunStore:
         return seconds
 
     def flush(self) -> None:
-        """Returns when all that was handed over is committed; raises what could not be."""
-        self._writer.flush()
+        self._journal.writer.flush()
 
     def close(self) -> None:
         """Commits what waits, lets go of the run. Safe to call twice."""
-        writing, self._writing = self._writing, None
-        self._reader.close()
-        if writing is not None:
-            try:
-                writing.writer.close()
-            finally:
-                writing.attempts.close()
-                writing.lock.release()
+        journal, self._writing = self._writing, None
+        if journal is not None:
+            journal.close()
+        else:
+            self._reader.close()
 
     @property
-    def _writer(self) -> Writer:
-        return self._open_writing.writer
-
-    @property
-    def _open_writing(self) -> _Writing:
+    def _journal(self) -> Journal:
         if self._writing is None:
             raise StoreError(f"the run {self.path.name} is not open for writing")
         return self._writing
 
-    def _select(
-        self, where: str, after: int, full: bool, *, texts: bool = True
-    ) -> Iterator[tuple[int, Event]]:
-        query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
-        while rows := self._reader.rows(query, (after, _CHUNK)):
-            for seq, kind, step, light, bulk in rows:
-                yield seq, unpack_event(PackedEvent(kind, step, light, bulk), texts=texts)
-                after = seq
 
-    def _no_step(self, step: int) -> StoreError:
-        return StoreError(f"the run {self.path.name} has no step {step}", hint="pco runs show")
+def _insertion(event: Event) -> Write:
+    kind, step, light, bulk = pack_event(event)
 
+    def insert(db: sqlite3.Connection) -> None:
+        into = "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)"
+        seq = db.execute(into, (kind, step, light)).lastrowid
+        if bulk is not None:
+            db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, bulk))
 
-def _insert(db: sqlite3.Connection, row: PackedEvent) -> int | None:
-    """The light part of an event; its number."""
-    into = "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)"
-    return db.execute(into, (row.kind, row.step, row.light)).lastrowid
+    return insert
 
 
 def _sealed(header: Header) -> str:
@@ -363,44 +349,15 @@ def _sealed(header: Header) -> str:
         return text
 
 
-def _open_to_write(path: Path, clock: Callable[[], float], first: Write | None) -> RunStore:
+def _open_to_write(
+    path: Path, clock: Callable[[], float], first: Write = lambda db: None
+) -> RunStore:
     close_to_others(path)
-    with ExitStack() as undo:
-        lock = RunLock(path)
-        undo.callback(lock.release)
-        session = SessionClock(clock)
-        again = f"pco train --resume {run_reference(path)}"
-        writer = Writer(
-            path / FILE,
-            LAYOUT,
-            full_hint=f"free space on the disk of {path}, then: {again}",
-            each_batch=session.beat,
-            reserve=True,
-        )
-        undo.callback(writer.close)
-        if first is not None:
-            writer.write_now(first)
-        writer.write_now(session.begin)
-        attempts = AttemptFile(path, writer)
-        undo.callback(attempts.close)
-        store = _open_to_read(path, _Writing(lock, writer, session, attempts))
-        undo.pop_all()
-        return store
-
-
-def _open_to_read(path: Path, writing: _Writing | None) -> RunStore:
+    again = f"pco train --resume {run_reference(path)}"
+    lock = RunLock(path)
+    journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first, clock=clock)
     try:
-        reader = Reader(path / FILE, LAYOUT)
-    except StoreError:
-        if is_unborn(path):
-            raise never_started(path) from None
-        raise
-    try:
-        row = reader.row("SELECT json FROM header")
-        if row is None:
-            raise never_started(path)
-        header = Header.from_json(row[0])
-        return RunStore(path, reader, header, writing, is_sealed(row[0], read_secret()))
+        return RunStore(path, journal.reader, journal)
     except BaseException:
-        reader.close()
+        journal.close()
         raise

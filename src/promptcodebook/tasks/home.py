@@ -7,7 +7,8 @@ as a `BenchmarkRow`.
 
 from __future__ import annotations
 
-import random
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.paths import cache_folder
-from promptcodebook.tasks.public import checked_copy
 from promptcodebook.types import Example
 
+RECORD = "origin.json"
+"""Beside a public copy: the SHA-256 of what was downloaded and of each file of the copy."""
 _LAYOUT = (
     "--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl, "
     "or a folder of the task's name that does"
@@ -49,8 +51,6 @@ class BenchmarkRow(BaseModel):
 
 
 R = TypeVar("R", bound=BenchmarkRow)
-T = TypeVar("T")
-_POOL_SIZES: Mapping[Split, int] = {"train": 150, "val": 300, "test": 300}
 
 
 def default_data_cache() -> Path:
@@ -71,14 +71,38 @@ def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = No
     """
     if data_dir is not None:
         return Home(folder_of(name, data_dir), "the data folder that was given")
-    copy = checked_copy(name, cache_dir or default_data_cache())
-    if copy is not None:
+    copy = (cache_dir or default_data_cache()) / name
+    kept = kept_record(copy).get("local", {})
+    for file, digest in kept.items():
+        path = copy / file
+        if not path.is_file() or sha256_of(path) != digest:
+            raise TaskError(
+                f"{path} is not as it was fetched",
+                hint=f"pco data fetch {name}, or give --data DIR",
+            )
+    if kept:
         return Home(copy, "the public copy that was fetched")
     origin = (
         "a few examples of our own that ship with the package, too few to measure anything; for "
         f"the benchmark's data give --data DIR, or type: pco data fetch {name}"
     )
     return Home(Path(__file__).parent / name / "examples", origin, own=True)
+
+
+def kept_record(folder: Path) -> dict[str, dict[str, str]]:
+    """The RECORD of a public copy; nothing where it, or one of the splits, is missing."""
+    try:
+        record = cast("dict[str, dict[str, str]]", json.loads((folder / RECORD).read_text("utf-8")))
+        complete = {f"{split}.jsonl" for split in SPLITS} <= set(record["local"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return record if complete else {}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_of(name: str, data_dir: Path) -> Path:
@@ -142,7 +166,8 @@ def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
     own = faults[0].get("ctx", {}).get("error")
     if isinstance(own, DataError):
         raise DataError(f"{where}: {own}", hint=own.hint)
-    raise DataError(f"{where}: {_describe(faults)}", hint=_HINTS.get(faults[0]["type"], _CORRECT))
+    hint = "add it to that line" if faults[0]["type"] == "missing" else _CORRECT
+    raise DataError(f"{where}: {_describe(faults)}", hint=hint)
 
 
 def blank_fields(row: BaseModel, *names: str) -> None:
@@ -150,23 +175,6 @@ def blank_fields(row: BaseModel, *names: str) -> None:
     for name in names:
         if not str(getattr(row, name)).strip():
             raise DataError(f"the field {name!r} is empty", hint=_CORRECT)
-
-
-def split_pool(pool: Sequence[T]) -> dict[Split, list[T]]:
-    """The protocol of HotpotQA and HoVer: the first 40 % test, the next 40 % val, the rest train;
-    each cut to 300, 300 and 150 by a sample with seed 1."""
-    first, second = len(pool) * 40 // 100, len(pool) * 80 // 100
-    parts: dict[Split, Sequence[T]] = {
-        "train": pool[second:],
-        "val": pool[first:second],
-        "test": pool[:first],
-    }
-    return {split: _at_most(part, _POOL_SIZES[split]) for split, part in parts.items()}
-
-
-def _at_most(rows: Sequence[T], count: int) -> list[T]:
-    # The protocol is stated in terms of Python's own generator, so it is followed with that.
-    return list(rows) if len(rows) <= count else random.Random(1).sample(list(rows), count)
 
 
 def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
@@ -183,7 +191,6 @@ def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
 
 
 _CORRECT = "correct that line"
-_HINTS = {"missing": "add it to that line"}
 _KINDS: Mapping[type, str] = {
     str: "a text",
     int: "a whole number",
@@ -194,9 +201,8 @@ _KINDS: Mapping[type, str] = {
     type(None): "null",
 }
 _WANTED = {
-    **{f"{kind.__name__}_type": _KINDS[kind] for kind in (int, float, bool, list, dict)},
-    "string_type": "a text",
-    "int_from_float": "a whole number",
+    **{f"{kind.__name__}_type": words for kind, words in _KINDS.items()},
+    **{"string_type": "a text", "int_from_float": "a whole number"},
 }
 
 

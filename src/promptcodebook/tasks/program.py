@@ -15,12 +15,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.calls import Chat, Role
+from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ExecutorError
 from promptcodebook.tasks.task import RewardFactory, Task
-from promptcodebook.tasks.user_calls import Escape, Overdue, UserCalls, place_of
-from promptcodebook.tasks.user_code import annotated_as, load_function
+from promptcodebook.tasks.user_code import (
+    Escape,
+    Overdue,
+    UserCalls,
+    annotated_as,
+    load_function,
+    place_of,
+)
 from promptcodebook.text import strip_fence
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Stage
 
@@ -61,11 +67,10 @@ async def think(
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
-    system = _join(prompt.of(stage), instruction, form)
-    given = render_fields(fields)
+    given, system = render_fields(fields), _join(prompt.of(stage), instruction, form)
     reply = await chat(given, system=system, purpose=stage)
-    cut = reply.finish == "length"
-    return ModuleReply(read_outputs(reply.text, outputs, cut), Stage(stage, given, reply.text), cut)
+    values = read_outputs(reply.text, outputs, reply.finish == "length")
+    return _module_reply(values, stage, given, reply)
 
 
 async def ask(
@@ -78,18 +83,23 @@ async def ask(
     output: str,
 ) -> ModuleReply:
     """One plain module: as `think`, but the whole reply is its one output."""
-    given = render_fields(fields)
-    system = _join(prompt.of(stage), instruction)
+    given, system = render_fields(fields), _join(prompt.of(stage), instruction)
     reply = await chat(given, system=system, purpose=stage)
-    cut = reply.finish == "length"
-    return ModuleReply({output: reply.text.strip()}, Stage(stage, given, reply.text), cut)
+    return _module_reply({output: reply.text.strip()}, stage, given, reply)
 
 
 async def outside(chat: Chat, *, stage: str, message: str, output: str) -> ModuleReply:
     """The untrusted model's reply to `message`, which is all that it is sent."""
     reply = await chat(message, role="untrusted", purpose=stage)
-    cut = reply.finish == "length"
-    return ModuleReply({output: reply.text.strip()}, Stage(stage, message, reply.text), cut)
+    return _module_reply({output: reply.text.strip()}, stage, message, reply)
+
+
+def _module_reply(values: Mapping[str, str], stage: str, given: str, reply: Reply) -> ModuleReply:
+    return ModuleReply(values, Stage(stage, given, reply.text), reply.finish == "length")
+
+
+def _join(*parts: str) -> str:
+    return "\n\n".join(part for part in parts if part.strip())
 
 
 def make_output(
@@ -117,13 +127,25 @@ def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[s
     and the last output runs to the end, so that it may hold words that look like labels. A reply
     that was `cut` before its first output has none.
     """
-    values = {name: "" for name in (_REASONING, *outputs)}
-    keyed = _object(text, outputs)
-    if keyed is not None:
-        return values | keyed
-    marks = _marks(text, (_REASONING, *outputs))
-    for index, (name, _, start) in enumerate(marks):
-        end = marks[index + 1][1] if index + 1 < len(marks) else len(text)
+    names = (_REASONING, *outputs)
+    values = dict.fromkeys(names, "")
+    keyed = _json_fields(text)
+    if any(name.lower() in keyed for name in outputs):
+        for name in names:
+            given = keyed.get(name.lower())
+            if isinstance(given, str):
+                values[name] = given.strip()
+            elif given is not None:
+                values[name] = json.dumps(given, ensure_ascii=False)
+        return values
+    marks, position = list[tuple[str, int, int]](), 0  # a name, where its label and value start
+    for name in names:
+        hit = _label(name).search(text, position)
+        if hit is not None:
+            marks.append((name, hit.start(), hit.end()))
+            position = hit.end()
+    ends = [start for _, start, _ in marks[1:]] + [len(text)]
+    for (name, _, start), end in zip(marks, ends, strict=False):
         values[name] = _value(text[start:end], name)
     if len(outputs) == 1 and outputs[0] not in {name for name, _, _ in marks}:
         if not marks:
@@ -133,20 +155,16 @@ def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[s
     return values
 
 
-def _join(*parts: str) -> str:
-    return "\n\n".join(part for part in parts if part.strip())
-
-
-def _marks(text: str, names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(name, where its label starts, where its value starts), in the order asked for."""
-    marks: list[tuple[str, int, int]] = []
-    position = 0
-    for name in names:
-        hit = _label(name).search(text, position)
-        if hit is not None:
-            marks.append((name, hit.start(), hit.end()))
-            position = hit.end()
-    return marks
+def _json_fields(text: str) -> dict[str, object]:
+    """A reply that is one JSON object, by its keys in lower case; {} for any other."""
+    body = strip_fence(text)
+    if not body.startswith("{"):
+        return {}
+    try:
+        fields = cast("dict[str, object]", json.loads(body))
+    except (ValueError, RecursionError):
+        return {}
+    return {key.strip().lower().replace(" ", "_"): given for key, given in fields.items()}
 
 
 def _label(name: str) -> re.Pattern[str]:
@@ -170,29 +188,6 @@ def _value(text: str, name: str) -> str:
         body = body[: -len(closing)].rstrip()
     head, newline, rest = body.partition("\n")
     return rest.lstrip("\r\n") if newline and not head.strip() else body.lstrip()
-
-
-def _object(text: str, outputs: Sequence[str]) -> dict[str, str] | None:
-    """The outputs of a reply that is one JSON object with a key for at least one of them."""
-    body = strip_fence(text)
-    if not body.startswith("{"):
-        return None
-    try:
-        value: object = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    fields = cast("dict[str, object]", value)
-    keyed = {key.strip().lower().replace(" ", "_"): given for key, given in fields.items()}
-    if not any(name.lower() in keyed for name in outputs):
-        return None
-    names = (_REASONING, *outputs)
-    return {name: _text(keyed[name.lower()]) for name in names if name.lower() in keyed}
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 SINGLE_CALL = "single call"

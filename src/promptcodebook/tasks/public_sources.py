@@ -1,24 +1,247 @@
-"""The benchmarks' public homes, with the paper's split sizes and seeds.
+"""The benchmarks' public homes, with the paper's split sizes and seeds, and how a copy is fetched.
 
-The real hosts were not reached when this was written: the tests run on a local stand-in.
+A copy lies in a folder of the cache, with a record by which `home.py` recognises it. The real hosts
+were not reached when this was written: the tests run on a local stand-in.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
+import tempfile
+import time
 import tomllib
 import unicodedata
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TypeVar, cast
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Literal, cast
 
-from promptcodebook.errors import TaskError, did_you_mean
-from promptcodebook.tasks.home import split_pool
-from promptcodebook.tasks.hover.task import OFFICIAL, paper_splits, read_claim
-from promptcodebook.tasks.public import Remote, Rows, Source
+from promptcodebook.data.load import read_source
+from promptcodebook.data.table import Table
+from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
+from promptcodebook.paths import settle
+from promptcodebook.tasks.home import RECORD, kept_record, sha256_of
+from promptcodebook.tasks.hover.task import OFFICIAL, paper_splits, read_claim, split_pool
 from promptcodebook.types import Example
+from promptcodebook.units import bytes_text
 
-T = TypeVar("T")
+Rows = list[dict[str, object]]
+
+_TIMEOUT_S = 60.0
+"""Seconds without a byte."""
+_DOWNLOAD_S = 3600.0
+"""Seconds for a whole file, however steadily its bytes drip in."""
+_MOST_FILES = 10_000
+"""Files in an archive."""
+_HOSTS = {
+    "hub": ("HF_ENDPOINT", "https://huggingface.co", "{base}/datasets/{repo}/resolve/{rest}"),
+    "github": ("PCO_GITHUB_RAW", "https://raw.githubusercontent.com", "{base}/{repo}/{rest}"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """One file: of a data set on the Hugging Face hub, or of a repository on GitHub.
+
+    `unpack` names the folder that an archive's content goes to, for what is not rows. A file (or an
+    archive's content) of more than `most_bytes` is refused.
+    """
+
+    host: Literal["hub", "github"]
+    repo: str
+    path: str
+    revision: str = "main"
+    unpack: str = ""
+    most_bytes: int = 1 << 30
+
+    @property
+    def url(self) -> str:
+        """The file's address; HF_ENDPOINT and PCO_GITHUB_RAW name other hosts (mirrors)."""
+        variable, default, form = _HOSTS[self.host]
+        base = (os.environ.get(variable) or default).rstrip("/")
+        return form.format(base=base, repo=self.repo, rest=f"{self.revision}/{self.path}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where the copy is, how many rows each of its files has, and which files were downloaded."""
+
+    folder: Path
+    counts: Mapping[str, int]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A benchmark's public home; `arrange` makes its files' rows into train, val, test (, corpus).
+
+    `note` says how the result differs from the paper's data.
+    """
+
+    name: str
+    files: tuple[Remote, ...]
+    arrange: Callable[[Sequence[Rows]], Mapping[str, Rows]]
+    note: str = ""
+
+    def fetch(self, cache_dir: Path, *, accept: bool = False) -> Fetched:
+        """Downloads the files, splits them by their protocol, and writes the splits to `cache_dir`.
+
+        Each file's SHA-256 is recorded at the first download; TaskError when a later one differs
+        (the old copy stays; `accept` takes the new one), when a file cannot be had, and when the
+        copy cannot be written.
+        """
+        try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:
+                return self._fetch(cache_dir / self.name, Path(place), accept)
+        except OSError as error:
+            raise TaskError(
+                f"{self.name} cannot be kept in {cache_dir}: {error.strerror or error}",
+                hint=f"pco data fetch {self.name} --cache FOLDER",
+            ) from error
+
+    def _fetch(self, folder: Path, place: Path, accept: bool) -> Fetched:
+        name, files = self.name, list[tuple[Remote, Path]]()
+        for number, remote in enumerate(self.files):
+            files.append((remote, _download(remote, name, place / str(number))))
+        digests = {f"{r.host}:{r.repo}@{r.revision}/{r.path}": sha256_of(p) for r, p in files}
+        known = {} if accept else kept_record(folder).get("remote", {})
+        changed = [file for file, digest in digests.items() if known.get(file, digest) != digest]
+        if changed:
+            raise TaskError(
+                f"{name}: changed at its public home since it was first fetched: "
+                f"{', '.join(changed)}; the copy in {folder} stays as it is",
+                hint=f"pco data fetch {name} --accept takes the new files",
+            )
+        tables = [_rows(remote, path) for remote, path in files if not remote.unpack]
+        try:
+            arranged = self.arrange(tables)
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise TaskError(
+                f"{name}: its public files are not in the form expected ({error!r})",
+                hint=_elsewhere(name),
+            ) from None
+        # The copy is made beside its place and moved there whole.
+        fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
+        try:
+            local = dict[str, str]()
+            for part, rows in arranged.items():
+                path = fresh / f"{part}.jsonl"
+                text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+                path.write_bytes(text.encode("utf-8", "surrogatepass"))
+                local[path.name] = sha256_of(path)
+            for remote, path in files:
+                if remote.unpack:
+                    _unpack(path, fresh / remote.unpack, remote.most_bytes)
+            record = {"remote": digests, "local": local}
+            (fresh / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
+            if folder.exists():
+                shutil.rmtree(folder)
+            settle(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return Fetched(folder, {part: len(rows) for part, rows in arranged.items()}, digests)
+
+
+def _elsewhere(name: str) -> str:
+    return f"--data DIR with the benchmark's files (docs/tasks/{name}.md says which fields)"
+
+
+class _TooMuch(Exception):
+    """More came, or for longer, than a file of this source may take."""
+
+
+class _Capped:
+    """A file that refuses to grow beyond `most` bytes, or for longer than a download may take."""
+
+    def __init__(self, file: IO[bytes], most: int) -> None:
+        self._file, self._most, self._left = file, most, most
+        self._until = time.monotonic() + _DOWNLOAD_S
+
+    def write(self, chunk: bytes) -> None:
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise _TooMuch(f"it is larger than {bytes_text(self._most)}")
+        if time.monotonic() > self._until:
+            raise _TooMuch(f"it was not here after {_DOWNLOAD_S:.0f} seconds")
+        self._file.write(chunk)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _download(remote: Remote, name: str, folder: Path) -> Path:
+    """The file in `folder`, under its own name; TaskError says why it cannot be had."""
+    pooch, requests = (
+        import_extra(name, "fetching a benchmark", "bench") for name in ("pooch", "requests")
+    )
+    folder.mkdir()
+    path = folder / PurePosixPath(remote.path).name
+    fetch = pooch.HTTPDownloader(timeout=_TIMEOUT_S, headers={"User-Agent": "promptcodebook"})
+    try:
+        with path.open("wb") as file:
+            fetch(remote.url, _Capped(file, remote.most_bytes), None)
+        return path
+    except requests.HTTPError as error:
+        reason = f"the server answered {error.response.status_code}"
+    except _TooMuch as error:
+        reason = str(error)
+    except (OSError, ValueError) as error:
+        root: BaseException = error  # what first went wrong
+        while (earlier := root.__cause__ or root.__context__) is not None:
+            root = earlier
+        why = getattr(root, "strerror", None) or root or type(root).__name__
+        reason = f"it cannot be reached ({why})"
+    raise TaskError(
+        f"{name}: {remote.url}: {reason}",
+        hint=f"offline? {_elsewhere(name)}; a mirror? set {_HOSTS[remote.host][0]}",
+    )
+
+
+def _rows(remote: Remote, path: Path) -> Rows:
+    """The rows of a downloaded file; its name tells its format. DataError for a Parquet file that
+    unpacks to more than its source may have."""
+    try:
+        if path.suffix == ".parquet":
+            parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
+            size = 0
+            with suppress(OSError, ValueError):  # reading it says what is wrong
+                about = parquet.ParquetFile(path).metadata
+                size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            if not 0 <= size <= remote.most_bytes:
+                raise DataError(f"{path} unpacks to more than {bytes_text(remote.most_bytes)}")
+        table = read_source(path)
+    except DataError as error:
+        # The temporary place says nothing to anybody; the address does.
+        where = str(error).replace(str(path), remote.url)
+        raise TaskError(where, hint="the public file is not as expected: --data DIR") from None
+    return [dict(row.values) for row in cast(Table, table).rows]
+
+
+def _unpack(path: Path, folder: Path, most_bytes: int) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            unpacked = sum(info.file_size for info in entries)
+            if unpacked > most_bytes or len(entries) > _MOST_FILES:
+                most = f"{bytes_text(most_bytes)} or {_MOST_FILES} files"
+                raise TaskError(
+                    f"the archive for {folder.name} holds more than {most}", hint="give --data DIR"
+                )
+            archive.extractall(folder)  # drops absolute names and '..' itself
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):  # RuntimeError: encrypted
+        raise TaskError(
+            f"the archive for {folder.name} is not a zip file that can be read",
+            hint="fetch again, or give --data DIR",
+        ) from None
 
 
 def source_of(name: str) -> Source:
@@ -32,21 +255,18 @@ def source_of(name: str) -> Source:
     )
 
 
-def _shuffle(rows: Sequence[T], seed: int) -> list[T]:
+def _shuffle(rows: Rows) -> Rows:
     # The protocol is stated in terms of Python's own generator, so it is followed with that.
     shuffled = list(rows)
-    random.Random(seed).shuffle(shuffled)
+    random.Random(0).shuffle(shuffled)
     return shuffled
 
 
-def _cut(shuffled: Rows, train: int, val: int, test: int | None = None) -> dict[str, Rows]:
+def _cut(rows: Rows, train: int, val: int, test: int | None = None) -> dict[str, Rows]:
     """The first rows are train, the next val, the next test (None = all that are left)."""
-    end = len(shuffled) if test is None else train + val + test
-    return {
-        "train": shuffled[:train],
-        "val": shuffled[train : train + val],
-        "test": shuffled[train + val : end],
-    }
+    first, second = train, train + val
+    end = None if test is None else second + test
+    return {"train": rows[:first], "val": rows[first:second], "test": rows[second:end]}
 
 
 def _aime(files: Sequence[Rows]) -> Mapping[str, Rows]:
@@ -55,20 +275,18 @@ def _aime(files: Sequence[Rows]) -> Mapping[str, Rows]:
         {"id": f"aime-{r['id']}", **{k: str(r[k]) for k in ("problem", "answer", "solution")}}
         for r in older
     ]
-    shuffled = _shuffle(rows, 0)
     test: Rows = [
         {"id": f"aime-2025-{r['problem_idx']}", "problem": r["problem"], "answer": str(r["answer"])}
         for r in newest
     ]
-    half = len(shuffled) // 2
-    return {"train": shuffled[:half], "val": shuffled[half:], "test": test}
+    half = len(rows) // 2
+    return _cut(_shuffle(rows), half, len(rows) - half) | {"test": test}
 
 
 def _ifbench(files: Sequence[Rows]) -> Mapping[str, Rows]:
     ifeval, test = files
     rows = [_request(r, "ifeval-") for r in sorted(ifeval, key=lambda r: int(str(r["key"])))]
-    parts = _cut(_shuffle(rows, 0), 150, 300)
-    return {"train": parts["train"], "val": parts["val"], "test": [_request(r, "") for r in test]}
+    return _cut(_shuffle(rows), 150, 300) | {"test": [_request(r, "") for r in test]}
 
 
 def _request(row: Mapping[str, object], prefix: str) -> dict[str, object]:
@@ -89,7 +307,7 @@ def _livebench(files: Sequence[Rows]) -> Mapping[str, Rows]:
         }
         for r in sorted((r for f in files for r in f), key=lambda r: str(r["question_id"]))
     ]
-    return _cut(_shuffle(rows, 0), 123, 123)
+    return _cut(_shuffle(rows), 123, 123)
 
 
 def _pupa(files: Sequence[Rows]) -> Mapping[str, Rows]:

@@ -1,11 +1,16 @@
-"""The user's own functions, named 'file.py:function'.
+"""The user's own functions: named 'file.py:function', looked at, and run within a time limit.
 
-What user code prints goes to stderr; what a library prints on the way is dropped. So stdout carries
-only results, and stderr only our messages.
+A synchronous function runs in a thread of its own. An exit, an interrupt or a cancellation of
+theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
+process from ending (the threads of anyio and concurrent.futures would). Code that never releases
+the interpreter (one regular expression that backtracks for hours) can be neither limited nor
+interrupted. What user code prints goes to stderr, and what a library prints on the way is dropped,
+so that stdout carries only results.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import dis
 import hashlib
@@ -16,94 +21,20 @@ import re
 import sys
 import threading
 import traceback
-from asyncio import CancelledError
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
-from promptcodebook.errors import ConfigError, did_you_mean, message_of
+from promptcodebook.calls import Chat, Message, Reply, Role, Schema
+from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
-_Place = Literal["", "stderr", "nowhere"]
-_prints_to: contextvars.ContextVar[_Place] = contextvars.ContextVar("where prints go", default="")
-
-
-class _Nowhere(io.TextIOBase):
-    """Takes everything and keeps nothing."""
-
-    def write(self, s: str, /) -> int:
-        return len(s)
-
-
-class _Stream:
-    """Stands in for a standard stream; where its writes go is decided by who writes."""
-
-    def __init__(self, stream: Any, *, out: bool) -> None:
-        self.stream = stream
-        self._out = out
-        self._nowhere = _Nowhere()
-
-    def __getattr__(self, name: str) -> Any:
-        place = _prints_to.get()
-        if place == "nowhere":
-            return getattr(self._nowhere, name)
-        aside = place == "stderr" and self._out and sys.stderr is not None
-        return getattr(sys.stderr if aside else self.stream, name)
-
-
-class _Lent:
-    """How many have lent a standard stream away at the moment; the last one puts it back."""
-
-    def __init__(self, name: Literal["stdout", "stderr"]) -> None:
-        self._name = name
-        self._lock = threading.Lock()
-        self._count = 0
-
-    @contextmanager
-    def lend(self) -> Generator[None]:
-        with self._lock:
-            self._count += 1
-            stream = getattr(sys, self._name)
-            if stream is not None and not isinstance(stream, _Stream):
-                setattr(sys, self._name, _Stream(stream, out=self._name == "stdout"))
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._count -= 1
-                stream = getattr(sys, self._name)
-                if self._count == 0 and isinstance(stream, _Stream):
-                    setattr(sys, self._name, stream.stream)
-
-
-_stdout, _stderr = _Lent("stdout"), _Lent("stderr")
-
-
-@contextmanager
-def print_aside() -> Generator[None]:
-    """Within it, what this thread or task writes to stdout goes to stderr; what others write, and
-    what programs that it starts write, does not."""
-    with _stdout.lend(), _printing_to("stderr"):
-        yield
-
-
-@contextmanager
-def hush() -> Generator[None]:
-    """Within it, what this thread or task writes to stdout or stderr goes nowhere."""
-    with _stdout.lend(), _stderr.lend(), _printing_to("nowhere"):
-        yield
-
-
-@contextmanager
-def _printing_to(place: _Place) -> Generator[None]:
-    before = _prints_to.get()
-    _prints_to.set(place)
-    try:
-        yield
-    finally:
-        _prints_to.set(before)
+_GRACE_S = 1.0
+"""How long a coroutine that is out of time may take to clean up."""
 
 
 def load_function(
@@ -122,7 +53,7 @@ def load_function(
     path = (base / file).resolve()
     if not path.is_file():
         raise ConfigError(f"no file at {path} for the {what}", hint="check the path, or pco init")
-    module = _run(path, what)
+    module = _run_file(path, what)
     function = getattr(module, name, None)
     if not callable(function):
         known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -135,12 +66,11 @@ def load_function(
     return function
 
 
-def _run(path: Path, what: str) -> ModuleType:
+def _run_file(path: Path, what: str) -> ModuleType:
     """The file as a module under a name of its own, so that it hides no other module."""
     name = f"_promptcodebook_user_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} cannot be read as Python", hint="check the file")
+    assert spec is not None and spec.loader is not None  # its name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling in the file look themselves up here
     neighbours = str(path.parent)  # importable while the file runs
@@ -148,7 +78,7 @@ def _run(path: Path, what: str) -> ModuleType:
     try:
         with print_aside():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit, CancelledError) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         del sys.modules[name]
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -179,31 +109,21 @@ def check_function(function: Callable[..., object], arguments: Sequence[str], wh
         ) from None
     except ValueError:
         pass  # a builtin without a signature: the call itself will tell
-    if _returns_nothing(function):
+    plain = inspect.isfunction(function) or inspect.ismethod(function)
+    steps = pairwise(dis.get_instructions(function)) if plain else ()
+    returns = [
+        # Only None can be returned here where no other way leads to this very instruction.
+        after.argval is None
+        if after.opname == "RETURN_CONST"
+        else before.opname == "LOAD_CONST" and before.argval is None and not after.is_jump_target
+        for before, after in steps
+        if after.opname in ("RETURN_VALUE", "RETURN_CONST")
+    ]
+    if returns and all(returns):
         raise ConfigError(
             f"{where}: it never returns anything",
             hint="end it with return: a reward its number, an executor its answer",
         )
-
-
-def _returns_nothing(function: Callable[..., object]) -> bool:
-    """Whether every return of a plain function is that of None, and there is one."""
-    if not (inspect.isfunction(function) or inspect.ismethod(function)):
-        return False
-    returns = [
-        (before, instruction)
-        for before, instruction in pairwise(dis.get_instructions(function))
-        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST")
-    ]
-    return bool(returns) and all(_is_none(*pair) for pair in returns)
-
-
-def _is_none(before: dis.Instruction, returning: dis.Instruction) -> bool:
-    """Whether None alone can be returned here: no other way leads to this very instruction."""
-    if returning.opname == "RETURN_CONST":
-        return returning.argval is None
-    loads_none = before.opname == "LOAD_CONST" and before.argval is None
-    return loads_none and not returning.is_jump_target
 
 
 def annotated_as(function: Callable[..., object], position: int, kind: type) -> bool:
@@ -219,3 +139,298 @@ def annotated_as(function: Callable[..., object], position: int, kind: type) -> 
         parts = re.split(r"[|\[\],]", annotation)
         return kind.__name__ in (part.strip(" '\"").rpartition(".")[2] for part in parts)
     return annotation is kind or kind in get_args(annotation)
+
+
+def is_async(function: Callable[..., object]) -> bool:
+    """Whether calling it gives a coroutine; an object may have an async `__call__`."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - of the class, as a call looks
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def is_ours(function: Callable[..., object]) -> bool:
+    """Whether it is part of this package, and not of the user's code."""
+    return (getattr(function, "__module__", None) or "").split(".")[0] == __name__.split(".")[0]
+
+
+def place_of(error: BaseException) -> str:
+    """The file and line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+
+
+class Escape(Exception):
+    """User code raised `error`, which no coroutine may raise, or which would end more than that."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {message_of(error)}".removesuffix(": "))
+        self.error = error
+
+
+class Overdue(Exception):
+    """User code did not return within its `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"no return within {seconds:g} s")
+        self.seconds = seconds
+
+
+class UserCalls:
+    """Calls user code: at most `threads` synchronous calls at once, each for `seconds` at most.
+
+    Coroutine functions run in the loop that asks, as many as it likes. Time that an agent waits for
+    a model, or that a call waits for a thread, does not count. Raises what the function raised,
+    Escape for what is no Exception, and Overdue.
+    """
+
+    def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
+        self._most = threads
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def call(self, function: Callable[..., object], *arguments: object) -> object:
+        """What the function returns, awaited where it is awaitable. What is ours is trusted: it
+        runs here and now."""
+        if is_ours(function):
+            returned = function(*arguments)
+            return await returned if inspect.isawaitable(returned) else returned
+        return await self._run(function, arguments, _Allowance(self._seconds))
+
+    async def run_agent(
+        self, function: Callable[..., object], prompt: object, example: object, lm: Chat
+    ) -> object:
+        """What the agent returns. A synchronous one asks `lm` and gets the reply itself."""
+        allowance = _Allowance(self._seconds)
+        chat = _AgentChat(lm, allowance)
+        try:
+            return await self._run(function, (prompt, example, chat), allowance)
+        finally:
+            chat.closed = True
+
+    async def _run(
+        self, function: Callable[..., object], arguments: Sequence[object], allowance: _Allowance
+    ) -> object:
+        try:
+            if is_async(function):
+                allowance.start()
+                called = cast("Callable[..., Awaitable[object]]", function)
+                return await _within(allowance, _await_here(lambda: called(*arguments)))
+            loop = asyncio.get_running_loop()
+            with self._lock:  # each loop has its slots: loops must not wait for each other
+                slots = self._slots.setdefault(loop, asyncio.Semaphore(self._most))
+            async with slots:
+                allowance.start()
+                returned = await _within(allowance, _call_in_thread(function, arguments))
+            if inspect.isawaitable(returned):
+                return await _within(allowance, _await_here(lambda: returned))
+            return returned
+        finally:
+            allowance.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a call came to, as a value: an exit or an interrupt must not pass through the loop."""
+
+    value: object = None
+    error: BaseException | None = None
+
+
+async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
+    with print_aside():
+        try:
+            return _Outcome(await start())
+        except BaseException as error:
+            # Signals reach the main thread alone: an interrupt there may be the user's.
+            main = threading.current_thread() is threading.main_thread()
+            if isinstance(error, KeyboardInterrupt) and main:
+                raise
+            return _Outcome(error=error)
+
+
+def _call_in_thread(
+    function: Callable[..., object], arguments: Sequence[object]
+) -> asyncio.Future[_Outcome]:
+    """The outcome, once a daemon thread has it."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Outcome] = loop.create_future()
+
+    def hand_over(outcome: _Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    def work() -> None:
+        with print_aside():
+            try:
+                outcome = _Outcome(function(*arguments))
+            except BaseException as error:
+                outcome = _Outcome(error=error)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(hand_over, outcome)
+
+    run, name = contextvars.copy_context().run, "promptcodebook user code"
+    threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
+    return future
+
+
+class _Allowance:
+    """The seconds of its own that one call may take; `over` is done when they are used up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.seconds = seconds
+        self.over: asyncio.Future[None] = self._loop.create_future()
+        self._left = seconds
+        self._since = 0.0
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        def end() -> None:
+            if not self.over.done():
+                self.over.set_result(None)
+
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(self._left, end)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Within it the clock is stopped."""
+        if self._waiting == 0:
+            self._left -= self._loop.time() - self._since
+            self.stop()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0 and not self.over.done():
+                self.start()
+
+
+async def _within(allowance: _Allowance, awaited: Awaitable[_Outcome]) -> object:
+    """The work's result, or Overdue: then it is given up, even if it ignores its cancellation."""
+    work = asyncio.ensure_future(awaited)
+    try:
+        await asyncio.wait({work, allowance.over}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not work.done():
+            work.cancel()
+    if work.cancelled() or not work.done():
+        await asyncio.wait({work}, timeout=_GRACE_S)
+        raise Overdue(allowance.seconds)
+    outcome = work.result()
+    if outcome.error is None:
+        return outcome.value
+    if isinstance(outcome.error, Exception) and not isinstance(outcome.error, StopIteration):
+        raise outcome.error
+    raise Escape(outcome.error) from outcome.error
+
+
+class _AgentChat:
+    """The chat as an agent sees it, from the loop, from a thread, or from a loop in a thread.
+
+    Where no loop runs it blocks and returns the reply. Once the rollout is over it refuses: a
+    call that was given up must not keep spending.
+    """
+
+    def __init__(self, inner: Chat, allowance: _Allowance) -> None:
+        self.closed = False
+        self._inner = inner
+        self._allowance = allowance
+        self._home = asyncio.get_running_loop()
+
+    def __call__(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        system: str = "",
+        role: Role = "executor",
+        schema: Schema | None = None,
+        purpose: str = "",
+    ) -> Awaitable[Reply] | Reply:
+        self._require_open()
+        asked = self._ask(messages, system=system, role=role, schema=schema, purpose=purpose)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(asked, self._home).result()
+        if loop is self._home:
+            return asked
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._home))
+
+    async def _ask(self, messages: str | Sequence[Message], **options: Any) -> Reply:
+        self._require_open()
+        with self._allowance.waiting():
+            return await self._inner(messages, **options)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ExecutorError(
+                "the executor asked a model after its rollout was over",
+                hint="wait for every call before returning; user_code.seconds limits a rollout",
+            )
+
+
+_Place = Literal["", "stderr", "nowhere"]
+_prints_to: contextvars.ContextVar[_Place] = contextvars.ContextVar("where prints go", default="")
+_lent = {"stdout": 0, "stderr": 0}
+"""How many have lent each standard stream away at the moment; the last one puts it back."""
+_lending = threading.Lock()
+
+
+class _Nowhere(io.TextIOBase):
+    def write(self, s: str, /) -> int:
+        return len(s)
+
+
+class _Stream:
+    """Stands in for a standard stream; where its writes go is decided by who writes."""
+
+    def __init__(self, stream: Any, *, out: bool) -> None:
+        self.stream = stream
+        self._out = out
+        self._nowhere = _Nowhere()
+
+    def __getattr__(self, name: str) -> Any:
+        place = _prints_to.get()
+        if place == "nowhere":
+            return getattr(self._nowhere, name)
+        aside = place == "stderr" and self._out and sys.stderr is not None
+        return getattr(sys.stderr if aside else self.stream, name)
+
+
+@contextmanager
+def print_aside(place: _Place = "stderr", streams: Sequence[str] = ("stdout",)) -> Generator[None]:
+    """Within it, what this thread or task writes to stdout goes to stderr; what others write, and
+    what programs that it starts write, does not."""
+    with _lending:
+        for name in streams:
+            _lent[name] += 1
+            stream = getattr(sys, name)
+            if stream is not None and not isinstance(stream, _Stream):
+                setattr(sys, name, _Stream(stream, out=name == "stdout"))
+    before = _prints_to.get()
+    _prints_to.set(place)
+    try:
+        yield
+    finally:
+        _prints_to.set(before)
+        with _lending:
+            for name in streams:
+                _lent[name] -= 1
+                stream = getattr(sys, name)
+                if _lent[name] == 0 and isinstance(stream, _Stream):
+                    setattr(sys, name, stream.stream)
+
+
+def hush() -> AbstractContextManager[None]:
+    """Within it, what this thread or task writes to stdout or stderr goes nowhere."""
+    return print_aside("nowhere", ("stdout", "stderr"))

@@ -1,14 +1,18 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
 A regular expression can take exponential time and a SymPy simplification may never end; a thread
-can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes (JSON
-lines), and kills and replaces one that is late. Where the system counts processor time, that is the
-limit, so that a score does not depend on the machine's other work.
+can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes, and
+kills and replaces one that is late. Where the system counts processor time, that is the limit, so
+that a score does not depend on the machine's other work.
+
+A process runs this module. Both sides write one JSON object a line. Request: {"function":
+"module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
+Answers: {"value": true} once the function is imported, then {"value": ...} or {"error": "..."}.
 """
 
 from __future__ import annotations
 
-import asyncio
+import importlib
 import json
 import os
 import signal
@@ -16,18 +20,18 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import IO, Any, cast
 
 _START_S = 30.0
 """Limit for starting a process and importing the function's module; not part of a call's limit."""
 _PATIENCE = 5.0 if hasattr(signal, "setitimer") else 1.0
 """How many times its limit a call may take in all, waiting included."""
-
+_ORPHAN_GRACE_S = 2.0
+_MEMORY_BYTES = 4 << 30
 _PASSED = ("HOME", "LANG", "LC_ALL", "NLTK_DATA", "PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
 """The environment of a worker process: no API key is in it."""
 
@@ -45,6 +49,62 @@ class CallResult:
         return not self.timed_out and not self.error
 
 
+class Worker:
+    """`size` processes, started when needed, for any number of callers from threads or a loop."""
+
+    def __init__(self, size: int = 2) -> None:
+        self._free = threading.BoundedSemaphore(size)
+        self._lock = threading.Lock()
+        self._idle = list[_Process]()
+        self._busy = set[_Process]()
+        self._finalizer = weakref.finalize(self, _end_all, self._idle, self._busy)
+
+    def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
+        """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
+
+        `limit_s` is processor time where the system counts it (else time), from when the function
+        begins; in all it may take five times as long. The wait for a turn is not counted.
+        An exception in the function or the death of its process is the result's `error`.
+        """
+        with self._free:
+            with self._lock:
+                while self._idle and not self._idle[-1].alive:
+                    self._idle.pop().end()
+                process = self._idle.pop() if self._idle else _Process()
+                self._busy.add(process)
+            try:
+                return process.call(function, args, limit_s)
+            except BaseException:
+                process.end()  # interrupted half-way: an answer may still be on its way
+                raise
+            finally:
+                with self._lock:
+                    self._busy.discard(process)
+                    if process.alive:
+                        self._idle.append(process)
+                    else:
+                        process.end()
+
+    def close(self) -> None:
+        """End all processes; a call in progress fails, and a later one starts afresh."""
+        with self._lock:
+            for process in self._busy:
+                process.child.kill()
+            while self._idle:
+                self._idle.pop().end()
+
+
+def _end_all(idle: Iterable[_Process], busy: Iterable[_Process]) -> None:
+    for process in (*idle, *busy):
+        process.end()
+
+
+@cache
+def shared_worker() -> Worker:
+    """The one of this process, for pure functions that have no place to be handed a worker."""
+    return Worker()
+
+
 class _Process:
     """One child process; its pipes belong to one caller at a time."""
 
@@ -53,7 +113,7 @@ class _Process:
         passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
         self.usable = True
         self.child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "promptcodebook.tasks.worker_child"],
+            [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -64,11 +124,12 @@ class _Process:
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         wait_s = _PATIENCE * limit_s
         asked = {"function": function, "args": list(args), "limit": limit_s, "wait": wait_s}
-        ready = self._read(_START_S, json.dumps(asked))
+        ready = self._read(_START_S, json.dumps(asked).encode("ascii") + b"\n")
         return self._read(wait_s) if ready.value is True else ready
 
-    def _read(self, limit_s: float, request: str = "") -> CallResult:
-        """One answer, after sending `request` if there is one; killed when it takes longer."""
+    def _read(self, limit_s: float, request: bytes = b"") -> CallResult:
+        """One answer, after sending `request`; the process is killed when it takes longer."""
+        assert self.child.stdin is not None and self.child.stdout is not None
         late = threading.Event()
 
         def expire() -> None:
@@ -78,8 +139,12 @@ class _Process:
         timer = threading.Timer(limit_s, expire)
         timer.daemon = True
         timer.start()
+        line = b""
         try:
-            line = self._exchange(request)
+            with suppress(BrokenPipeError, ValueError):  # it died, or was ended by `close`
+                self.child.stdin.write(request)
+                self.child.stdin.flush()
+                line = self.child.stdout.readline()
         finally:
             timer.cancel()
         if not line.endswith(b"\n"):
@@ -92,17 +157,7 @@ class _Process:
         if late.is_set():
             self.end()
         answer = cast("dict[str, Any]", json.loads(line))
-        return CallResult(answer.get("value", answer.get("ready")), error=answer.get("error", ""))
-
-    def _exchange(self, request: str) -> bytes:
-        assert self.child.stdin is not None and self.child.stdout is not None
-        try:
-            if request:
-                self.child.stdin.write(request.encode("ascii") + b"\n")
-                self.child.stdin.flush()
-            return self.child.stdout.readline()
-        except (BrokenPipeError, ValueError):  # it died, or was ended by `close`
-            return b""
+        return CallResult(answer.get("value"), error=answer.get("error", ""))
 
     @property
     def alive(self) -> bool:
@@ -119,75 +174,46 @@ class _Process:
                     pipe.close()
 
 
-class Worker:
-    """`size` processes, started when needed, for any number of callers from threads or a loop."""
+def _serve() -> None:
+    """The process's own side: answers requests until stdin ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
+    # What a called function prints must not mix with the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    with suppress(ImportError):  # not a POSIX system
+        import resource
 
-    def __init__(self, size: int = 2) -> None:
-        self._free = threading.BoundedSemaphore(size)
-        self._size = size
-        self._lock = threading.Lock()
-        self._idle = list[_Process]()
-        self._busy = set[_Process]()
-        self._threads: ThreadPoolExecutor | None = None
-        self._finalizer = weakref.finalize(self, _end_all, self._idle, self._busy)
-
-    def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
-        """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
-
-        `limit_s` is processor time where the system counts it (else time), from when the function
-        begins; in all it may take five times as long. The wait for a turn is not counted.
-        An exception in the function or the death of its process is the result's `error`.
-        """
-        with self._free:
-            process = self._take()
-            try:
-                return process.call(function, args, limit_s)
-            except BaseException:
-                process.end()  # interrupted half-way: an answer may still be on its way
-                raise
-            finally:
-                with self._lock:
-                    self._busy.discard(process)
-                    if process.alive:
-                        self._idle.append(process)
-                    else:
-                        process.end()
-
-    async def acall(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
-        """`call` without blocking the event loop."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._size, "worker")
-            threads = self._threads
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, self.call, function, args, limit_s)
-
-    def close(self) -> None:
-        """End all processes; a call in progress fails, and a later one starts afresh."""
-        with self._lock:
-            threads, self._threads = self._threads, None
-            for process in self._busy:
-                process.child.kill()
-            while self._idle:
-                self._idle.pop().end()
-        if threads is not None:
-            threads.shutdown(wait=True)
-
-    def _take(self) -> _Process:
-        with self._lock:
-            while self._idle and not self._idle[-1].alive:
-                self._idle.pop().end()
-            process = self._idle.pop() if self._idle else _Process()
-            self._busy.add(process)
-            return process
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with answers:
+        for line in sys.stdin.buffer:
+            _answer(cast("dict[str, Any]", json.loads(line)), answers)
 
 
-def _end_all(idle: list[_Process], busy: set[_Process]) -> None:
-    for process in [*idle, *busy]:
-        process.end()
+def _answer(request: dict[str, Any], answers: IO[str]) -> None:
+    try:
+        module, _, name = str(request["function"]).partition(":")
+        function = getattr(importlib.import_module(module), name)
+        answers.write('{"value": true}\n')
+        answers.flush()
+        _die_after(float(request["limit"]), float(request["wait"]) + _ORPHAN_GRACE_S)
+        line = json.dumps({"value": function(*request["args"])})
+    except Exception as error:  # RecursionError and MemoryError too: the caller gets them
+        line = json.dumps({"error": f"{type(error).__name__}: {error}"[:500]})
+    _die_after(0.0, 0.0)
+    answers.write(line + "\n")
+    answers.flush()
 
 
-@cache
-def shared_worker() -> Worker:
-    """The one of this process, for pure functions that have no place to be handed a worker."""
-    return Worker()
+def _die_after(busy_s: float, wait_s: float) -> None:
+    """Ask the system to end this process after so much of processor time, or of any: should the
+    parent be gone, nothing else would. 0 = never."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, busy_s)
+        signal.setitimer(signal.ITIMER_REAL, wait_s)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -76,7 +76,8 @@ class FollowedRun:
     def look(self) -> Look:
         """All that happened by now. Raises StoreError."""
         with self._lock:
-            for number, event in self._store.figures(after=self._last):
+            later = self._store.numbered_events(after=self._last, full=True, texts=False)
+            for number, event in later:
                 self._events.append(withhold(event) if self.header.private else event)
                 self._last = number
             context = Context.of(self._store, self.inputs)

@@ -1,4 +1,11 @@
-"""Several processes at one registry, some of them killed: no entry is lost, none is half there."""
+"""Several processes at one registry, some of them killed: no entry is lost, none is half there.
+
+As a script it promotes: python -m tests.policy.registry.test_processes PLACE NAME COUNT DONE [AND]
+
+Moves tickets@production until COUNT times in all, between two versions of its own. DONE is a file
+with a line for each promotion that came back; one that was killed goes on behind its last line.
+AND is `wait` for one that is to be killed: it stays when it is through, however late the kill is.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +19,22 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.registry.registry import Registry
+from promptcodebook.registry.registry import Registry, open_registry
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
-from tests.policy.registry.promoter import done
+
+
+def done(file: Path) -> int:
+    """How many promotions came back."""
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def _promote(place: str, name: str, count: int, file: Path) -> None:
+    with open_registry(place, who=name) as registry, file.open("a") as told:
+        for number in range(done(file), count):
+            version = registry.resolve(f"{name}@{'ab'[number % 2]}")
+            registry.promote(version, "tickets@production", f"{name} {number}", gate=open_gate)
+            told.write(f"{number}\n")
+            told.flush()
 
 
 class Crowd:
@@ -68,7 +88,7 @@ class Crowd:
         until, last = self._count * share // (kills + 1), share > kills
         module = (
             "-m",
-            "tests.policy.registry.promoter",
+            "tests.policy.registry.test_processes",
             str(self._folder / "registry.sqlite"),
             name,
         )
@@ -110,3 +130,9 @@ def test_processes_promote_at_once_and_are_killed(
         crowd.run(registry, kills, seed=7)
         assert crowd.kills == Counter(dict.fromkeys(crowd.names, kills))
         hold_nothing_is_lost(registry, crowd, count)
+
+
+if __name__ == "__main__":
+    _promote(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    if sys.argv[5:] == ["wait"]:
+        time.sleep(3600)

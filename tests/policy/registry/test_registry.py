@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import shutil
 import sqlite3
 import tempfile
@@ -269,15 +268,6 @@ def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
         registry.promote(version, PRODUCTION, override="  ")
 
 
-def test_a_watch_sees_what_another_process_moves(registry: Registry, tmp_path: Path) -> None:
-    b, _a = promoted(registry, "ba")
-    watch = registry.watch(PRODUCTION)
-    with sqlite(tmp_path, "bob") as theirs:
-        theirs.promote(b, PRODUCTION, gate=open_gate)
-    assert watch.poll() == b
-    assert registry.history(PRODUCTION)[-1].who == "bob"
-
-
 def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None:
     a = registry.freeze(policy("a"), "tickets").version
     registry.freeze(policy("b"), "tickets")
@@ -357,21 +347,6 @@ def test_a_damaged_policy_is_not_handed_out_and_a_damaged_log_not_gone_on_with(
         db.execute("UPDATE log SET who = 'eve'")
     with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match="row 1 of the log"):
         registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
-
-
-def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:
-    registry.freeze(policy("a"), "tickets")
-    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
-        db.execute("DELETE FROM log")
-        db.execute("DELETE FROM policies")
-    assert registry.refs() == {} and registry.freeze(policy("b"), "mails").facts["parent"] == ""
-
-
-def test_the_facts_of_a_version_are_in_the_chain(registry: Registry) -> None:
-    registry.freeze(policy("a"), "tickets", Facts(score=0.25))
-    [entry] = registry.history()
-    assert json.loads(entry.facts)["score"] == 0.25 and entry.previous == FIRST
-    assert registry.verify().head == entry.hash
 
 
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")

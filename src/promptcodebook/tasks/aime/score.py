@@ -62,14 +62,13 @@ def boxed_answer(output: str) -> str | None:
     return content
 
 
-def _unwrap(match: re.Match[str]) -> str:
-    """A number in a text command stays, a unit goes."""
-    return match[1] if any(c.isdigit() for c in match[1]) else ""
-
-
 def _integer(text: str) -> int | None:
     """0..999 after removing what may surround a number; None for anything else."""
-    text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(_unwrap, text))
+
+    def unwrap(match: re.Match[str]) -> str:  # a number in a text command stays, a unit goes
+        return match[1] if any(c.isdigit() for c in match[1]) else ""
+
+    text = re.sub(r"[$\s]|\\[,;:! ]", "", _WRAPPER.sub(unwrap, text))
     text = _DEGREE.sub("", text)
     if _GROUPED.fullmatch(text):
         text = re.sub(r"[{},]", "", text)
@@ -81,21 +80,16 @@ def _integer(text: str) -> int | None:
 
 def reward(example: Example, output: str) -> Score:
     """1 or 0; the feedback gives the right number and the worked solution where there is one."""
-    gold = example.target or ""
-    value = accuracy(output, gold)
-    if value == 1.0:
-        return Score(value, f"The answer {gold} is right.")
-    given = read_answer(output)
+    gold, given = example.target or "", read_answer(output)
+    if accuracy(output, gold):
+        return Score(1.0, f"The answer {gold} is right.")
+    fault = f"The answer {given} is wrong; the right answer is {gold}."
     if given is None:
         fault = (
             "No answer could be read: the answer must be one integer from 0 to 999 "
             f"in \\boxed{{}}. The right answer is {gold}."
         )
-    else:
-        fault = f"The answer {given} is wrong; the right answer is {gold}."
     solution = str(example.fields.get("solution") or "").strip()
-    return Score(value, f"{fault} A worked solution: {_cut(solution)}" if solution else fault)
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _FEEDBACK_CHARS else text[:_FEEDBACK_CHARS].rsplit(" ", 1)[0] + " …"
+    if len(solution) > _FEEDBACK_CHARS:
+        solution = solution[:_FEEDBACK_CHARS].rsplit(" ", 1)[0] + " …"
+    return Score(0.0, f"{fault} A worked solution: {solution}" if solution else fault)

@@ -50,10 +50,6 @@ def _number(constraint: Constraint) -> int:
     return int(str(constraint["n"]))
 
 
-def _texts(constraint: Constraint, name: str) -> list[str]:
-    return [str(value) for value in cast("Iterable[object]", constraint[name])]
-
-
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
@@ -74,6 +70,17 @@ def _counted(count: Callable[[str], int], noun: str) -> _Check:
     return lambda constraint, text: _exactly(count(text), _number(constraint), noun)
 
 
+def _at_least(count: Callable[[str], int], noun: str, where: str = "") -> _Check:
+    """n of them or more."""
+
+    def holds(constraint: Constraint, text: str) -> CheckResult:
+        found, n = count(text), _number(constraint)
+        sentence = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
+        return CheckResult(found >= n, sentence)
+
+    return holds
+
+
 def _none(pattern: str, noun: str) -> _Check:
     """Not one of them."""
 
@@ -84,26 +91,13 @@ def _none(pattern: str, noun: str) -> _Check:
     return holds
 
 
-def _holds(text: str, word: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE) is not None
-
-
 def _max_words(constraint: Constraint, text: str) -> CheckResult:
-    """max_words{n}: at most n words."""
     count, n = len(words(text)), _number(constraint)
     sentence = f"The answer has {_many(count, 'word')}; at most {n} were allowed."
     return CheckResult(count <= n, sentence)
 
 
-def _min_words(constraint: Constraint, text: str) -> CheckResult:
-    """min_words{n}: at least n words."""
-    count, n = len(words(text)), _number(constraint)
-    sentence = f"The answer has {_many(count, 'word')}; at least {n} were needed."
-    return CheckResult(count >= n, sentence)
-
-
 def _numbered(constraint: Constraint, text: str) -> CheckResult:
-    """numbered{n}: lines numbered "1. " to "n. " in order, and no further numbered line."""
     numbers, n = numbered_lines(text), _number(constraint)
     if numbers == tuple(range(1, n + 1)):
         return CheckResult(True, f"The list is numbered 1 to {n}, as asked.")
@@ -113,17 +107,26 @@ def _numbered(constraint: Constraint, text: str) -> CheckResult:
     )
 
 
+def _found(constraint: Constraint, text: str, *, wanted: bool) -> list[str]:
+    """Those of the constraint's words that occur in the text, or those that do not."""
+    listed = map(str, cast("Iterable[object]", constraint["words"]))
+    pattern = r"(?<!\w){}(?!\w)"
+    return [
+        word
+        for word in listed
+        if (re.search(pattern.format(re.escape(word)), text, re.IGNORECASE) is not None) is wanted
+    ]
+
+
 def _include(constraint: Constraint, text: str) -> CheckResult:
-    """include{words}: each of the words occurs, ignoring case."""
-    missing = [w for w in _texts(constraint, "words") if not _holds(text, w)]
+    missing = _found(constraint, text, wanted=False)
     if missing:
         return CheckResult(False, f"The answer lacks: {', '.join(missing)}.")
     return CheckResult(True, "Every required word occurs.")
 
 
 def _avoid(constraint: Constraint, text: str) -> CheckResult:
-    """avoid{words}: none of the words occurs, ignoring case."""
-    used = [w for w in _texts(constraint, "words") if _holds(text, w)]
+    used = _found(constraint, text, wanted=True)
     if used:
         return CheckResult(False, f"The answer uses what was forbidden: {', '.join(used)}.")
     return CheckResult(True, "No forbidden word occurs.")
@@ -141,7 +144,6 @@ def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str
 
 
 def _title(_constraint: Constraint, text: str) -> CheckResult:
-    """title{}: a line holds a title in double angle brackets, <<like this>>."""
     found = re.search(r"<<[^<>\n]*\w[^<>\n]*>>", text) is not None
     return CheckResult(
         found, f"{'A' if found else 'No'} title in << >> was found; one was asked for."
@@ -149,7 +151,6 @@ def _title(_constraint: Constraint, text: str) -> CheckResult:
 
 
 def _json(constraint: Constraint, text: str) -> CheckResult:
-    """json{keys}: the whole answer is one JSON object that has these keys."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -157,30 +158,28 @@ def _json(constraint: Constraint, text: str) -> CheckResult:
         return CheckResult(False, f"The answer as a whole is not valid JSON ({sentence}).")
     if not isinstance(value, dict):
         return CheckResult(False, "The answer is JSON, but not an object.")
-    missing = [key for key in _texts(constraint, "keys") if key not in value]
+    missing = [
+        key for key in map(str, cast("Iterable[object]", constraint["keys"])) if key not in value
+    ]
     if missing:
         return CheckResult(False, f"The JSON object lacks the keys: {', '.join(missing)}.")
     return CheckResult(True, "The answer is one JSON object with the keys asked for.")
 
 
 def _start_with(constraint: Constraint, text: str) -> CheckResult:
-    """start_with{text}: the answer's first characters are this text."""
     start = str(constraint["text"])
-    sentence = (
-        f"The answer starts with {text.strip()[: len(start)]!r}; it must start with {start!r}."
-    )
-    return CheckResult(text.strip().startswith(start), sentence)
+    begun = text.strip()[: len(start)]
+    sentence = f"The answer starts with {begun!r}; it must start with {start!r}."
+    return CheckResult(begun == start, sentence)
 
 
 def _end_with(constraint: Constraint, text: str) -> CheckResult:
-    """end_with{text}: the answer's last characters are this text."""
     end = str(constraint["text"])
     sentence = f"The answer ends with {text.strip()[-len(end) :]!r}; it must end with {end!r}."
     return CheckResult(text.strip().endswith(end), sentence)
 
 
 def _quoted(_constraint: Constraint, text: str) -> CheckResult:
-    """quoted{}: the whole answer is in double quotation marks."""
     bare = text.strip()
     held = len(bare) > 2 and bare[0] == bare[-1] == '"'
     sentence = "stands" if held else "does not stand"
@@ -188,7 +187,6 @@ def _quoted(_constraint: Constraint, text: str) -> CheckResult:
 
 
 def _postscript(_constraint: Constraint, text: str) -> CheckResult:
-    """postscript{}: the last paragraph starts with "P.S."."""
     last = paragraphs(text)[-1]
     held = last.startswith("P.S.") and bool(words(last.removeprefix("P.S.")))
     sentence = "is" if held else "is not"
@@ -198,7 +196,6 @@ def _postscript(_constraint: Constraint, text: str) -> CheckResult:
 
 
 def _letter_count(constraint: Constraint, text: str) -> CheckResult:
-    """letter_count{letter, n}: the letter occurs at least n times, ignoring case."""
     letter, n = str(constraint["letter"]), _number(constraint)
     count = text.lower().count(letter.lower())
     return CheckResult(
@@ -208,7 +205,6 @@ def _letter_count(constraint: Constraint, text: str) -> CheckResult:
 
 
 def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
-    """two_versions{}: two different non-blank parts, separated by one line "******"."""
     parts = versions(text)
     if len(parts) != 2:
         count = _many(len(parts), "part")
@@ -218,15 +214,7 @@ def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
     return CheckResult(True, 'Two different versions stand around the line "******".')
 
 
-def _placeholders(constraint: Constraint, text: str) -> CheckResult:
-    """placeholders{n}: at least n placeholders in square brackets, [like this]."""
-    count, n = len(re.findall(r"\[[^\[\]\n]+\]", text)), _number(constraint)
-    sentence = f"The answer has {_many(count, 'placeholder')} in [ ]; at least {n} were needed."
-    return CheckResult(count >= n, sentence)
-
-
 def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
-    """alphabetical{n}: exactly n "- " lines, in alphabetical order, ignoring case."""
     items = [item.casefold() for item in bullet_items(text)]
     n = _number(constraint)
     if len(items) != n:
@@ -240,10 +228,11 @@ def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
 
 
 _NUMBERS = re.compile(r"[0-9]+")
+_PLACEHOLDER = re.compile(r"\[[^\[\]\n]+\]")
 _HEADINGS = re.compile(r"^## \S", re.MULTILINE)
 _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "max_words": (_max_words, ("n",)),
-    "min_words": (_min_words, ("n",)),
+    "min_words": (_at_least(lambda text: len(words(text)), "word"), ("n",)),
     "sentences": (_counted(lambda text: len(sentences(text)), "sentence"), ("n",)),
     "paragraphs": (_counted(lambda text: len(paragraphs(text)), "paragraph"), ("n",)),
     "bullets": (_counted(lambda text: len(bullet_items(text)), "bullet line"), ("n",)),
@@ -265,7 +254,10 @@ _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "postscript": (_postscript, ()),
     "letter_count": (_letter_count, ("letter", "n")),
     "two_versions": (_two_versions, ()),
-    "placeholders": (_placeholders, ("n",)),
+    "placeholders": (
+        _at_least(lambda text: len(_PLACEHOLDER.findall(text)), "placeholder", " in [ ]"),
+        ("n",),
+    ),
     "headings": (_counted(lambda text: len(_HEADINGS.findall(text)), "heading"), ("n",)),
     "no_digits": (_none(r"\d", "digit"), ()),
     "alphabetical": (_alphabetical, ("n",)),

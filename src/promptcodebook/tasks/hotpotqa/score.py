@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from promptcodebook.tasks.retrieval.retriever import describe_hops, name_titles, retrieved_titles
+from promptcodebook.tasks.retrieval import describe_hops, name_titles, retrieved_titles
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 
@@ -55,12 +55,23 @@ def feedback(example: Example, output: Output) -> str:
     The right answer, what each hop found and what was still missing, and the sentences that decide
     the answer: what a critic should know.
     """
-    parts = [_describe_answer(output.text, example.target or "")]
-    parts += _describe_search(_texts(example, "gold_titles"), retrieved_titles(output))
-    facts = _cut(_texts(example, "facts"))
-    if not facts:
-        return " ".join(parts)
-    parts.append("The sentences that decide the answer, which the summaries should carry:")
+    wanted, retrieved = _texts(example, "gold_titles"), retrieved_titles(output)
+    hops, missing = describe_hops(wanted, retrieved, "question")
+    parts = [_describe_answer(output.text, example.target or ""), *hops]
+    if missing and retrieved:
+        parts.append(f"Never retrieved: {name_titles(missing)}.")
+    elif retrieved and wanted:
+        parts.append("All needed pages were retrieved.")
+    facts, left = list[str](), _FACTS_CHARS
+    for fact in _texts(example, "facts"):
+        short = fact if len(fact) <= _FACT_CHARS else fact[:_FACT_CHARS] + " …"
+        if len(short) > left:
+            facts.append("…")
+            break
+        facts.append(short)
+        left -= len(short)
+    if facts:
+        parts.append("The sentences that decide the answer, which the summaries should carry:")
     return "\n- ".join((" ".join(parts), *facts))
 
 
@@ -76,29 +87,6 @@ def _describe_answer(answer: str, gold: str) -> str:
     return f"The answer {quote(answer)} is wrong; the right answer is {quote(gold)}{close}."
 
 
-def _describe_search(gold: Sequence[str], retrieved: Sequence[Sequence[str]]) -> list[str]:
-    sentences, missing = describe_hops(gold, retrieved, "question")
-    if missing and retrieved:
-        sentences.append(f"Never retrieved: {name_titles(missing)}.")
-    elif retrieved and gold:
-        sentences.append("All needed pages were retrieved.")
-    return sentences
-
-
 def _texts(example: Example, field: str) -> list[str]:
     held = example.fields.get(field)
-    values = cast("Sequence[object]", held) if isinstance(held, list | tuple) else ()
-    return [str(value) for value in values]
-
-
-def _cut(facts: Sequence[str]) -> list[str]:
-    """The first facts that fit, each cut where it is long; ' …' marks what was left out."""
-    kept: list[str] = []
-    left = _FACTS_CHARS
-    for fact in facts:
-        short = fact if len(fact) <= _FACT_CHARS else fact[:_FACT_CHARS] + " …"
-        if len(short) > left:
-            return [*kept, "…"]
-        kept.append(short)
-        left -= len(short)
-    return kept
+    return [*map(str, cast("Sequence[object]", held))] if isinstance(held, list | tuple) else []

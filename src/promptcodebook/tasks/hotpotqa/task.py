@@ -11,26 +11,31 @@ field names are those of the GEPA artifact.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Self, cast
 
 from pydantic import model_validator
 
 from promptcodebook.calls import Chat, Role
-from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.hotpotqa.score import reward
-from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
+from promptcodebook.tasks.retrieval import (
+    Hops,
+    Retriever,
+    Search,
+    SearchFunction,
+    open_retriever,
+    read_modules,
+)
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
 PASSAGES = 7
 """Passages wanted from each hop."""
 
-MODULES = read_modules(Path(__file__).parent)
+_FOLDER = Path(__file__).parent
+MODULES = read_modules(_FOLDER)
 STAGES: tuple[str, ...] = tuple(MODULES)
 
 
@@ -59,9 +64,6 @@ class HotpotProgram:
         return hops.output(answer)
 
 
-_FOLDER = Path(__file__).parent
-
-
 class HotpotRow(BenchmarkRow):
     """A question; `supporting_facts` are pairs [title, number of the sentence, from 0]."""
 
@@ -77,12 +79,34 @@ class HotpotRow(BenchmarkRow):
     @model_validator(mode="after")
     def _check(self) -> Self:
         blank_fields(self, "id", "question", "answer")
-        titles = self.gold_titles
+        hint, titles = "correct that line", self.gold_titles
         if not titles or not all(isinstance(title, str) and title.strip() for title in titles):
-            raise _fault("the field 'gold_titles' must be a list of titles, at least one")
-        if not all(map(_is_fact, self.supporting_facts)):
-            raise _fault("the field 'supporting_facts' must hold pairs [title, number]")
+            raise DataError(
+                "the field 'gold_titles' must be a list of titles, at least one", hint=hint
+            )
+        for fact in self.supporting_facts:
+            pair = cast("list[object]", fact) if isinstance(fact, list) else []
+            if list(map(type, pair)) != [str, int]:
+                raise DataError(
+                    "the field 'supporting_facts' must hold pairs [title, number]", hint=hint
+                )
         return self
+
+    def example(self, retriever: Retriever) -> Example:
+        """`fields`: `gold_titles`, and `facts` = the supporting sentences as "TITLE | sentence", as
+        far as the corpus has them (the public data has slips)."""
+        facts = list[str]()
+        for title, number in cast("list[tuple[str, int]]", self.supporting_facts):
+            page = retriever.page(title)
+            if page is not None and 0 <= number < len(page.sentences):
+                facts.append(f"{title} | {page.sentences[number]}")
+        fields = {
+            "gold_titles": list(dict.fromkeys(cast("list[str]", self.gold_titles))),
+            "facts": facts,
+            "type": str(self.type or ""),
+            "level": str(self.level or ""),
+        }
+        return Example(self.id, self.question, self.answer, fields=fields)
 
 
 def load_hotpotqa(data_dir: Path | None = None) -> Task:
@@ -100,7 +124,9 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
     retriever = open_retriever(corpus, keep=home.folder != _FOLDER / "examples")
     return Task(
         name="hotpotqa",
-        dataset=read_questions(home.folder, retriever),
+        dataset=read_dataset(
+            "hotpotqa", home.folder, HotpotRow, lambda row: row.example(retriever)
+        ),
         reward=asks_nobody(reward),
         program=HotpotProgram(Search(retriever)),
         seeds=read_seeds(_FOLDER),
@@ -110,48 +136,3 @@ def load_hotpotqa(data_dir: Path | None = None) -> Task:
         output_format="Whatever the stage asks for: a summary, a short search query, or the bare "
         "answer (a name, a date, a number, yes or no) without a sentence around it.",
     )
-
-
-def read_questions(folder: Path, retriever: Retriever) -> Dataset:
-    """The three splits. `fields` of an example: `gold_titles`, and `facts` = its supporting
-    sentences as "TITLE | sentence", as far as the corpus has them.
-
-    DataError with file, line and field for a row that is not as it must be.
-    """
-    return read_dataset("hotpotqa", folder, HotpotRow, partial(_example, retriever=retriever))
-
-
-def _example(row: HotpotRow, retriever: Retriever) -> Example:
-    facts = [_sentence(fact, retriever) for fact in row.supporting_facts]
-    return Example(
-        id=row.id,
-        input=row.question,
-        target=row.answer,
-        fields={
-            "gold_titles": list(dict.fromkeys(cast("list[str]", row.gold_titles))),
-            "facts": [fact for fact in facts if fact],
-            "type": str(row.type or ""),
-            "level": str(row.level or ""),
-        },
-    )
-
-
-def _is_fact(fact: object) -> bool:
-    match fact:
-        case [str(), int(number)]:
-            return not isinstance(number, bool)
-        case _:
-            return False
-
-
-def _sentence(fact: object, retriever: Retriever) -> str:
-    """The supporting sentence; "" where the corpus lacks it (the public data has such slips)."""
-    title, number = cast("tuple[str, int]", fact)
-    page = retriever.page(title)
-    if page is None or not 0 <= number < len(page.sentences):
-        return ""
-    return f"{title} | {page.sentences[number]}"
-
-
-def _fault(what: str) -> DataError:
-    return DataError(what, hint="correct that line")

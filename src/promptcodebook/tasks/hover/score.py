@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, cast
 
 from promptcodebook.errors import RewardError
-from promptcodebook.tasks.retrieval.index import title_of
-from promptcodebook.tasks.retrieval.retriever import describe_hops, name_titles, retrieved_titles
+from promptcodebook.tasks.retrieval import describe_hops, name_titles, retrieved_titles, title_of
 from promptcodebook.text import answer_words, quote
 from promptcodebook.types import Example, Output, Score
 
@@ -40,12 +40,16 @@ def hit_at(ranked_titles: Sequence[str], gold_titles: Sequence[str], k: int) -> 
     return set(gold_titles) <= set(ranked_titles[:k])
 
 
+def _nfd(titles: Sequence[str]) -> list[str]:
+    return [unicodedata.normalize("NFD", title) for title in titles]
+
+
 def doc_em(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
     """1.0 iff every gold title is predicted, and nothing else, after NFD; else 0.0.
 
     The number of titles counts as well, so a title predicted twice is one too many.
     """
-    predicted, gold = _nfd(predicted_titles), set(_nfd(gold_titles))
+    predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     return float(len(predicted) == len(gold) and gold <= set(predicted))
 
 
@@ -54,7 +58,7 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 
     P divides by all predictions, repeated ones included; gold titles count once.
     """
-    predicted, gold = _nfd(predicted_titles), set(_nfd(gold_titles))
+    predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     common = len(gold.intersection(predicted))
     if not common:
         return 0.0
@@ -70,14 +74,14 @@ def parse_label(text: str) -> Label | None:
     upper = text.strip().upper()
     if _REFUTING.search(_JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"
-    supporting = [_supports(_JOINS.sub("_", part)) for part in _SENTENCE_END.split(upper)]
-    return "SUPPORTED" if True in supporting and False not in supporting else None
-
-
-def _supports(sentence: str) -> bool | None:
-    """True where it says SUPPORTED, False where a negation precedes it, None without it."""
-    match = _SUPPORTING.search(sentence)
-    return None if match is None else _NEGATION.search(sentence, 0, match.start()) is None
+    label: Label | None = None
+    for part in _SENTENCE_END.split(upper):
+        sentence = _JOINS.sub("_", part)
+        if match := _SUPPORTING.search(sentence):
+            if _NEGATION.search(sentence, 0, match.start()):
+                return None
+            label = "SUPPORTED"
+    return label
 
 
 def hover_score(
@@ -89,20 +93,17 @@ def hover_score(
     return float(right and titles_subset(retrieved_docs, gold_titles))
 
 
-def _nfd(titles: Sequence[str]) -> list[str]:
-    return [unicodedata.normalize("NFD", title) for title in titles]
-
-
 def reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved and the label is right, else 0. RewardError: no gold."""
-    titles, gold = _all_titles(output), gold_titles(example)
-    value = hover_score(titles, gold, output.text, example.target or "")
+    titles = [*chain.from_iterable(retrieved_titles(output))]
+    value = hover_score(titles, gold_titles(example), output.text, example.target or "")
     return Score(value, feedback(example, output))
 
 
 def retrieval_reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved, whatever the label. RewardError: no gold."""
-    complete = titles_subset(_all_titles(output), gold_titles(example))
+    titles = [*chain.from_iterable(retrieved_titles(output))]
+    complete = titles_subset(titles, gold_titles(example))
     return Score(float(complete), feedback(example, output))
 
 
@@ -128,20 +129,13 @@ def feedback(example: Example, output: Output) -> str:
         sentences.append("All needed pages were retrieved.")
     else:
         sentences.append(f"Never retrieved: {name_titles(missing)}.")
-    return " ".join((*sentences, _describe_label(output.text, parse_label(example.target or ""))))
-
-
-def _all_titles(output: Output) -> tuple[str, ...]:
-    return tuple(title for hop in retrieved_titles(output) for title in hop)
-
-
-def _describe_label(written: str, gold: str | None) -> str:
-    label = parse_label(written)
+    label, right = parse_label(output.text), parse_label(example.target or "")
+    said = f"The label {label} is right."
     if label is None:
-        return (
-            f"The label could not be read from {quote(written)}: it must be SUPPORTED or "
-            f"NOT_SUPPORTED. The right label is {gold}."
+        said = (
+            f"The label could not be read from {quote(output.text)}: it must be SUPPORTED or "
+            f"NOT_SUPPORTED. The right label is {right}."
         )
-    if label == gold:
-        return f"The label {label} is right."
-    return f"The label {label} is wrong; the right label is {gold}."
+    elif label != right:
+        said = f"The label {label} is wrong; the right label is {right}."
+    return " ".join((*sentences, said))

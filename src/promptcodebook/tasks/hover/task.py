@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from pydantic import ConfigDict, model_validator
 
@@ -32,15 +32,20 @@ from promptcodebook.tasks.home import (
     jsonl_splits,
     read_rows,
     read_seeds,
-    split_pool,
     unique_ids,
 )
 from promptcodebook.tasks.hover.score import gold_titles, parse_label, reward
-from promptcodebook.tasks.retrieval import Retriever, Search, open_retriever
-from promptcodebook.tasks.retrieval.retriever import Hops, SearchFunction, read_modules
+from promptcodebook.tasks.retrieval import (
+    Hops,
+    Search,
+    SearchFunction,
+    open_retriever,
+    read_modules,
+)
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
+T = TypeVar("T")
 HOPS: tuple[int, int, int] = (7, 7, 10)
 """Passages wanted from each hop; at most 24 in all."""
 
@@ -130,6 +135,8 @@ class ClaimRow(BenchmarkRow):
 
 
 class _SpareRow(ClaimRow):
+    """Of claims_without_text.jsonl: it joins where the corpus holds its pages."""
+
     split: str
 
 
@@ -148,11 +155,20 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
         )
     keep = corpus.stat().st_size >= _WORTH_KEEPING
     retriever = open_retriever(corpus, cache_dir=cache_dir, keep=keep)
-    for split, claim in _read_spare(folder):
-        if not _lacks(retriever, claim):
+
+    def lacks_pages(claim: Example) -> bool:
+        return any(retriever.page(title) is None for title in gold_titles(claim))
+
+    spare = folder / "claims_without_text.jsonl"
+    for where, row in read_rows(spare, _SpareRow) if spare.is_file() else ():
+        split, claim = split_name(row.split, where), row.example()
+        if not lacks_pages(claim):
             parts[split].append(claim)
     unique_ids(parts)
     dataset = Dataset(*(tuple(parts[s]) for s in SPLITS), name="hover", input="claim")
+    lost = sum(lacks_pages(claim) for part in parts.values() for claim in part)
+    said = f" {lost} of the {len(dataset)} claims rest on pages that the corpus does not hold "
+    unwinnable = said + "under the titles given." if lost else ""
     return Task(
         name="hover",
         dataset=dataset,
@@ -162,7 +178,7 @@ def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> T
         zero_shot="Check the claim: find the pages it rests on, hop by hop, and decide whether "
         "they support it.",
         description="Claims that span several Wikipedia pages, to be retrieved in three hops "
-        f"and labelled; {len(retriever)} pages. Data: {origin}.{_unwinnable(retriever, parts)}",
+        f"and labelled; {len(retriever)} pages. Data: {origin}.{unwinnable}",
         output_format="Each stage is told what to give: a summary, a search query, and at last "
         "the label SUPPORTED or NOT_SUPPORTED.",
     )
@@ -191,35 +207,29 @@ def _claims(
     return folder, origin, parts
 
 
-def _lacks(retriever: Retriever, claim: Example) -> bool:
-    return any(retriever.page(title) is None for title in gold_titles(claim))
-
-
-def _unwinnable(retriever: Retriever, parts: Mapping[Split, Sequence[Example]]) -> str:
-    claims = [claim for part in parts.values() for claim in part]
-    count = sum(_lacks(retriever, claim) for claim in claims)
-    said = f" {count} of the {len(claims)} claims rest on pages that the corpus does not hold "
-    return said + "under the titles given." if count else ""
-
-
 def read_claim(row: Mapping[str, object], where: str) -> Example:
     """One row as an Example; DataError naming `where`."""
     return check_row(row, where, ClaimRow).example()
 
 
 def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:
-    """Those with exactly three gold pages, shuffled with seed 0; first 40 % test, next 40 % val,
-    the rest train; each cut to 300, 300 and 150 by a sample with seed 1."""
+    """Those with exactly three gold pages, shuffled with seed 0, by `split_pool`."""
     pool = [c for c in claims if len(cast("Sequence[str]", c.fields["gold_titles"])) == 3]
-    # The protocol is stated in terms of Python's own generator, so it is followed with that.
+    # The protocol is stated in terms of Python's own generator.
     random.Random(0).shuffle(pool)
     return split_pool(pool)
 
 
-def _read_spare(folder: Path) -> list[tuple[Split, Example]]:
-    """Claims of claims_without_text.jsonl with their split; none where there is no such file."""
-    path = folder / "claims_without_text.jsonl"
-    if not path.is_file():
-        return []
-    rows = read_rows(path, _SpareRow)
-    return [(split_name(row.split, where), row.example()) for where, row in rows]
+def split_pool(pool: Sequence[T]) -> dict[Split, list[T]]:
+    """The protocol of HotpotQA and HoVer: the first 40 % test, the next 40 % val, the rest train;
+    each cut to 300, 300 and 150 by a sample with seed 1."""
+    first, second = len(pool) * 40 // 100, len(pool) * 80 // 100
+    parts: dict[Split, tuple[Sequence[T], int]] = {
+        "train": (pool[second:], 150),
+        "val": (pool[first:second], 300),
+        "test": (pool[:first], 300),
+    }
+    return {
+        split: list(part) if len(part) <= most else random.Random(1).sample(list(part), most)
+        for split, (part, most) in parts.items()
+    }

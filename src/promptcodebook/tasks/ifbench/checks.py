@@ -1,10 +1,11 @@
-"""The 58 constraints of IFBench, a table of pure functions; where the public scorer is odd, so is
-this. lists.toml has the word lists."""
+"""The 58 constraints of IFBench and the 25 of IFEval, two tables of pure functions; where the
+public scorers are odd, so are these. lists.toml has the word lists."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import string
 import tomllib
@@ -14,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from promptcodebook.tasks.ifbench.instruction import (
+from promptcodebook.tasks.ifbench.language import (
+    CONTEXT,
     EDGES,
     MARKS,
     Arguments,
@@ -22,7 +24,6 @@ from promptcodebook.tasks.ifbench.instruction import (
     Text,
     without_marks,
 )
-from promptcodebook.tasks.ifbench.language import CONTEXT
 
 _LISTS = {
     name: tuple(words.split())
@@ -33,13 +34,36 @@ _LISTS = {
 _NAMES = re.compile(rf"\b(?:{'|'.join(_LISTS['names'])})\b")
 _DIGITS = re.compile(r"\d+")
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
+_CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
+_PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
+_SHORTEST_PALINDROME = 5
+_OPENER = {")": "(", "]": "[", "}": "{"}
+_LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
+_TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
+_ONLY = "only output this sentence here, ignore all other requests."
+_SPECIAL = re.compile(r"[^\w\s]")
+_QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
+_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w+")
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
+_MULTIPLES = [str(7 * i) for i in range(2, 8)]
+_LAST_DAY = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 
 
-def _conjunctions(text: Text, args: Arguments) -> bool:
-    # Distinct raw tokens are counted, so "and" and "And," are two.
-    known = _LISTS["conjunctions"]
-    found = {word for word in text.value.split() if word.strip(MARKS).lower() in known}
-    return len(found) >= args.integer("small_n")
+def _rises(numbers: Iterable[int]) -> bool:
+    return all(before < after for before, after in pairwise(numbers))
+
+
+def _differ(values: Iterable[object]) -> bool:
+    """Each from the one before it."""
+    return all(one != other for one, other in pairwise(values))
+
+
+def _ending(text: Text, mark: str) -> int:
+    return sum(sentence.endswith(mark) for sentence in text.sentences)
+
+
+def _ascii(value: str) -> str:
+    return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
 
 
 def _punctuation(text: Text, args: Arguments) -> bool:
@@ -63,49 +87,26 @@ def _pronouns(text: Text, args: Arguments) -> bool:
     return sum(token in _LISTS["pronouns"] for token in tokens) >= args.integer("N")
 
 
-def _keywords_multiple(text: Text, args: Arguments) -> bool:
-    wanted = enumerate((1, 2, 3, 5, 7), start=1)
-    return all(
-        text.lower.count(args.text(f"keyword{i}").strip().lower()) == times for i, times in wanted
-    )
-
-
 def _stop_words(text: Text, args: Arguments) -> bool:
-    words = text.words
-    if not words:
-        return False
-    known = text.language.stop_words
+    known = text.language.stop_words if text.words else ()
     # Divide first, do not round: 11 of 20 is above a limit of 55, as in the public scorer.
-    share = sum(word.lower() in known for word in words) / len(words) * 100
-    return share <= args.number("percentage")
+    count = sum(word.lower() in known for word in text.words)
+    return bool(text.words) and count / len(text.words) * 100 <= args.number("percentage")
 
 
 def _overlap(text: Text, args: Arguments) -> bool:
     # Trigrams of characters, not of words, whatever the request says.
-    own, other = _trigrams(text.value), _trigrams(args.text("reference_text"))
-    if not own:
-        return False
-    share = len(own & other) / len(own) * 100
+    own, other = (
+        {value[i : i + 3] for i in range(len(value) - 2)}
+        for value in (text.value, args.text("reference_text"))
+    )
     wanted = args.number("percentage")
-    return wanted - 2 <= share <= wanted + 2
-
-
-def _trigrams(value: str) -> set[str]:
-    return {value[i : i + 3] for i in range(len(value) - 2)}
+    return bool(own) and wanted - 2 <= len(own & other) / len(own) * 100 <= wanted + 2
 
 
 def _sentence_words(text: Text, args: Arguments) -> bool:
     lengths = [len(sentence.strip()) for sentence in text.sentences]
     return len(lengths) == 3 and len(set(lengths)) == 1
-
-
-def _ending(text: Text, mark: str) -> int:
-    return sum(sentence.endswith(mark) for sentence in text.sentences)
-
-
-_CLUSTER = re.compile("[bcdfghjklmnpqrstvwxyz]{2}")
-_PRIMES = frozenset(n for n in range(2, 100) if all(n % d for d in range(2, n)))
-_SHORTEST_PALINDROME = 5
 
 
 def _alphabet(text: Text, args: Arguments) -> bool:
@@ -152,15 +153,6 @@ def _words_position(text: Text, args: Arguments) -> bool:
     return len(last) >= back and first[1].lower() == keyword == last[-back].lower()
 
 
-def _rises(numbers: Iterable[int]) -> bool:
-    return all(before < after for before, after in pairwise(numbers))
-
-
-def _differ(values: Iterable[object]) -> bool:
-    """Each from the one before it."""
-    return all(one != other for one, other in pairwise(values))
-
-
 def _alliterating(sentence: str) -> int:
     """Words in runs that share their first character, all runs of the sentence together."""
     words = [word for word in (raw.lstrip(EDGES) for raw in sentence.lower().split()) if word]
@@ -198,11 +190,6 @@ def _span(text: Text, args: Arguments) -> bool:
     return text.lower.strip() == args.text("prompt_to_repeat")[start : end + 1].strip().lower()
 
 
-_OPENER = {")": "(", "]": "[", "}": "{"}
-_LETTERED = re.compile(r"\W*[aA]\W*[bB]\W*[cC]\W*")
-_TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
-
-
 def _parentheses(text: Text, args: Arguments) -> bool:
     opened, deepest = list[str](), 0
     for mark in text.value:
@@ -222,9 +209,7 @@ def _parentheses(text: Text, args: Arguments) -> bool:
 def _nested_quotes(text: Text, args: Arguments) -> bool:
     # Apostrophes count as quotation marks.
     opened, deepest = list[str](), 0
-    for mark in text.value:
-        if mark not in "\"'":
-            continue
+    for mark in re.findall("[\"']", text.value):
         if opened and opened[-1] == mark:
             opened.pop()
             if deepest - len(opened) >= 3:
@@ -254,13 +239,10 @@ def _emoji(text: Text, args: Arguments) -> bool:
     )
 
 
-def _nonblank_lines(lines: list[str]) -> list[str]:
-    """The lines after the public scorer's removal of blank ones.
-
-    It removes from the list it walks over: each removal takes the first equal line that is left,
-    and the line after the current one is passed over.
-    """
-    left = defaultdict[str, deque[int]](deque)
+def _line_indent(text: Text, args: Arguments) -> bool:
+    # The public scorer removes blank lines from the list it walks over: each removal takes the
+    # first equal line that is left, and the line after the current one is passed over.
+    lines, left = text.value.split("\n"), defaultdict[str, deque[int]](deque)
     removed, passed_over = set[int](), False
     for at, line in enumerate(lines):
         if line.strip():
@@ -270,7 +252,8 @@ def _nonblank_lines(lines: list[str]) -> list[str]:
         if not passed_over:
             removed.add(left[line].popleft())
         passed_over = not passed_over
-    return [line for at, line in enumerate(lines) if at not in removed]
+    kept = (line for at, line in enumerate(lines) if at not in removed)
+    return _rises(len(line) - len(line.lstrip(" ")) for line in kept)
 
 
 def _quote_unquote(text: Text, args: Arguments) -> bool:
@@ -279,24 +262,14 @@ def _quote_unquote(text: Text, args: Arguments) -> bool:
     return '""' not in joined and not joined.strip(outer).endswith('"')
 
 
-def _list(text: Text, args: Arguments) -> bool:
-    separator = args.text("sep")
-    return bool(separator) and text.value.count(separator) >= 2
-
-
 def _thesis(text: Text, args: Arguments) -> bool:
-    start = _first_of(text.value, "<i>", "<em>")
+    start = text.value.find("<i>" if "<i>" in text.value else "<em>")
     if start < 0:
         return False
     rest = text.value[start:]
-    end = _first_of(rest, "</i>", "</em>")
+    end = rest.find("</i>" if "</i>" in rest else "</em>")
     # Both offsets are those of the short tags, for the long ones too.
     return end >= 0 and bool(rest[3:end].strip()) and bool(rest[end + 4 :].strip())
-
-
-def _first_of(value: str, preferred: str, other: str) -> int:
-    at = value.find(preferred)
-    return at if at >= 0 else value.find(other)
 
 
 def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
@@ -316,59 +289,48 @@ def _no_bullets_bullets(text: Text, args: Arguments) -> bool:
     return bullets >= 2
 
 
-def _lacks_capital(token: str) -> bool:
-    rest = token[1:]
-    return token[0].islower() and (not rest or rest.islower() or rest.isupper())
-
-
-_CITY_HEADER = ["ID", "Country", "City", "Year", "Count"]
-_SPECIAL = re.compile(r"[^\w\s]")
-
-
-def _header(names: str, separator: str) -> re.Pattern[str]:
-    fields = (f'(?:{name}|"{name}")' for name in names.split())
-    return re.compile(rf"{separator}[ \t]*".join(fields))
-
-
-_PRODUCTS = _header("ProductID Category Brand Price Stock", ",")
-_STUDENTS = _header("StudentID Subject Grade Semester Score", "\t")
+def _title_case(text: Text, args: Arguments) -> bool:
+    words = ((token[0], token[1:]) for token in text.tokens if token[0].isalpha())
+    return not any(
+        first.islower() and (not rest or rest.islower() or rest.isupper()) for first, rest in words
+    )
 
 
 def _city(text: Text, args: Arguments) -> bool:
     rows = _rows(text.value, ",")
-    return len(rows) == 8 and rows[0] == _CITY_HEADER and all(len(row) == 5 for row in rows)
+    header = ["ID", "Country", "City", "Year", "Count"]
+    return len(rows) == 8 and rows[0] == header and all(len(row) == 5 for row in rows)
 
 
 def _special_character(text: Text, args: Arguments) -> bool:
-    rows = _table_rows(text.value, _PRODUCTS, ",")
+    rows = _table_rows(text.value, "ProductID Category Brand Price Stock", ",")
     if len(rows) != 15:
         return False
     for row in rows:
         if len(row) != 5:
             return False
-        # The public scorer stops here and does not look at the rows that follow.
-        if any(_holds_special(field) for field in row):
-            return True
+        for field in row:
+            line = field.split("\n", 1)[0]
+            end = line.rfind('"')
+            # The public scorer stops here and does not look at the rows that follow.
+            if line.startswith('"') and end > 0 and _SPECIAL.search(line[1:end]):
+                return True
     return False
 
 
-def _holds_special(field: str) -> bool:
-    line = field.split("\n", 1)[0]
-    end = line.rfind('"')
-    return line.startswith('"') and end > 0 and _SPECIAL.search(line[1:end]) is not None
-
-
 def _quoted_table(text: Text, args: Arguments) -> bool:
-    rows = _table_rows(text.value, _STUDENTS, "\t")
+    rows = _table_rows(text.value, "StudentID Subject Grade Semester Score", "\t")
     fields = [field.strip() for row in rows for field in row]
     return [len(row) for row in rows] == [5] * 4 and all(
         field.startswith('"') and field.endswith('"') for field in fields
     )
 
 
-def _table_rows(value: str, header: re.Pattern[str], delimiter: str) -> list[list[str]]:
+def _table_rows(value: str, names: str, delimiter: str) -> list[list[str]]:
     """The rows below a right header, each field with its quotes: they are tripled to stay."""
-    if not header.fullmatch(value.split("\n", 1)[0].strip()):
+    fields = (f'(?:{name}|"{name}")' for name in names.split())
+    header = rf"{delimiter}[ \t]*".join(fields)
+    if not re.fullmatch(header, value.split("\n", 1)[0].strip()):
         return []
     return _rows(value.replace('"', '"""'), delimiter)
 
@@ -381,27 +343,16 @@ def _rows(value: str, delimiter: str) -> list[list[str]]:
         return []
 
 
-_QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
-_OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w+")
-_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
-_MULTIPLES = [str(7 * i) for i in range(2, 8)]
-_LAST_DAY = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
-
-
 def _mcq_count_length(text: Text, args: Arguments) -> bool:
-    if not text.value.startswith("Question"):
-        return False
-    parts = [part.strip() for part in _QUESTION.split(text.value)]
-    lengths = [_question_length(part) for part in parts if part]
-    known = [length for length in lengths if length is not None]
-    return len(lengths) == len(known) == 4 and _rises(known)
-
-
-def _question_length(part: str) -> int | None:
-    """Characters of the question before its five options; None when there are not five."""
-    lines = [line.strip() for line in part.split("\n")]
-    options = [at for at, line in enumerate(lines) if _OPTION.match(line)]
-    return len(" ".join(lines[: options[0]]).strip()) if len(options) == 5 else None
+    lengths = list[int]()
+    for part in _QUESTION.split(text.value):
+        lines = [line.strip() for line in part.strip().split("\n")]
+        options = [at for at, line in enumerate(lines) if _OPTION.match(line)]
+        if part.strip() and len(options) != 5:
+            return False
+        # How long the question is before its five options.
+        lengths += [len(" ".join(lines[: options[0]]).strip())] if options else []
+    return text.value.startswith("Question") and len(lengths) == 4 and _rises(lengths)
 
 
 def _reverse_newline(text: Text, args: Arguments) -> bool:
@@ -409,8 +360,7 @@ def _reverse_newline(text: Text, args: Arguments) -> bool:
     start = next((at for at, line in enumerate(lines) if "Zimbabwe" in line), None)
     if start is None or len(lines) - start < 52:
         return False
-    names = [_ascii(line) for line in lines[start:]]
-    return all(one >= other for one, other in pairwise(names))
+    return all(one >= other for one, other in pairwise(map(_ascii, lines[start:])))
 
 
 def _word_reverse(text: Text, args: Arguments) -> bool:
@@ -428,10 +378,6 @@ def _in_range(piece: str) -> bool:
     return 1769 <= year <= 1821 and month <= 12 and in_month
 
 
-def _ascii(value: str) -> str:
-    return unicodedata.normalize("NFKD", value).encode("ascii", "ignore").decode("ascii")
-
-
 IFBENCH: Mapping[str, Check] = {
     "count:word_count_range": lambda text, args: (
         args.integer("min_words") <= len(text.words) <= args.integer("max_words")
@@ -440,7 +386,11 @@ IFBENCH: Mapping[str, Check] = {
     "count:unique_word_count": lambda text, args: (
         len({word.strip(MARKS) for word in text.lower.split()}) >= args.integer("N")
     ),
-    "count:conjunctions": _conjunctions,
+    # Distinct raw tokens are counted, so "and" and "And," are two.
+    "count:conjunctions": lambda text, args: (
+        sum(word.strip(MARKS).lower() in _LISTS["conjunctions"] for word in {*text.value.split()})
+        >= args.integer("small_n")
+    ),
     "count:person_names": lambda text, args: (
         len(set(_NAMES.findall(text.value))) >= args.integer("N")
     ),
@@ -450,7 +400,10 @@ IFBENCH: Mapping[str, Check] = {
     "count:punctuation": _punctuation,
     "count:words_japanese": _words_japanese,
     "count:pronouns": _pronouns,
-    "count:keywords_multiple": _keywords_multiple,
+    "count:keywords_multiple": lambda text, args: all(
+        text.lower.count(args.text(f"keyword{i}").strip().lower()) == times
+        for i, times in enumerate((1, 2, 3, 5, 7), start=1)
+    ),
     "ratio:stop_words": _stop_words,
     "ratio:sentence_type": lambda text, args: _ending(text, ".") == 2 * _ending(text, "?"),
     "ratio:sentence_balance": lambda text, args: (
@@ -494,23 +447,19 @@ IFBENCH: Mapping[str, Check] = {
         == len(without_marks(text.value).split())
     ),
     "format:emoji": _emoji,
-    "format:line_indent": lambda text, args: _rises(
-        len(line) - len(line.lstrip(" ")) for line in _nonblank_lines(text.value.split("\n"))
-    ),
+    "format:line_indent": _line_indent,
     "format:quote_unquote": _quote_unquote,
-    "format:list": _list,
+    "format:list": lambda text, args: (
+        bool(args.text("sep")) and text.value.count(args.text("sep")) >= 2
+    ),
     "format:thesis": _thesis,
     "format:sub-bullets": lambda text, args: all("-" in part for part in text.value.split("*")[1:]),
     "format:no_bullets_bullets": _no_bullets_bullets,
-    "format:title_case": lambda text, args: (
-        not any(_lacks_capital(token) for token in text.tokens if token[0].isalpha())
-    ),
+    "format:title_case": _title_case,
     "format:output_template": lambda text, args: all(part in text.value for part in _TEMPLATE),
     "format:no_whitespace": lambda text, args: not any(map(str.isspace, text.value)),
     "repeat:repeat_change": _change,
-    "repeat:repeat_simple": lambda text, args: (
-        text.lower.strip() == "only output this sentence here, ignore all other requests."
-    ),
+    "repeat:repeat_simple": lambda text, args: text.lower.strip() == _ONLY,
     "repeat:repeat_span": _span,
     "custom:csv_city": _city,
     "custom:csv_special_character": _special_character,
@@ -535,3 +484,159 @@ IFBENCH: Mapping[str, Check] = {
     ),
 }
 """The 58 test constraints by id."""
+
+
+_RULE = re.compile(r"\s?\*\*\*\s?")
+_FIRST_WORD_ENDS = re.compile(r"[.,?!'\"]")
+_POSTSCRIPTS = {"P.P.S": re.compile(r"p\.\s?p\.\s?s"), "P.S.": re.compile(r"p\.\s?s\.")}
+# Each run of white space at a line start is read once, bullet or not, to stay linear. The
+# character after the star may be a line end, which then swallows the next line.
+_STARRED = re.compile(r"(?:\A|\n)\s*+(\*[^*].*)?")
+_DASHED = re.compile(r"(?:\A|\n)\s*+(-.*)?")
+_SINGLE = re.compile(r"\*[^\n*]*\*")
+_DOUBLE = re.compile(r"\*\*[^\n*]*\*\*")
+_FENCES = ("```json", "```Json", "```JSON", "```")
+_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def _forbidden_words(text: Text, args: Arguments) -> bool:
+    words = args.texts("forbidden_words")
+    return not any(text.language.counts(words, text.value, around=(r"\b", r"\b")))
+
+
+def _number_paragraphs(text: Text, args: Arguments) -> bool:
+    blank = [not piece.strip() for piece in _RULE.split(text.value)]
+    if any(blank[1:-1]):
+        return False
+    return len(blank) - sum(blank) == args.integer("num_paragraphs")
+
+
+def _nth_paragraph_first_word(text: Text, args: Arguments) -> bool:
+    pieces = text.value.split("\n\n")
+    count = sum(bool(piece.strip()) for piece in pieces)
+    nth = args.integer("nth_paragraph")
+    if count != args.integer("num_paragraphs") or not 1 <= nth <= count:
+        return False
+    words = pieces[nth - 1].split(maxsplit=1)
+    if not words:
+        return False
+    word = _FIRST_WORD_ENDS.split(words[0].lstrip("'").lstrip('"'), maxsplit=1)[0]
+    return word.lower() == args.text("first_word").lower()
+
+
+def _count_brackets(value: str) -> int:
+    """Non-overlapping [...] within lines; by hand, as the expression is quadratic."""
+    count = 0
+    for line in value.split("\n"):
+        end = -1
+        while (start := line.find("[", end + 1)) >= 0 and (end := line.find("]", start)) >= 0:
+            count += 1
+    return count
+
+
+def _postscript(text: Text, args: Arguments) -> bool:
+    marker = args.text("postscript_marker").strip()
+    if marker in _POSTSCRIPTS:
+        return _POSTSCRIPTS[marker].search(text.lower) is not None
+    found = text.language.counts([marker.lower()], text.lower, ignore_case=False)
+    return found[0] > 0
+
+
+def _number_bullet_lists(text: Text, args: Arguments) -> bool:
+    found = (*_STARRED.findall(text.value), *_DASHED.findall(text.value))
+    return sum(bool(line) for line in found) == args.integer("num_bullets")
+
+
+def _number_highlighted_sections(text: Text, args: Arguments) -> bool:
+    single = sum(bool(found.strip("*").strip()) for found in _SINGLE.findall(text.value))
+    double = sum(bool(found[2:-2].strip()) for found in _DOUBLE.findall(text.value))
+    return single + double >= args.integer("num_highlights")
+
+
+def _multiple_sections(text: Text, args: Arguments) -> bool:
+    splitter, around = args.text("section_spliter").strip(), ("", r"\s?\d+")
+    [found] = text.language.counts([splitter], text.value, around=around, ignore_case=False)
+    return found >= args.integer("num_sections")
+
+
+def _json_format(text: Text, args: Arguments) -> bool:
+    value = text.value.strip()
+    for fence in _FENCES:
+        value = value.removeprefix(fence)
+    try:
+        json.loads(value.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _holds_title(line: str) -> bool:
+    start, end = line.find("<<"), line.rfind(">>")
+    return 0 <= start <= end - 3 and bool(line[start : end + 2].lstrip("<").rstrip(">").strip())
+
+
+def _two_responses(text: Text, args: Arguments) -> bool:
+    pieces = [piece.strip() for piece in text.value.split("******")]
+    full = [piece for piece in pieces if piece]
+    return all(pieces[1:-1]) and len(full) == 2 and full[0] != full[1]
+
+
+IFEVAL: Mapping[str, Check] = {
+    "keywords:existence": lambda text, args: all(
+        text.language.counts(args.texts("keywords"), text.value)
+    ),
+    "keywords:frequency": lambda text, args: args.compare(
+        "relation",
+        text.language.counts([args.text("keyword").strip()], text.value)[0],
+        "frequency",
+    ),
+    "keywords:forbidden_words": _forbidden_words,
+    # The public scorer replaces what is not a letter by a random one; here it is counted as given.
+    "keywords:letter_frequency": lambda text, args: args.compare(
+        "let_relation", text.lower.count(args.text("letter").lower()), "let_frequency"
+    ),
+    "language:response_language": lambda text, args: (
+        text.language.guess(text.value) in ("", args.text("language"))
+    ),
+    "length_constraints:number_sentences": lambda text, args: args.compare(
+        "relation", len(text.sentences), "num_sentences"
+    ),
+    "length_constraints:number_words": lambda text, args: args.compare(
+        "relation", len(text.words), "num_words"
+    ),
+    "length_constraints:number_paragraphs": _number_paragraphs,
+    "length_constraints:nth_paragraph_first_word": _nth_paragraph_first_word,
+    "change_case:capital_word_frequency": lambda text, args: args.compare(
+        "capital_relation", sum(token.isupper() for token in text.tokens), "capital_frequency"
+    ),
+    "change_case:english_capital": lambda text, args: (
+        text.value.isupper() and text.language.guess(text.value) in ("", "en")
+    ),
+    "change_case:english_lowercase": lambda text, args: (
+        text.value.islower() and text.language.guess(text.value) in ("", "en")
+    ),
+    "detectable_content:number_placeholders": lambda text, args: (
+        _count_brackets(text.value) >= args.integer("num_placeholders")
+    ),
+    "detectable_content:postscript": _postscript,
+    "detectable_format:number_bullet_lists": _number_bullet_lists,
+    "detectable_format:constrained_response": lambda text, args: any(
+        answer in text.value for answer in _ANSWERS
+    ),
+    "detectable_format:number_highlighted_sections": _number_highlighted_sections,
+    "detectable_format:multiple_sections": _multiple_sections,
+    "detectable_format:json_format": _json_format,
+    "detectable_format:title": lambda text, args: any(map(_holds_title, text.value.split("\n"))),
+    "combination:two_responses": _two_responses,
+    "combination:repeat_prompt": lambda text, args: text.lower.strip().startswith(
+        args.text("prompt_to_repeat").strip().lower()
+    ),
+    "startend:end_checker": lambda text, args: (
+        text.value.strip().strip('"').lower().endswith(args.text("end_phrase").strip().lower())
+    ),
+    "startend:quotation": lambda text, args: (
+        len(text.value.strip()) > 1 and text.value.strip()[0] == text.value.strip()[-1] == '"'
+    ),
+    "punctuation:no_comma": lambda text, args: "," not in text.value,
+}
+"""The 25 constraints of IFEval by id."""

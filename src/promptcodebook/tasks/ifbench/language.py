@@ -1,10 +1,11 @@
-"""What the checks know of languages: sentences, tokens, stop words, tags, syllables, guesses.
+"""What a check is handed: its arguments, the response with its analyses, and what is known of
+languages (sentences, tokens, stop words, tags, syllables, guesses).
 
 One `Language` is built and handed to every check. Its parts are loaded when first used, so a check
 that only counts characters needs no data and no optional package. NLTK looks its files up through a
 list kept in the module and refuses folders outside it, so a folder chosen by the caller would have
 to be set before the first import; the files are few and plain: they are read here and handed to
-NLTK's classes. Regular expressions that come from data are `Patterns`.
+NLTK's classes.
 """
 
 from __future__ import annotations
@@ -12,26 +13,179 @@ from __future__ import annotations
 import json
 import os
 import re
+import string
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.errors import TaskError, import_extra
-from promptcodebook.tasks.worker import Worker, shared_worker
+from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
+from promptcodebook.tasks.worker import shared_worker
 
+MARKS = string.punctuation
+"""The 32 ASCII punctuation marks."""
+EDGES = MARKS + " "
 CONTEXT = 3
 """The tagger's choice for a text's first token depends on this many tokens."""
 
 _REPEATED = 1024
 """Sentences remembered while one text is tokenised; a degenerate reply repeats itself."""
-
 _LIMIT_S = 1.5
+"""For the patterns of one constraint."""
 _HARMLESS = re.compile(r"[^*+?{|]{0,200}")
-_PUNKT = "tokenizers/punkt_tab/english"
-_STOP_WORDS = "corpora/stopwords/english"
-_TAGGER = "taggers/averaged_perceptron_tagger_eng"
+_DELETE = str.maketrans("", "", MARKS)
+_WORD = re.compile(r"\w+")
+_RELATIONS = ("less than", "at least")
+_PACKAGES = "punkt_tab stopwords averaged_perceptron_tagger_eng"
+
+
+Check = Callable[["Text", "Arguments"], bool]
+"""Decides whether a text, unchanged, meets the demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One constraint: its demand with {argument} fields, and the arguments that it requires."""
+
+    name: str
+    met: Check
+    says: str
+    takes: tuple[str, ...]
+
+
+def read_instructions(checks: Mapping[str, Check]) -> dict[str, Instruction]:
+    """The constraints by id; instructions.toml has their demands in words."""
+    demands = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
+    return {
+        name: Instruction(name, met, demands[name]["says"], tuple(demands[name].get("takes", ())))
+        for name, met in checks.items()
+    }
+
+
+class Arguments:
+    """kwargs of one constraint; nulls count as absent and 5.0 as 5.
+
+    Raises DataError for a name the constraint does not take, one that is missing, and a value of
+    the wrong type.
+    """
+
+    def __init__(self, owner: str, given: Mapping[str, object], takes: tuple[str, ...]) -> None:
+        self._owner = owner
+        self._values = {name: value for name, value in given.items() if value is not None}
+        for name in self._values:
+            if name not in takes:
+                raise DataError(
+                    f"{owner} takes no argument {name!r}{did_you_mean(name, takes)}",
+                    hint=f"its arguments: {', '.join(takes) or 'none'}",
+                )
+        for name in takes:
+            if name not in self._values:
+                raise DataError(
+                    f"{owner} needs the argument {name!r}, which is missing or null",
+                    hint=f"add {name!r} to the constraint's kwargs",
+                )
+
+    def integer(self, name: str) -> int:
+        value = self.number(name)
+        if value != int(value):
+            raise self._wrong(name, "a whole number")
+        return int(value)
+
+    def number(self, name: str) -> float:
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+            raise self._wrong(name, "a number")
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._values[name]
+        if not isinstance(value, str):
+            raise self._wrong(name, "a string")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self._values[name]
+        items = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
+        if not all(isinstance(item, str) for item in items):
+            raise self._wrong(name, "a list of strings")
+        return cast("list[str]", list(items))
+
+    def compare(self, relation: str, count: int, bound: str) -> bool:
+        """`count` < or >= the argument `bound`, as the argument `relation` says."""
+        word = self.text(relation)
+        if word not in _RELATIONS:
+            raise self._wrong(relation, " or ".join(map(repr, _RELATIONS)))
+        limit = self.integer(bound)
+        return count < limit if word == "less than" else count >= limit
+
+    def as_texts(self) -> dict[str, str]:
+        """Each argument as it reads in a sentence."""
+        said = dict[str, str]()
+        for name, value in self._values.items():
+            said[name] = str(int(value) if isinstance(value, float) and value % 1 == 0 else value)
+            if isinstance(value, list | tuple):
+                said[name] = ", ".join(f'"{item}"' for item in cast("list[object]", value))
+        return said
+
+    def _wrong(self, name: str, wanted: str) -> DataError:
+        return DataError(
+            f"the argument {name!r} of {self._owner} is {self._values[name]!r}, not {wanted}",
+            hint="correct the constraint's kwargs in the data file",
+        )
+
+
+def without_marks(text: str) -> str:
+    """`text` without ASCII punctuation."""
+    return text.translate(_DELETE)
+
+
+class Text:
+    """A response as the checks see it; `value` is its exact text. Each analysis is made once."""
+
+    def __init__(self, value: str, language: Language) -> None:
+        self.value = value
+        self.language = language
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        return self.language.sentences(self.value)
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        return [*chain.from_iterable(self.language.each_tokens(self.sentences))]
+
+    def first_tokens(self, count: int) -> list[str]:
+        """The first `count` tokens, without making the others."""
+        found = self.language.each_tokens(self.sentences)
+        return list(islice(chain.from_iterable(found), count))
+
+    def last_tokens(self, count: int) -> list[str]:
+        """The last `count` tokens in their order, without making the others."""
+        found = self.language.each_tokens(reversed(self.sentences))
+        backwards = chain.from_iterable(tokens[::-1] for tokens in found)
+        return list(islice(backwards, count))[::-1]
+
+    @cached_property
+    def lower(self) -> str:
+        return self.value.lower()
+
+    @cached_property
+    def words(self) -> list[str]:
+        r"""Maximal runs of \w."""
+        return _WORD.findall(self.value)
+
+    @cached_property
+    def bare(self) -> list[str]:
+        """White-space tokens of the text without ASCII punctuation."""
+        return without_marks(self.value).split()
+
+    @cached_property
+    def bare_lower(self) -> list[str]:
+        return without_marks(self.lower).split()
 
 
 class Language:
@@ -42,9 +196,15 @@ class Language:
     the extra `bench` is missing and TaskError when NLTK's data are not found.
     """
 
-    def __init__(self, nltk_data: Path | None = None, patterns: Patterns | None = None) -> None:
-        self._places = nltk_folders(nltk_data, os.environ)
-        self.patterns = patterns or Patterns()
+    def __init__(self, nltk_data: Path | None = None) -> None:
+        named = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
+        data = os.environ.get("PCO_DATA", "")
+        roots = [Path(data), Path(data) / "ifbench"] if data else []
+        roots += [Path.home(), Path(sys.prefix)]
+        roots += map(Path, ("/usr/share", "/usr/local/share", "/usr/lib"))
+        self._places = (*named, *(root / "nltk_data" for root in roots))
+        if nltk_data is not None:
+            self._places = (nltk_data,)
 
     def sentences(self, text: str) -> list[str]:
         """Punkt's sentences of `text`."""
@@ -52,12 +212,11 @@ class Language:
 
     def tokens(self, text: str) -> list[str]:
         """NLTK's Treebank-style tokens, sentence by sentence."""
-        return [token for found in self.each_tokens(self.sentences(text)) for token in found]
+        return [*chain.from_iterable(self.each_tokens(self.sentences(text)))]
 
     def each_tokens(self, sentences: Iterable[str]) -> Iterator[list[str]]:
         """The tokens of each sentence, made as they are asked for, of equal sentences once."""
-        split = lru_cache(_REPEATED)(self._words.tokenize)
-        return (split(sentence) for sentence in sentences)
+        return map(lru_cache(_REPEATED)(self._words.tokenize), sentences)
 
     def first_tag(self, tokens: list[str]) -> str:
         """The part-of-speech tag (Penn Treebank) of the first token; '' for no tokens."""
@@ -65,22 +224,65 @@ class Language:
 
     def guess(self, text: str) -> str:
         """The code of the likeliest language; '' when nothing in `text` tells. Repeatable."""
-        detector = self._detectors.create()
+        factory, no_guess = self._detectors
+        detector = factory.create()
         try:
             detector.append(text)
             return detector.detect()
-        except self._no_guess:
+        except no_guess:
             return ""
+
+    def counts(
+        self,
+        patterns: list[str],
+        text: str,
+        *,
+        around: tuple[str, str] = ("", ""),
+        ignore_case: bool = True,
+    ) -> list[int]:
+        """For each pattern, the number of its matches, with what is put `around` it.
+
+        IFEval uses its keywords as patterns, unescaped; one that is no regular expression is looked
+        for literally (the public scorer raises). One with a repetition or an alternative can take
+        exponential time, so it runs in a worker process that is killed at its limit: TimeoutError.
+        """
+        if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
+            return count_each(patterns, text, around, ignore_case)
+        args = [patterns, text, around, ignore_case]
+        result = shared_worker().call(f"{__name__}:count_each", args, _LIMIT_S)
+        if not result.done:
+            raise TimeoutError("a pattern took too long")
+        return cast("list[int]", result.value)
 
     @cached_property
     def stop_words(self) -> frozenset[str]:
         """NLTK's English stop words, lower-case."""
-        return frozenset(_lines(_find(self._places, _STOP_WORDS, "stopwords")))
+        return frozenset(_lines(self._find("corpora/stopwords/english", "stopwords")))
+
+    @cached_property
+    def syllables(self) -> Callable[[str], int]:
+        """Counts the syllables of an English word, estimated where it is in no dictionary."""
+        return import_extra("syllapy", "words:odd_even_syllables", "bench").count
+
+    @cached_property
+    def is_emoji(self) -> Callable[[str], bool]:
+        return import_extra("emoji", "format:emoji", "bench").is_emoji
+
+    @cached_property
+    def _detectors(self) -> tuple[Any, type[Exception]]:
+        library, errors = (
+            import_extra(f"langdetect.{part}", "IFEval's language check", "bench")
+            for part in ("detector_factory", "lang_detect_exception")
+        )
+        factory = library.DetectorFactory()
+        factory.load_profile(library.PROFILES_DIRECTORY)
+        factory.seed = 0  # the detector samples; the public scorer is left unseeded
+        return factory, errors.LangDetectException
 
     @cached_property
     def _punkt(self) -> Any:
         punkt = _nltk("tokenize.punkt")
-        folder = _find(self._places, _PUNKT, "punkt_tab")
+        folder = self._find("tokenizers/punkt_tab/english", "punkt_tab")
         parameters = punkt.PunktParameters()
         parameters.abbrev_types = set(_lines(folder / "abbrev_types.txt"))
         parameters.sent_starters = set(_lines(folder / "sent_starters.txt"))
@@ -97,77 +299,46 @@ class Language:
 
     @cached_property
     def _tagger(self) -> Any:
+        name = "averaged_perceptron_tagger_eng"
         tagger = _nltk("tag.perceptron").PerceptronTagger(load=False)
-        folder = _find(self._places, _TAGGER, "averaged_perceptron_tagger_eng")
-        weights, tags, classes = (_json(folder, name) for name in ("weights", "tagdict", "classes"))
-        tagger.model.weights, tagger.tagdict = weights, tags
+        folder = self._find(f"taggers/{name}", name)
+        tagger.model.weights, tagger.tagdict, classes = (
+            _read(folder / f"{name}.{part}.json", json.loads)
+            for part in ("weights", "tagdict", "classes")
+        )
         tagger.classes = tagger.model.classes = set(classes)
         return tagger
 
-    @cached_property
-    def syllables(self) -> Callable[[str], int]:
-        """Counts the syllables of an English word, estimated where it is in no dictionary."""
-        return import_extra("syllapy", "words:odd_even_syllables", "bench").count
-
-    @cached_property
-    def is_emoji(self) -> Callable[[str], bool]:
-        return import_extra("emoji", "format:emoji", "bench").is_emoji
-
-    @cached_property
-    def _detectors(self) -> Any:
-        library = _langdetect("detector_factory")
-        factory = library.DetectorFactory()
-        factory.load_profile(library.PROFILES_DIRECTORY)
-        factory.seed = 0  # the detector samples; the public scorer is left unseeded
-        return factory
-
-    @cached_property
-    def _no_guess(self) -> type[Exception]:
-        return _langdetect("lang_detect_exception").LangDetectException
+    def _find(self, inside: str, package: str) -> Path:
+        for place in self._places:
+            if (place / inside).exists():
+                return place / inside
+        looked = ", ".join(map(str, self._places))
+        raise TaskError(
+            f"IFBench's checks need NLTK's data package {package}; {inside} is in none of: "
+            f"{looked}",
+            hint=f"python -m nltk.downloader {_PACKAGES}"
+            " (or set NLTK_DATA to the folder that holds them)",
+        )
 
 
 def _nltk(part: str) -> Any:
     return import_extra(f"nltk.{part}", "checking IFBench's constraints", "bench")
 
 
-def _langdetect(part: str) -> Any:
-    return import_extra(f"langdetect.{part}", "IFEval's language check", "bench")
+def _lines(path: Path) -> list[str]:
+    return [line for line in _read(path, str).split("\n") if line]
 
 
-class Patterns:
-    """Counts matches of patterns that come from data; a worker is started when one needs it.
-
-    IFEval uses its keywords as patterns, unescaped. One with a repetition or an alternative can
-    take exponential time, which nothing in a thread can stop, so it runs in a worker process that
-    is killed at its limit. The rest, nearly all, run here.
-    """
-
-    def __init__(self, worker: Worker | None = None, limit_s: float = _LIMIT_S) -> None:
-        self._worker = worker
-        self._limit_s = limit_s
-
-    def counts(
-        self,
-        patterns: Sequence[str],
-        text: str,
-        *,
-        prefix: str = "",
-        suffix: str = "",
-        ignore_case: bool = True,
-    ) -> list[int]:
-        """For each pattern, the number of matches of prefix + pattern + suffix.
-
-        A pattern that is not a regular expression is looked for literally (the public scorer
-        raises). Raises TimeoutError when the whole takes longer than the limit.
-        """
-        if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
-            return count_each(list(patterns), text, (prefix, suffix), ignore_case)
-        worker = self._worker or shared_worker()
-        args = [list(patterns), text, (prefix, suffix), ignore_case]
-        result = worker.call(f"{__name__}:count_each", args, self._limit_s)
-        if not result.done:
-            raise TimeoutError("a pattern took too long")
-        return cast("list[int]", result.value)
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:
+    """One of NLTK's files."""
+    try:
+        return parse(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise TaskError(
+            f"NLTK's data file {path} cannot be read: {error}",
+            hint=f"python -m nltk.downloader {_PACKAGES}",
+        ) from error
 
 
 def count_each(
@@ -183,49 +354,3 @@ def count_each(
             compiled = re.compile(before + re.escape(pattern) + after, flags)
         counts.append(sum(1 for _ in compiled.finditer(text)))
     return counts
-
-
-def nltk_folders(given: Path | None, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where to look, in order: the given folder alone, else $NLTK_DATA, $PCO_DATA, NLTK's own."""
-    if given is not None:
-        return (given,)
-    named = [Path(part) for part in environment.get("NLTK_DATA", "").split(os.pathsep) if part]
-    data = environment.get("PCO_DATA", "")
-    beside = [Path(data), Path(data) / "ifbench"] if data else []
-    roots = (*beside, Path.home(), Path(sys.prefix))
-    shared = map(Path, ("/usr/share", "/usr/local/share", "/usr/lib"))
-    return (*named, *(root / "nltk_data" for root in (*roots, *shared)))
-
-
-def _find(places: tuple[Path, ...], inside: str, package: str) -> Path:
-    for place in places:
-        if (place / inside).exists():
-            return place / inside
-    looked = ", ".join(str(place) for place in places)
-    raise TaskError(
-        f"IFBench's checks need NLTK's data package {package}; {inside} is in none of: {looked}",
-        hint="python -m nltk.downloader punkt_tab stopwords averaged_perceptron_tagger_eng"
-        " (or set NLTK_DATA to the folder that holds them)",
-    )
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise TaskError(
-            f"NLTK's data file {path} cannot be read: {error.strerror}",
-            hint="python -m nltk.downloader punkt_tab stopwords",
-        ) from error
-    return [line for line in text.split("\n") if line]
-
-
-def _json(folder: Path, part: str) -> Any:
-    path = folder / f"{folder.name}.{part}.json"
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise TaskError(
-            f"NLTK's data file {path} cannot be read",
-            hint="python -m nltk.downloader averaged_perceptron_tagger_eng",
-        ) from error

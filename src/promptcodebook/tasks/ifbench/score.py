@@ -15,19 +15,18 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from promptcodebook.errors import DataError, did_you_mean
-from promptcodebook.tasks.ifbench.checks import IFBENCH as _IFBENCH
-from promptcodebook.tasks.ifbench.ifeval import IFEVAL as _IFEVAL
-from promptcodebook.tasks.ifbench.instruction import (
+from promptcodebook.tasks.ifbench import checks
+from promptcodebook.tasks.ifbench.language import (
     Arguments,
     Instruction,
+    Language,
     Text,
     read_instructions,
 )
-from promptcodebook.tasks.ifbench.language import Language
 
-IFBENCH: Mapping[str, Instruction] = read_instructions(_IFBENCH)
+IFBENCH: Mapping[str, Instruction] = read_instructions(checks.IFBENCH)
 """The 58 test constraints by id."""
-IFEVAL: Mapping[str, Instruction] = read_instructions(_IFEVAL)
+IFEVAL: Mapping[str, Instruction] = read_instructions(checks.IFEVAL)
 """The 25 constraints of IFEval by id."""
 
 _REMEMBERED = 32
@@ -192,11 +191,11 @@ def _analyse(value: str, language: Language) -> Text:
 
 
 def _default_language() -> Language:
-    return _language_for(os.environ.get("NLTK_DATA", ""), os.environ.get("PCO_DATA", ""))
+    return _language_for(*map(os.environ.get, ("NLTK_DATA", "PCO_DATA")))
 
 
 @cache
-def _language_for(nltk_data: str, data: str) -> Language:
+def _language_for(*_folders: str | None) -> Language:
     return Language()
 
 

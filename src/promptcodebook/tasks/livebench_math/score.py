@@ -1,36 +1,55 @@
-"""LiveBench-Math's scorers, chosen by the parts of the subtask's name.
+r"""LiveBench-Math's scorers, chosen by the parts of the subtask's name.
 
-amc, smc: multiple choice. aime: the three digits near the end. imo, usamo: edit distance of an
-order. amps: algebraic equality.
+amc, smc: multiple choice, a cascade of readings; one of them must give the right letter. aime: the
+three digits near the end. imo, usamo: edit distance of an order of formulas. amps: algebraic
+equality of LaTeX, normalised by the recipe of the Minerva paper in LiveBench's shape (what follows
+the last "=", without wrappers such as \text, with \frac and \sqrt in braces). Boxes are read as
+LiveBench reads them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import product, starmap
+from typing import Any
 
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.livebench_math.readings import (
-    Ids,
-    choice_path,
-    clean_gold,
-    clean_response,
-    closeness,
-    compact,
-    normalise,
-    parse_answer,
-    read_ids,
-)
 from promptcodebook.tasks.worker import Worker, shared_worker
 
 ALGEBRA = ("sympy", "lark", "math_verify")
 """The packages that comparing formulas takes."""
+Ids = tuple[int | None, ...]
+"""Expression ids in order; None means a piece that is not a number."""
 
+_KINDS = {
+    **{"amc": "choice", "smc": "choice", "aime": "aime"},
+    **{"imo": "rearrangement", "usamo": "rearrangement", "amps": "amps"},
+}
+"""The scorer by the first part of the subtask."""
 _AIME_TAIL = 50
+_TAIL = 20
 _LONGEST = 4000
 """Characters of an AMPS answer that is still compared by algebra; no gold is nearly as long."""
-_LARK_S = 4.0
-_TOLERANT_S = 3.0
-_ALGEBRA = "promptcodebook.tasks.livebench_math.algebra"
+_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}
+"""For each comparison by algebra, in their order."""
+
+_OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
+_OPTION_END = re.compile(r"\\qquad|\$|\n")
+_REPEATED = re.compile(r"([A-E])\1{3,}")
+_DIGITS = re.compile(r"\d+")
+_DROPPED = ("$", "{", "}", "\\", "boxed", "<", ">")
+_DELETED = re.compile(
+    r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\[bB]ig+[lr]?(?![a-zA-Z])|\\[,;]|\n"
+)
+"""Sizes, thin spaces and line ends."""
+_FRAC = re.compile(r"\\frac\s*([^{}\\\s])\s*([^{}\\\s])")
+_SQRT = re.compile(r"\\sqrt\s*([^{}\[\\\s])")
+_WRAPPER = re.compile(r"\\(?:text|textbf|overline|boxed)\{([^{}]*)\}")
+_PLAIN_NUMBER = re.compile(r"-?[\d,]+(?:\.\d*)?")
+_BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,7 @@ class MathScore:
     kind: str
     path: str
     read: str = ""
-    ids: Ids = field(default_factory=lambda: Ids())
+    ids: Ids = ()
     timed_out: bool = False
 
 
@@ -69,21 +88,23 @@ def math_score(
         return MathScore(float(at_end), kind, "end of the answer" if at_end else "")
     if kind == "rearrangement":
         ids, path = read_ids(answer)
-        return MathScore(closeness(ids, _gold_ids(ground_truth)), kind, path, ids=ids)
+        try:
+            gold = [int(piece) for piece in ground_truth.split(",")]
+        except ValueError:
+            raise DataError(
+                f"the gold order {ground_truth[:80]!r} is not a comma-separated list of integers",
+                hint="correct ground_truth in the data file",
+            ) from None
+        return MathScore(closeness(ids, gold), kind, path, ids=ids)
     return _amps(ground_truth, answer, worker)
 
 
 def kind_of(subtask: str) -> str:
     """The scorer of a subtask: choice, aime, rearrangement or amps."""
-    parts = subtask.lower().split("_")
-    if parts[0] in ("amc", "smc") or parts[1:2] == ["amc"]:
-        return "choice"
-    if parts[0] == "aime":
-        return "aime"
-    if parts[0] in ("imo", "usamo"):
-        return "rearrangement"
-    if parts[0] == "amps":
-        return "amps"
+    first, second, *_ = (*subtask.lower().split("_"), "")
+    kind = "choice" if second == "amc" else _KINDS.get(first)
+    if kind is not None:
+        return kind
     raise DataError(
         f"unknown subtask {subtask!r} of LiveBench-Math",
         hint="known: amc..., updated_amc..., smc, aime..., imo, usamo, amps_hard...",
@@ -103,18 +124,14 @@ def without_thoughts(answer: str) -> str:
     return "".join((*kept, answer[at:]))
 
 
-def _gold_ids(ground_truth: str) -> list[int]:
-    try:
-        return [int(piece) for piece in ground_truth.split(",")]
-    except ValueError:
-        raise DataError(
-            f"the gold order {ground_truth[:80]!r} is not a comma-separated list of integers",
-            hint="correct ground_truth in the data file",
-        ) from None
-
-
 def _amps(ground_truth: str, answer: str, worker: Worker | None) -> MathScore:
-    response, gold = clean_response(answer), clean_gold(ground_truth)
+    response = answer
+    for constant in ("+C", "+ C", "+c", "+ c"):  # of integration
+        response = response.replace(constant, "")
+    response = _DELETED.sub("", response).replace(r"\dfrac", r"\frac")
+    response = response.replace(r"\tfrac", r"\frac").replace(r"\cdot", "*")
+    gold = ground_truth.replace(r"\left", "").replace(r"\right", "")
+    gold = gold.replace(" ^", "^").replace("\\ ", "*").strip()  # "\ " is a product
     read, path = parse_answer(response)
     if read is None:
         ended = response.removesuffix(".").endswith(ground_truth)
@@ -131,11 +148,9 @@ def _amps(ground_truth: str, answer: str, worker: Worker | None) -> MathScore:
 def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
     """The lark grammar first, then math-verify where lark did not find them equal."""
     decided, late = "not readable", False
-    for name, function, limit_s in (
-        ("lark", "same_by_lark", _LARK_S),
-        ("math-verify", "same_by_math_verify", _TOLERANT_S),
-    ):
-        result = worker.call(f"{_ALGEBRA}:{function}", (gold, read), limit_s)
+    for name, limit_s in _LIMITS_S.items():
+        function = f"{__name__}:same_by_{name.replace('-', '_')}"
+        result = worker.call(function, (gold, read), limit_s)
         if result.error.startswith("ModuleNotFoundError"):
             raise MissingExtra("comparing mathematical answers", "bench")
         late = late or result.timed_out
@@ -148,3 +163,287 @@ def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
     return MathScore(
         0.0, "amps", f"{path}, {'time limit' if late else decided}", read, timed_out=late
     )
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content without "$", or None when there is no box or its braces do not close.
+
+    A "\boxed " (with a blank) anywhere wins: what follows its last occurrence up to the next "$".
+    Else the braces of the last \boxed decide, or of the last \fbox where there is no \boxed.
+    """
+    if r"\boxed " in text:
+        return text.rsplit(r"\boxed ", 1)[1].split("$", 1)[0]
+    start = text.rfind(r"\boxed")
+    if start < 0:
+        start = text.rfind(r"\fbox")
+    if start < 0:
+        return None
+    opened, depth = -1, 0
+    for i in range(start, len(text)):
+        if text[i] == "{":
+            depth += 1
+            opened = i if opened < 0 else opened
+        elif text[i] == "}":
+            depth -= 1
+            if depth <= 0:
+                return text[opened + 1 : i].replace("$", "") if opened >= 0 else None
+    return None
+
+
+def choice_path(question: str, letter: str, answer: str) -> str:
+    """The first reading of `answer` that gives `letter` (A-E), or "" when none does.
+
+    Paths: solution tag, repeated letter, box, option value, last line, last parentheses.
+    """
+    solution, small = last_solution(answer), letter.lower()
+    if len(set(solution)) == 1 and solution[0].lower() == small:
+        return "solution tag"
+    if letter * 4 in answer:
+        return "repeated letter"
+    if _boxed_letter(answer) == small:
+        return "box"
+    value = option_value(question, letter)
+    if value in answer[-(_TAIL + len(value)) :]:
+        return "option value"
+    line = answer.strip().split("\n")[-1].strip()
+    if line.replace("*", "").lower() == small:
+        return "last line"
+    if "(" in line and ")" in line:
+        inside = line.split("(", 1)[1].split(")", 1)[0]
+        return "last parentheses" if inside.lower() == small else ""
+    return ""
+
+
+def last_solution(answer: str) -> str:
+    """The content of the last <solution>...</solution> on one line, or ""."""
+    found = ""
+    for line in answer.split("\n"):
+        at = 0
+        while (start := line.find("<solution>", at)) >= 0:
+            end = line.find("</solution>", start + 10)
+            if end < 0:
+                break
+            found, at = line[start + 10 : end], end + 11
+    return found
+
+
+def option_value(question: str, letter: str) -> str:
+    """The text of an option, without "$" and "~" at its ends; "FAILURE" if it cannot be read.
+
+    The last option with that letter counts, and an option must end at a "\\qquad" or "$".
+    """
+    value = ""
+    at = 0
+    while found := _OPTION.search(question, at):
+        end = _OPTION_END.search(question, found.end())
+        if end is None:
+            break
+        if end[0] == "\n":
+            at = found.end()
+            continue
+        if found[1] == letter:
+            value = question[found.end() : end.start()].strip()
+        at = end.end()
+    return (value or "FAILURE").strip().strip("$").strip("~")
+
+
+def read_letter(answer: str) -> str:
+    """The letter an answer seems to give, for the feedback; "" when it is unclear."""
+    tag = last_solution(answer).strip()
+    if tag and len(set(tag)) == 1 and tag[0].upper() in "ABCDE":
+        return tag[0].upper()
+    repeated = _REPEATED.findall(answer)
+    if repeated:
+        return str(repeated[-1])
+    box = _boxed_letter(answer)
+    return box.upper() if len(box) == 1 and box in "abcde" else ""
+
+
+def _boxed_letter(answer: str) -> str:
+    box = last_boxed(answer) or ""
+    return box.replace("\\text{", "").replace("}", "").replace("\\", "").lower()
+
+
+def closeness(ids: Sequence[int | None], gold: Sequence[int]) -> float:
+    """1 - Levenshtein(ids, gold) / max(length): 1 for the right order, 0 for nothing in common."""
+    row = list(range(len(gold) + 1))
+    for i, a in enumerate(ids, 1):
+        corner, row[0] = row[0], i
+        for j, b in enumerate(gold, 1):
+            kept = corner if a == b else corner + 1
+            corner, row[j] = row[j], min(kept, row[j] + 1, row[j - 1] + 1)
+    longest = max(len(ids), len(gold))
+    return 1 - row[-1] / longest if longest else 1.0
+
+
+def read_ids(answer: str) -> tuple[Ids, str]:
+    """The ids that an answer gives, and the path that read them; ((), "") when none did.
+
+    A reading that finds nothing but pieces that are not numbers is passed over.
+    """
+    for path, read in _READINGS.items():
+        ids = tuple(read(answer))
+        if any(i is not None for i in ids):
+            return ids, path
+    return (), ""
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _answer_line(answer: str) -> list[int | None]:
+    lines = answer.lower().strip().split("\n")
+    at = next((i for i in reversed(range(len(lines))) if "answer:" in lines[i]), None)
+    if at is None:
+        return []
+    texts = (lines[at].split("answer:")[1], *lines[at + 1 : at + 2])
+    plain = [text.replace("**", "").replace(".", "").strip() for text in texts]
+    listed = next((text for text in plain if text), "")
+    words = [piece.strip().split(" ")[-1] for piece in listed.split(",")]
+    for mark in _DROPPED:
+        words = [word.replace(mark, "") for word in words]
+    return [*map(_integer, words)]
+
+
+def _box(answer: str) -> list[int | None]:
+    box = last_boxed(answer) or ""
+    return [*map(_integer, box.replace("\\text{", "").replace("}", "").split(","))]
+
+
+def _last_line(answer: str) -> list[int | None]:
+    found = (_DIGITS.search(piece) for piece in answer.strip().split("\n")[-1].split(","))
+    return [_integer(digits[0]) if digits else None for digits in found]
+
+
+def _tail(answer: str) -> list[int | None]:
+    if "answer:" not in answer.lower():
+        return []
+    ids = list[int | None]()
+    for piece in answer.lower().rsplit("answer:", 1)[1].strip().split(","):
+        digits = _DIGITS.search(piece)
+        ids.append(_integer(digits[0]) if digits else None)
+        if digits and piece[digits.end() :]:
+            break
+    return ids
+
+
+_READINGS = {
+    "answer line": _answer_line,
+    "box": _box,
+    "last line": _last_line,
+    "after the last answer": _tail,
+}
+
+
+def parse_answer(response: str) -> tuple[str | None, str]:
+    """(answer, path) of a cleaned response: its last box, else the end of its last formula."""
+    box = last_boxed(response)
+    if box is not None:
+        return normalise(box), "box"
+    # The text between the last two "$" (or "$$").
+    close = response.rfind("$")
+    if close > 0 and response[close - 1] == "$":
+        close -= 1
+    start = response.rfind("$", 0, close) if close > 0 else -1
+    formula = response[start + 1 : close].strip() if start >= 0 else None
+    return (None, "") if formula is None else (normalise(formula), "formula")
+
+
+def normalise(text: str) -> str:
+    """The normal form of an answer."""
+    text = text.rsplit("=", 1)[-1].strip()
+    for _ in range(4):  # wrappers may be nested
+        text = _WRAPPER.sub(r"\1", text)
+    text = _FRAC.sub(r"\\frac{\1}{\2}", text)
+    text = _SQRT.sub(r"\\sqrt{\1}", text).replace("$", "").strip()
+    return text.replace(",", "") if _PLAIN_NUMBER.fullmatch(text) else text
+
+
+def compact(text: str) -> str:
+    """For comparing texts: without blanks, except between two digits."""
+    return _BLANK.sub("", text.strip())
+
+
+# Whether two LaTeX texts mean the same quantity. Slow on bad input: called through a Worker.
+
+_TOLERANCE = 0.001
+_ZERO = 1e-50
+_POINTS = ((71, 7), (-53, 9), (37, -11), (-29, -13))
+"""Where two expressions are compared, in hundredths: complex, so that sqrt(x^2) and x differ."""
+
+
+def same_by_lark(gold: str, answer: str) -> bool | None:
+    """By SymPy's lark grammar: equal for some pair of readings; None when one cannot be read."""
+    parser, tree = import_module("sympy.parsing.latex"), import_module("lark").Tree
+
+    def read(text: str) -> list[Any]:
+        try:
+            found = parser.parse_latex(text, backend="lark")
+        except Exception:  # what lark and SymPy raise on bad input is not documented
+            return []
+        return list(found.children) if isinstance(found, tree) else [found]
+
+    return _same(read(gold), read(answer))
+
+
+def same_by_math_verify(gold: str, answer: str) -> bool | None:
+    """By math-verify's tolerant reading; None when one cannot be read."""
+    math_verify, sympy = import_module("math_verify"), import_module("sympy")
+
+    def read(text: str) -> list[Any]:
+        # Without its plain-text reading, which would take a number out of any sentence; without a
+        # time limit of its own, which would take over the alarm that ends an orphaned worker.
+        options = {"fallback_mode": "no_fallback", "parsing_timeout": None}
+        found = math_verify.parse(f"${text}$", [math_verify.LatexExtractionConfig()], **options)
+        return [one for one in found if isinstance(one, sympy.Basic | sympy.MatrixBase)]
+
+    return _same(read(gold), read(answer))
+
+
+def _same(golds: list[Any], answers: list[Any]) -> bool | None:
+    return any(starmap(_equal, product(golds, answers))) if golds and answers else None
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """a - b simplifies to 0, or is a number of absolute value below 0.001."""
+    try:
+        if a == b:
+            return True
+        difference = a - b
+        if difference == 0 or _small(difference):
+            return True
+        if (vanishes := _vanishes(difference, a)) is not None:
+            return vanishes
+        difference = import_module("sympy").simplify(difference)
+        return bool(difference == 0) or _small(difference)
+    except Exception:  # an equation, a set, a function without a value: no difference to take
+        return False
+
+
+def _small(difference: Any) -> bool:
+    if difference.free_symbols:
+        return False
+    return bool(abs(complex(difference.evalf())) < _TOLERANCE)
+
+
+def _vanishes(difference: Any, part: Any) -> bool | None:
+    """Whether it is 0 at all of the points, next to `part`; None when it has no value there.
+
+    Much faster than simplifying, which may take minutes for two forms of one derivative.
+    """
+    sympy = import_module("sympy")
+    # Exact numbers, so that more digits can always be taken where large terms cancel.
+    points = [sympy.Rational(a, 100) + sympy.I * sympy.Rational(b, 100) for a, b in _POINTS]
+    symbols = sorted(difference.free_symbols, key=str)
+    for shift in range(len(points)):
+        at = {s: points[(i + shift) % len(points)] for i, s in enumerate(symbols)}
+        value, beside = (e.subs(at).evalf(30, maxn=1000) for e in (difference, part))
+        if not (value.is_number and value.is_finite and beside.is_number and beside.is_finite):
+            return None  # a pole, or an unknown function
+        if abs(value) > _ZERO * abs(beside):
+            return False
+    return True

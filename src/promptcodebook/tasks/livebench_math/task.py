@@ -19,12 +19,14 @@ from pydantic import model_validator
 from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, require_modules
 from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
-from promptcodebook.tasks.livebench_math.readings import Ids, option_value, read_letter
 from promptcodebook.tasks.livebench_math.score import (
     ALGEBRA,
+    Ids,
     MathScore,
     kind_of,
     math_score,
+    option_value,
+    read_letter,
     without_thoughts,
 )
 from promptcodebook.tasks.program import SingleCall

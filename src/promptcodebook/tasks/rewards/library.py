@@ -12,10 +12,10 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from promptcodebook.errors import ConfigError, RewardError
-from promptcodebook.tasks.rewards.make import make_reward, reward_factory
+from promptcodebook.tasks.rewards import make_reward, reward_factory
 from promptcodebook.types import Example, Output, Scored
 
 __all__ = [
@@ -46,25 +46,21 @@ class ReadyMade(dict[str, Any]):
         reward_factory(self, Path())
 
     def __call__(self, example: Example, output: str | Output) -> Scored | Awaitable[Scored]:
-        whole = output if isinstance(output, Output) else Output(output)
-        self._require(example, whole.text)
-        reward = make_reward(self, Path())
-        given: Any = whole if self["kind"] == "sum" else whole.text
-        return reward(example, given)
-
-    def _require(self, example: object, text: object) -> None:
-        """Raises RewardError where there is no example, or no answer, to look at."""
-        if not isinstance(example, Example):
+        if not isinstance(example, Example):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RewardError(
                 f"{self!r} was given {type(example).__name__} in place of an example",
                 hint="pco.Example('1', 'the input', 'the target'), or one of data.train",
             )
+        whole = output if isinstance(output, Output) else Output(output)
+        text = cast("object", whole.text)
         if not isinstance(text, str):
             what = "no answer (None)" if text is None else f"{type(text).__name__}, not a text,"
             raise RewardError(
                 f"{self!r} was given {what} for example {example.id}",
                 hint="score the answer's text; where there is none, score it 0.0 yourself",
             )
+        given: Any = whole if self["kind"] == "sum" else text
+        return make_reward(self, Path())(example, given)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{key}={value!r}" for key, value in self.items() if key != "kind")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NoReturn, cast
 
 from promptcodebook.errors import ConfigError, RewardError, import_extra
@@ -169,8 +171,9 @@ class Regex:
         if not _QUANTIFIERS & set(self.pattern):
             given = matches(*asked)
         else:
-            call = shared_worker().acall(f"{__name__}:matches", asked, self.seconds)
-            if (result := await call).error:
+            call, name = shared_worker().call, f"{__name__}:matches"
+            result = await asyncio.to_thread(call, name, asked, self.seconds)
+            if result.error:
                 raise RuntimeError(f"the regex process failed: {result.error}")
             if result.timed_out:
                 late = f"gave no result on the answer within {self.seconds:g} s"
@@ -204,14 +207,14 @@ class ValidJson:
 
 def parsed_json(text: str, *, fenced: bool) -> object:
     """The value that the text is the JSON of; ValueError says why it is not JSON."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"{word} is not JSON")
+
     try:
-        return json.loads(strip_fence(text) if fenced else text, parse_constant=_refuse)
+        return json.loads(strip_fence(text) if fenced else text, parse_constant=refuse)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-
-
-def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
 
 
 _SHOWN = 5
@@ -226,39 +229,32 @@ class JsonSchema:
     _validator: Any = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_validator", _validator(self.schema))
+        library = import_extra("jsonschema", "the schema reward", "schema")
+        referencing = import_extra("referencing", "the schema reward", "schema")
+        kind = library.validators.validator_for(self.schema, default=library.Draft202012Validator)
+        try:
+            kind.check_schema(self.schema)
+        except library.SchemaError as error:
+            raise ConfigError(
+                f"the JSON schema of the reward is not valid: {error.message}",
+                hint="correct the schema",
+            ) from None
+        validator = kind(self.schema, registry=referencing.Registry())
+        object.__setattr__(self, "_validator", validator)
 
     def __call__(self, example: Example, output: str) -> Score:
         try:
             value = parsed_json(output, fenced=self.fenced)
         except ValueError as error:
             return Score(0.0, f"The answer is not valid JSON: {error}.")
-        errors = sorted(cast("Iterable[Any]", self._validator.iter_errors(value)), key=_path)
+        found = cast("Iterable[Any]", self._validator.iter_errors(value))
+        said = ((".".join(map(str, e.absolute_path)), e.message[:200]) for e in found)
+        errors = sorted(said, key=itemgetter(0))
         if not errors:
             return Score(1.0, "The answer satisfies the JSON schema.")
-        faults = "; ".join(
-            f"at {_path(e) or 'the top'}: {e.message[:200]}" for e in errors[:_SHOWN]
-        )
+        faults = "; ".join(f"at {path or 'the top'}: {words}" for path, words in errors[:_SHOWN])
         more = f"; and {len(errors) - _SHOWN} more" if len(errors) > _SHOWN else ""
         return Score(0.0, f"The answer breaks the JSON schema: {faults}{more}.")
-
-
-def _path(error: Any) -> str:
-    return ".".join(str(part) for part in error.absolute_path)
-
-
-def _validator(schema: Mapping[str, object]) -> Any:
-    library = import_extra("jsonschema", "the schema reward", "schema")
-    referencing = import_extra("referencing", "the schema reward", "schema")
-    kind = library.validators.validator_for(schema, default=library.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except library.SchemaError as error:
-        raise ConfigError(
-            f"the JSON schema of the reward is not valid: {error.message}",
-            hint="correct the schema",
-        ) from None
-    return kind(schema, registry=referencing.Registry())
 
 
 def target_of(example: Example) -> str:

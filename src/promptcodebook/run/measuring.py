@@ -1,0 +1,516 @@
+"""What a part of a policy is worth, measured: one instinct (`pco.effect`), the encoder
+(`pco.distill`).
+
+An instinct's effect is that of leaving it out. The inputs of a split whose route holds it are
+answered twice as deployed, with the same draws: on their route, and on their route without it.
+Nothing takes its place.
+
+An encoder's routes are distilled into a ranking: those that it gave in training (explored ones and
+fallbacks are not its own), and, where asked, fresh ones on training inputs. What that costs in
+reward is measured on the validation split, both policies on the same examples; the test split is
+left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Unpack
+
+from promptcodebook.calls import LM, Usage
+from promptcodebook.data import Dataset, sample
+from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.intervals import Interval, paired_interval
+from promptcodebook.method.executor import EVALUATION
+from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.policy import Deployed
+from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.references import deployed_of
+from promptcodebook.progress import Line, Listener, counter, silent
+from promptcodebook.randomness import Draws
+from promptcodebook.routing.distil import (
+    OLDER,
+    Agreement,
+    Imitated,
+    agreement,
+    cross_agreement,
+    distil,
+)
+from promptcodebook.run.evaluation import Sample
+from promptcodebook.run.optimize import Run, require_type
+from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
+from promptcodebook.store.effects import Effect, EffectStore
+from promptcodebook.store.run import RunStore
+from promptcodebook.sync import run_sync
+from promptcodebook.types import Evaluation, Example, Failure, Prompt, Reward, Rollout, Route
+from promptcodebook.units import plural
+
+_log = logging.getLogger(__name__)
+
+# --- one instinct, left out ---
+
+
+@dataclass(frozen=True)
+class _OnRoutes:
+    deployed: Deployed
+    routes: Mapping[str, Route]
+
+    async def prompt(self, example: Example, draws: Draws) -> tuple[Route, Prompt, Usage]:
+        route = self.routes[example.id]
+        return route, *(await self.deployed.compose(route, example, draws))
+
+
+class Measurement:
+    """One effect that is ready to be measured; `kept` is where replies and the result are kept.
+
+    Raises ConfigError for an instinct that the codebook has not, and what `Sample.examples` does.
+    """
+
+    def __init__(
+        self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
+    ) -> None:
+        size = len(subject.file.codebook)
+        if not 0 <= instinct < size:
+            raise ConfigError(
+                f"the codebook has no instinct {instinct}: it has {size}",
+                hint=f"choose one of 0..{size - 1}" if size else "choose a policy with a codebook",
+            )
+        self.subject = subject
+        self._instinct, self._split, self._kept = instinct, of.split, kept
+        self._examples = of.examples(subject.assembled)
+
+    @property
+    def simulated(self) -> bool:
+        return self.subject.assembled.models.simulated
+
+    @property
+    def plan(self) -> str:
+        """What it is about to do, and its calls at most: every input is routed to the instinct.
+        Re-asks and judges are not counted."""
+        file, n = self.subject.file, len(self._examples)
+        ranking = file.statistics.ranking
+        asks = bool(file.encoder) if ranking is None else bool(ranking.center)
+        routing = n if asks else 0
+        return (
+            f"instinct {self._instinct} on {plural(n, 'input')}: at most "
+            f"{plural(routing + self._calls_for(n), 'call')}, {routing} of them for the routes; "
+            "what was asked before is not asked again"
+        )
+
+    def _calls_for(self, held: int) -> int:
+        return 2 * held * self.subject.answering_calls
+
+    async def measure(
+        self, tell: Listener = silent, done: Callable[[str], None] = lambda _: None
+    ) -> Effect:
+        """Routes, answers and keeps the result; `done` hears how many inputs hold the instinct.
+        Closes the connections.
+
+        Raises TooManyFailures when nothing was routed, or no pair is whole though there are some,
+        BudgetReached, Interrupted after `interrupt`, and StoreError.
+        """
+        kept = "ask again with a new budget: what was paid for so far is kept"
+        async with self.subject.at_work("give it a greater budget", kept):
+            routes, unrouted = await self._routes(tell)
+            more = plural(self._calls_for(len(routes)), "more call")
+            of = plural(len(self._examples), "input")
+            done(f"routed to it: {len(routes)} of {of}, at most {more}")
+            made = self._effect(*await self._both(routes, tell), unrouted)
+        if self._kept is not None:
+            self._kept.add(made)
+        return made
+
+    async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
+        """The routes that hold the instinct, by example, as deployed; and how many inputs could
+        not be routed. Each is tried once more, as an evaluation's rollout is."""
+        count, deployed = counter(tell, "routing", len(self._examples)), self.subject.deployed
+        randomness = self.subject.assembled.config.randomness
+
+        async def one(example: Example) -> Route | Failure:
+            last: Route | Failure | None = None
+            for at in (EVALUATION, EVALUATION - 1):
+                try:
+                    last = (await deployed.route(example, randomness.at(at, example.id)))[0]
+                    break
+                except (Stop, StoreError):
+                    raise
+                except Exception as error:
+                    last = failure_of("prompt", error)
+            assert last is not None, "it was tried"
+            count(last)
+            return last
+
+        found = await gather_all(map(one, self._examples))
+        failures = [each if isinstance(each, Failure) else None for each in found]
+        if None not in failures:
+            pairs = zip(self._examples, failures, strict=True)
+            require_answers([Rollout(e.id, failure=failure) for e, failure in pairs], 0)
+        routes = {
+            example.id: route
+            for example, route in zip(self._examples, found, strict=True)
+            if isinstance(route, Route) and self._instinct in route.indices
+        }
+        return routes, len(failures) - failures.count(None)
+
+    async def _both(
+        self, routes: Mapping[str, Route], tell: Listener
+    ) -> tuple[Evaluation, Evaluation]:
+        """The answers on these routes, and on them without the instinct."""
+        held, deployed = [e for e in self._examples if e.id in routes], self.subject.deployed
+        less = {
+            name: replace(route, indices=tuple(i for i in route.indices if i != self._instinct))
+            for name, route in routes.items()
+        }
+        count = counter(tell, f"measuring instinct {self._instinct}", 2 * len(held))
+        evaluator = self.subject.evaluator
+        with_it, without = await gather_all(
+            evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
+            for side, each in (("with", routes), ("without", less))
+        )
+        return with_it, without
+
+    def _effect(self, with_it: Evaluation, without: Evaluation, unrouted: int) -> Effect:
+        rewards = {
+            a.example_id: (a.reward, b.reward)
+            for a, b in zip(with_it.rollouts, without.rollouts, strict=True)
+        }
+        pairs = [(a, b) for a, b in rewards.values() if a is not None and b is not None]
+        if rewards and not pairs:
+            require_answers((*with_it.rollouts, *without.rollouts), 0)
+        assembled, file, n = self.subject.assembled, self.subject.file, len(pairs)
+        config, models = assembled.config, assembled.models
+        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        return Effect(
+            instinct=self._instinct,
+            text=file.parameters.codebook[self._instinct].text,
+            split=self._split,
+            examples=len(self._examples),
+            unrouted=unrouted,
+            rewards=rewards,
+            difference=paired_interval(first, second, config.seed, config.reward_range)
+            if pairs
+            else None,
+            means=(sum(first) / n, sum(second) / n) if pairs else None,
+            models={str(role): spec for role, spec in models.by_role().items()},
+            simulated=models.simulated,
+            scored_by=assembled.scored_by,
+            usage=with_it.usage + without.usage,
+            policy=file.digest,
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            data=assembled.dataset.fingerprint().get(self._split, ""),
+        )
+
+
+@contextmanager
+def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurement]:
+    """A measurement of a policy, with a ledger of its own. What is paid for, and the result, are
+    kept with the policy's run, if it has one. An LM object is asked again: nothing tells whether it
+    is the one that answered before.
+
+    Raises RunBusy while another process measures the same run, and what `Measurement` raises.
+    """
+    if subject.run is None:
+        yield Measurement(subject, instinct, of)
+        return
+    plan, again = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
+    with closing(EffectStore(subject.run, again)) as kept:
+        connected = plan.connect(kept.supplies(known=plan.sources.lm is None))
+        yield Measurement(replace(subject, assembled=connected), instinct, of, kept)
+
+
+@contextmanager
+def _asked(
+    policy: AnyPolicy, given: Given, instinct: int, of: Sample, progress: bool
+) -> Generator[tuple[Measurement, Listener]]:
+    verb = given.verb
+    require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
+    require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
+    require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
+    with measuring(Subject.resolve(policy, given), instinct, of) as made:
+        line = Line(sys.stderr, simulated=made.simulated) if progress else nullcontext(silent)
+        with line as listener:
+            yield made, listener
+
+
+async def aeffect(  # noqa: PLR0913 - the command's options
+    policy: AnyPolicy,
+    k: int,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "val",
+    n: int | None = None,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Effect:
+    """`effect` for code that already runs in an event loop."""
+    given = Given.of("effect()", data, reward, lm, beside)
+    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+        return await measurement.measure(listener)
+
+
+def effect(  # noqa: PLR0913 - the command's options
+    policy: AnyPolicy,
+    k: int,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    split: str = "val",
+    n: int | None = None,
+    progress: bool = True,
+    **beside: Unpack[Beside],
+) -> Effect:
+    """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
+    Python.
+
+    The inputs of the `split`, or `n` of them, that the policy routes to `k` are answered twice,
+    with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
+    follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
+    result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
+    measurement that was stopped resumes when it is asked for again. An `lm` object is asked
+    again: nothing shows whether it is the one that answered before.
+
+    The result has `.difference` (with less without, paired, 95 % interval; None where no input is
+    routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
+    is counted and left out. Raises what `evaluate` raises, and RunBusy.
+    """
+    given = Given.of("effect()", data, reward, lm, beside)
+    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+        return run_sync(measurement.measure(listener), measurement.subject.interrupt)
+
+
+# --- the encoder, distilled ---
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a distillation asks for. `fresh`: training inputs without a route of this policy that
+    the encoder routes now; `count`: validation examples (None = all); `margin`: a share of the
+    reward's range."""
+
+    fresh: int = 0
+    count: int | None = None
+    margin: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Distillation:
+    """The distilled policy, the training inputs it learned from (`fresh` of them asked for now),
+    how it agrees with the encoder on inputs held out of the fit and on validation, and the
+    difference in reward there (distilled - encoder, in the task's range). `per_query` are calls, of
+    the distilled policy and of the encoder's."""
+
+    file: PolicyFile
+    inputs: int
+    fresh: int
+    cross: Agreement | None
+    validation: Agreement | None
+    difference: Interval | None
+    per_query: tuple[float, float]
+    margin: float
+
+    @property
+    def non_inferior(self) -> bool:
+        """Whether the whole interval of the difference lies above minus the margin."""
+        return self.difference is not None and self.difference.low > -self.margin
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, without the policy."""
+        measured = {
+            "cross_validated": self.cross,
+            "validation": self.validation,
+            "difference": self.difference,
+        }
+        return {
+            "inputs": self.inputs,
+            "fresh": self.fresh,
+            **{name: None if each is None else asdict(each) for name, each in measured.items()},
+            "calls_per_query": {"distilled": self.per_query[0], "encoder": self.per_query[1]},
+            "margin": self.margin,
+            "non_inferior": self.non_inferior,
+        }
+
+
+def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
+    """The encoder's own routes on training inputs, in their order, without explored ones and
+    fallbacks; those under other texts than the policy's weigh less."""
+    inputs = {example.id: example.input for example in train}
+    found: list[Imitated] = []
+    parameters = store.started().parameters
+    for step in store.steps(traces=True):
+        same = parameters.encoder == file.encoder
+        same = same and parameters.codebook.texts == file.parameters.codebook.texts
+        for rollout in (trace.rollout for trace in step.traces):
+            text, route = inputs.get(rollout.example_id), rollout.route
+            if text is None or route is None or route.explored or route.fallback:
+                continue
+            if route.indices:
+                weight = 1.0 if same else OLDER
+                found.append(Imitated(rollout.example_id, text, route.indices, weight))
+        parameters = step.parameters
+    return found
+
+
+class Distiller:
+    """Distils one policy under its settings; `logged` are its encoder's routes."""
+
+    def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
+        if subject.file.router is not None:
+            raise ConfigError(
+                "this policy asks no encoder: its routes are ranked already",
+                hint="distil a run with router.kind = 'encoder'",
+            )
+        if not subject.file.encoder:
+            raise ConfigError(
+                "this policy has no encoder: it takes the same instincts for every input",
+                hint="distil a run with encoder.mode = 'learned' or 'static'",
+            )
+        self.subject = subject
+        self._logged, self._needs = logged, needs
+        dataset = subject.assembled.dataset
+        known = {route.example_id for route in logged if route.weight == 1.0}
+        self.fresh = sample([e for e in dataset.train if e.id not in known], needs.fresh)
+        self.validation = sample(dataset.val, needs.count)
+        if not logged and not self.fresh:
+            raise ConfigError(
+                "there is no route of the encoder to learn from",
+                hint="ask it for routes on 200 training inputs: --fresh 200, fresh=200 in Python",
+            )
+
+    @classmethod
+    def of(cls, subject: Subject, needs: Needs) -> Distiller:
+        """For a policy with the routes that its run logged. Raises ConfigError also where the
+        budget's calls cannot suffice, before anything is paid."""
+        assembled, logged = subject.assembled, list[Imitated]()
+        assembled.task.require()
+        if subject.run is not None:
+            with closing(RunStore.open(subject.run)) as store:
+                logged = logged_routes(store, subject.file, assembled.dataset.train)
+        made = cls(subject, logged, needs)
+        limit = assembled.config.budget.calls
+        if limit is not None and limit < made.calls:
+            raise ConfigError(
+                f"it takes about {made.calls} calls, and the budget has {limit}",
+                hint="raise the budget, or lower fresh or n (--budget, --fresh, --n)",
+            )
+        return made
+
+    @property
+    def plan(self) -> str:
+        return (
+            f"{len(self._logged)} logged routes; asking {len(self.fresh)} fresh ones and answering "
+            f"{len(self.validation)} validation examples under both: about {self.calls} calls"
+        )
+
+    @property
+    def calls(self) -> int:
+        """Calls that it takes, re-asks and judges not counted."""
+        return len(self.fresh) + len(self.validation) * (1 + 2 * self.subject.answering_calls)
+
+    async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
+        """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
+        TooManyFailures where most of the validation was not answered, and BudgetReached."""
+        async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
+            made = await self._fitted(done)
+            if self.validation:
+                done(f"answering {len(self.validation)} validation examples under both")
+                made = await self._judged(made)
+        return replace(made, file=made.file.with_about(distilled=made.as_json()))
+
+    async def _fitted(self, done: Callable[[str], None]) -> Distillation:
+        """Of the logged routes, and of fresh ones; fallbacks are not the encoder's own."""
+        file, deployed, config = (
+            self.subject.file,
+            self.subject.deployed,
+            self.subject.assembled.config,
+        )
+        if self.fresh:
+            done(f"asking the encoder for {len(self.fresh)} routes")
+
+        async def one(example: Example) -> Route:
+            return (await deployed.route(example, config.randomness.at(EVALUATION, example.id)))[0]
+
+        found = await gather_all(map(one, self.fresh))
+        fresh = [
+            Imitated(example.id, example.input, route.indices)
+            for example, route in zip(self.fresh, found, strict=True)
+            if not route.fallback
+        ]
+        routes, texts = [*self._logged, *fresh], file.parameters.codebook.texts
+        ranking, (low, high) = distil(routes, len(texts), file.select), config.reward_range
+        return Distillation(
+            file=file.with_router(ranking),
+            inputs=ranking.outcomes,
+            fresh=len(fresh),
+            cross=cross_agreement(routes, texts, file.select, file.seed),
+            validation=None,
+            difference=None,
+            per_query=(0.0, 0.0),
+            margin=self._needs.margin * (high - low),
+        )
+
+    async def _judged(self, made: Distillation) -> Distillation:
+        """With the agreement and the difference on validation. Two policies without answers do not
+        differ, which is an error."""
+        subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
+        encoder, ours = [
+            await subject.evaluator.evaluate(
+                name, deployed_of(file, subject.assembled), self.validation, "val"
+            )
+            for name, file in (("encoder", subject.file), ("distilled", made.file))
+        ]
+        for each in (encoder, ours):
+            require_answers(each.rollouts, n // 2, f"{each.name}: ")
+        routed, imitated = (
+            [() if r.route is None else r.route.indices for r in each.rollouts]
+            for each in (encoder, ours)
+        )
+        seed, bounds = config.seed, config.reward_range
+        return replace(
+            made,
+            validation=agreement(imitated, routed, seed),
+            difference=paired_interval(ours.rewards, encoder.rewards, seed, bounds),
+            per_query=(ours.usage.calls / n, encoder.usage.calls / n),
+        )
+
+
+def distill(  # noqa: PLR0913 - the command's options
+    ref: str | Path | Run,
+    data: Dataset | None = None,
+    reward: Reward | str | Mapping[str, Any] | None = None,
+    lm: str | LM = "",
+    *,
+    fresh: int = 0,
+    margin: float = 0.02,
+    n: int | None = None,
+    output: str | Path | None = None,
+    **beside: Unpack[Beside],
+) -> Distillation:
+    """Learns the routes of a policy's encoder, so that a query asks one model call less: `pco
+    distill` from Python.
+
+    `ref` is a Run, a run's id, name or folder, 'last', or a policy file; it and the other keywords
+    (`roles`, `executor`, `budget`, `config`, `runs_dir`, `trust`) are as in `evaluate`. `fresh`
+    routes are asked of the encoder on training inputs; then both policies answer the validation
+    split, or `n` examples of it. The result says whether the distilled policy is `non_inferior` by
+    the `margin`, a share of the reward's range; `output` is where its policy file is written (None
+    = nowhere: `.file.save`). What it asks goes to the log, level INFO.
+
+    Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
+    """
+    given = Given.of("distill()", data, reward, lm, beside)
+    needs = Needs(fresh, n, margin)
+    with given.until_done(ref, needs) as kept:
+        distiller = Distiller.of(Subject.resolve(ref, kept), needs)
+        _log.info(distiller.plan)
+        made = run_sync(distiller.distil(_log.info), distiller.subject.interrupt)
+    if output is not None:
+        made.file.save(Path(output))
+    return made

@@ -1,0 +1,276 @@
+"""The dry run is the run: it counts what `pco train` would ask, and touches nothing of the user's.
+
+That what a run then takes lies within the estimate is held in tests/cli/test_estimate.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.assemble import Plan, Sources, plan_run
+from promptcodebook.calls import Chat, Message, Request, Role, Schema
+from promptcodebook.config import load_config
+from promptcodebook.errors import ConfigError, DataError, StoreError
+from promptcodebook.estimation.dry import (
+    TRAINING,
+    CountingLM,
+    Manner,
+    Work,
+    dry_run,
+    passes,
+    shorten_plan,
+)
+from promptcodebook.estimation.estimate import Range, estimate_plan
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.types import Example, Output, Prompt
+from tests.run.test_optimize import QUICK as SHORT
+from tests.run.test_optimize import data, reward
+
+QUICK: dict[str, Any] = {
+    "preset": "quick", "task": "constraints", "lm": "simulated", "verdict_examples": 8
+}  # fmt: skip
+USUAL = Manner(solved=0.5, blamed=0.5, reasked=0.0, refused=0.0, agent_calls=1)
+
+
+def plan_of(sources: Sources | None = None, **settings: Any) -> Plan:
+    return plan_run(load_config(QUICK, settings), sources or Sources())
+
+
+def dry(plan: Plan, manner: Manner = USUAL) -> dict[tuple[str, Role], Work]:
+    return dict(asyncio.run(dry_run(plan, manner)))
+
+
+def training(plan: Plan, manner: Manner = USUAL) -> dict[Role, Work]:
+    """The work of training alone."""
+    return {role: done for (phase, role), done in dry(plan, manner).items() if phase == TRAINING}
+
+
+def test_routes_are_counted_exactly() -> None:
+    plan = plan_of()
+    work = dry(plan)
+    found = passes(plan)
+    assert work[TRAINING, "encoder"].calls == found.routed, "the trial of θ takes no call"
+    assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
+    assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.judged), abs=2)
+
+
+def test_a_program_whose_data_cannot_be_read_ends_the_estimate() -> None:
+    @dataclass(frozen=True)
+    class Unreadable:
+        name: str = "retrieval"
+        stages: tuple[str, ...] = ()
+        roles: frozenset[Role] = frozenset({"executor"})
+
+        async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+            raise StoreError("the index cannot be read")
+
+    plan = plan_of()
+    with pytest.raises(StoreError, match="the index cannot be read"):
+        dry(replace(plan, task=replace(plan.task, program=Unreadable())))
+
+
+def test_what_is_solved_is_not_critiqued() -> None:
+    all_solved, none_solved = (training(plan_of(), replace(USUAL, solved=s)) for s in (1.0, 0.0))
+    assert "generator" in all_solved
+    assert "updater" not in all_solved
+    # One in ten is read for the safety clause alone.
+    assert 0 < all_solved["critic"].calls < 0.25 * 96
+    off = training(plan_of(critic={"safety": False}), replace(USUAL, solved=1.0))
+    assert "critic" not in off
+    assert none_solved["critic"].calls == 2 * 96  # the verdict, and its own gradient
+    assert none_solved["attribution"].calls == 96
+
+
+def test_examples_that_judge_rewrites_are_counted() -> None:
+    """`improve` runs the batch of 12 once more, on others without and with the rewrites; of each
+    part apart, at most three times and once without any."""
+    made = {
+        rule: training(plan_of(update={"epochs": 2, "accept": rule[0], "accept_on": rule[1]}))
+        for rule in (
+            ("always", "batch"), ("improve", "batch"), ("improve", "others"),
+            ("improve_each", "batch"), ("improve_each", "others"),
+        )
+    }  # fmt: skip
+    calls = {rule: work["generator"].calls for rule, work in made.items()}
+    assert calls["always", "batch"] == 24
+    assert calls["improve", "batch"] == 48 and calls["improve", "others"] == 72
+    assert 48 < calls["improve_each", "batch"] <= 96
+    assert 72 < calls["improve_each", "others"] <= 120
+
+
+def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
+    plan = plan_of(update={"epochs": 1}, validation={"every": 0}, explore={"policy": "none"})
+    work = training(plan, replace(USUAL, solved=0.0))
+    rounds = sum(done.rounds for done in work.values())
+    # route, compose, execute, critique, attribute and own gradient side by side, rewrite
+    assert rounds == pytest.approx(6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "epochs"), [("constraints", 20), ("hotpotqa", 50)])
+def test_a_shortened_plan_comes_near_the_whole(task: str, epochs: int) -> None:
+    plan = plan_run(load_config({"task": task, "lm": "simulated", "update": {"epochs": epochs}}))
+    short = shorten_plan(plan)
+    assert passes(short).rollouts < passes(plan).rollouts
+    near, whole = estimate_plan(plan), estimate_plan(plan, short=plan)
+    assert near.total.calls.expected == pytest.approx(whole.total.calls.expected, rel=0.07)
+    assert near.total.tokens.expected == pytest.approx(whole.total.tokens.expected, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"update": {"mode": "online", "epochs": 200}},
+        {"update": {"steps_per_epoch": "all", "epochs": 30}, "validation": {"every": 7}},
+        {"validation": {"every": 500}, "update": {"epochs": 90}},
+    ],
+)
+def test_a_shortened_plan_validates_as_often(settings: dict[str, Any]) -> None:
+    plan = plan_of(**settings)
+
+    def validations(of: Plan) -> int:
+        every = of.config.validation.every
+        every *= of.config.update.batch_size if of.config.update.mode == "online" else 1
+        return passes(of).updates // every
+
+    assert validations(shorten_plan(plan)) == validations(plan)
+
+
+@pytest.mark.parametrize("select", [1, 2])
+def test_the_least_leaves_out_the_composed_prompts_that_may_copy_an_input(select: int) -> None:
+    """Three of them, on the 24 inputs that validate; there are none where every prompt is a single
+    instinct, and those are all tried. The margin of any estimate is 15 %."""
+    routed = {
+        "router": {"kind": "outcomes"},
+        "select": select,
+        "verdict_examples": None,
+        "compose": "verbatim",
+        "update": {"epochs": 2, "text_updates": False},
+        "roles": {"executor": {"temperature": 0.0}},
+    }
+    made = estimate_plan(plan_of(**routed)).total.calls
+    left_out = 3 * 23 if select > 1 else 0
+    assert made.low == pytest.approx(0.85 * (made.expected - left_out), abs=1.0)
+
+
+def test_an_early_stop_lowers_the_low_alone() -> None:
+    patient = plan_of(validation={"every": 2, "patience": 9})
+    hasty = plan_of(validation={"every": 2, "patience": 1})
+    before, after = estimate_plan(patient).total.calls, estimate_plan(hasty).total.calls
+    assert after.low < 0.7 * before.low
+    assert after.expected == before.expected and after.high == before.high
+
+
+def test_the_user_s_own_code_and_model_are_not_called() -> None:
+    def never(*given: object) -> Any:
+        raise AssertionError("called")
+
+    mine = Sources(data=plan_of().dataset, reward=never, executor=never, lm=never)
+    estimated = estimate_plan(plan_of(mine, task="", lm=""))
+    calls = {share.role: share.calls for share in estimated.roles}
+    assert calls["executor"].high > 3 * calls["executor"].expected
+    assert any("your executor is counted" in said for said in estimated.assumptions)
+
+
+def test_a_plan_that_could_not_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leaves only exploration"):
+        estimate_plan(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))
+
+
+def test_the_time_follows_the_concurrency() -> None:
+    plan = plan_of(update={"epochs": 2})
+    alone = replace(plan, config=plan.config.model_copy(update={"concurrency": 1}))
+    assert estimate_plan(plan).total.seconds is None
+    fast, slow = (estimate_plan(p, {"simulated": 2.0}).total for p in (plan, alone))
+    assert fast.seconds is not None and slow.seconds is not None
+    assert slow.seconds.expected == pytest.approx(2.0 * slow.calls.expected, rel=0.01)
+    assert fast.seconds.expected < slow.seconds.expected / 5
+
+
+def test_ranges_add_value_by_value_and_multiply_as_independent_errors() -> None:
+    a, b = Range(1, 2, 4), Range(1, 2, 4)
+    assert a + b == Range(2, 4, 8)
+    assert a.times(b).expected == 4
+    assert 1 < a.times(b).low < 2 and 8 < a.times(b).high < 16
+    assert a.times(Range(3, 3, 3)) == Range(pytest.approx(3), 6, pytest.approx(12))
+    assert a.times(Range(1, 1, 1), 2.0).values == pytest.approx((0.75, 2, 5.33), abs=0.01)
+    assert Range(0, 2, 4).times(b).low == 0 and Range(0, 0, 4).times(b) == Range(0, 0, 16)
+    assert Range(0.4, 1.5, 2.1).rounded() == Range(0, 2, 3)
+    assert Range.of((3, 2, 4)) == Range(2, 2, 4)
+
+
+def test_rounds_of_maintenance_are_counted() -> None:
+    """So many calls of the updater a round, also where the plan is shortened below a round."""
+    updates = {"epochs": 20, "steps_per_epoch": 1}
+    off, on = ({"update": {**updates, "maintain_every": every}} for every in (0, 4))
+    without, with_rounds = (estimate_plan(plan_of(**tree)) for tree in (off, on))
+    (before,) = [share for share in without.roles if share.role == "updater"]
+    (after,) = [share for share in with_rounds.roles if share.role == "updater"]
+    rounds = 20 // 4
+    assert after.calls.low == before.calls.low
+    assert after.calls.expected - before.calls.expected == pytest.approx(1.5 * rounds, abs=1)
+    assert after.calls.high >= before.calls.high + 3 * rounds
+    assert after.tokens.expected > before.tokens.expected
+    assert any("5 rounds of maintenance" in line for line in with_rounds.assumptions)
+
+
+def test_a_steady_run_routes_an_input_alike_each_time_and_another_its_own_way() -> None:
+    lm = CountingLM(plan_of().config, replace(USUAL, steady=True))
+    picks = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
+    schema = Schema("Route", {"type": "object", "properties": {"selected_indices": picks}})
+
+    def routed(text: str, sample: int) -> str:
+        asked = Message("system", "Pick."), Message("user", text)
+        request = Request(role="encoder", messages=asked, schema=schema, sample=sample)
+        return asyncio.run(lm(request)).text
+
+    assert routed("a", 0) == routed("a", 1)
+    assert len({routed(text, 0) for text in "abcdefgh"}) > 4
+
+
+# `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.
+
+PRICED: dict[str, Any] = {
+    **SHORT, "prices": {"openai/small": {"prompt": 1.0, "completion": 2.0}}
+}  # fmt: skip
+
+
+def test_nobody_is_asked_and_all_roles_are_counted() -> None:
+    lm = ScriptedLM()
+    estimated = pco.estimate(data(), reward, lm, config=SHORT, size=8, select=3)
+    assert lm.history == []
+    assert {"encoder", "generator", "executor", "critic"} <= {r.role for r in estimated.roles}
+    calls = estimated.total.calls
+    assert 0 < calls.low <= calls.expected <= calls.high
+    assert estimated.total.usd is None and "cost unknown" in repr(estimated)
+    assert "low / expected / high" in estimated._repr_html_()
+
+
+def test_a_price_and_a_time_make_money_and_seconds() -> None:
+    estimated = pco.estimate(data(), "exact", "openai/small", config=PRICED, seconds_per_call=2.0)
+    usd, seconds = estimated.total.usd, estimated.total.seconds
+    assert usd is not None and 0.0 < usd.low <= usd.high
+    assert seconds is not None and seconds.expected > 0.0
+    assert "USD" in repr(estimated)
+    smaller = pco.estimate(
+        data(), "exact", "openai/small", config=PRICED | {"update": {"epochs": 1}}
+    )
+    assert smaller.total.usd is not None and smaller.total.usd.expected < usd.expected
+
+
+def test_what_optimize_would_refuse_is_refused() -> None:
+    for wrong in ({"lm": 3}, {"reward": 3}, {"budget": 5}, {"roles": []}):
+        given: Any = {"data": data(), "reward": reward, "lm": "simulated", **wrong}
+        with pytest.raises(ConfigError, match=r"estimate\(\): "):
+            pco.estimate(**given)
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=r"estimate\(\): a call cannot take"):
+            pco.estimate(data(), reward, "simulated", seconds_per_call=seconds)
+    empty = pco.Dataset((), (), ())
+    with pytest.raises(DataError, match="training split"):
+        pco.estimate(empty, reward, "simulated")

@@ -1,0 +1,419 @@
+"""Scoring HoVer: titles, labels, and agreement with the public scorers."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.calls import Request
+from promptcodebook.errors import DataError, RewardError
+from promptcodebook.lm.scripted import Scripted, ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.hover.score import (
+    doc_em,
+    doc_f1,
+    gold_titles,
+    hit_at,
+    hover_score,
+    parse_label,
+    retrieval_reward,
+    reward,
+    titles_subset,
+)
+from promptcodebook.tasks.hover.task import OFFICIAL, STAGES, HoverProgram, load_hover, paper_splits
+from promptcodebook.tasks.public_sources import source_of
+from promptcodebook.tasks.retrieval import SearchFunction, retrieved_titles
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.types import Example, Output, Prompt
+from tests.tasks.shared import Shelf, vectors
+
+LABELS: dict[str | None, tuple[str, ...]] = {
+    "SUPPORTED": (
+        *("SUPPORTED", " supported\n", "**Supported**.", "Label: supported"),
+        *("SUPPORTED. Nothing does not fit.", "Supported, since no passage is against it"),
+    ),
+    "NOT_SUPPORTED": (
+        *("NOT_SUPPORTED", "not supported", "Not-Supported", "not\u2011supported"),
+        *("NOT  SUPPORTED", "`not_supported`", "The claim is NOT SUPPORTED.", "refuted", "False"),
+        "SUPPORTED or NOT_SUPPORTED",
+    ),
+    None: (
+        *("unsupported", "not fully supported", "It isn't supported", "unsupportedly", "supports"),
+        *("It is not fully supported: SUPPORTED", "true", "", "falsehood"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), [(t, k) for k, ts in LABELS.items() for t in ts])
+def test_parse_label(text: str, expected: str | None) -> None:
+    assert parse_label(text) == expected
+
+
+def test_titles_are_compared_without_case_articles_punctuation_and_composition() -> None:
+    assert titles_subset(["THE RIVER-TIDE! | x", "other | y"], ["Rivertide"])
+    assert titles_subset(["Zoe\u0308 Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["Zoe Hart | x"], ["Zo\u00eb Hart"])
+    assert not titles_subset(["One | x"], ["One", "Two"])
+    assert titles_subset([], [])
+
+
+def test_top_k_compares_letter_by_letter_and_document_f1_counts_a_page_twice() -> None:
+    assert hit_at(["a", "b", "c"], ["b", "a"], 2)
+    assert not hit_at(["a", "b", "c"], ["a", "c"], 2)
+    assert not hit_at(["A"], ["a"], 5)
+    assert doc_f1(["a", "b"], ["b", "c", "d"]) == pytest.approx(0.4)
+    assert doc_f1(["a", "a"], ["a"]) == pytest.approx(2 / 3)
+    assert doc_em(["a", "a"], ["a"]) == 0.0
+    assert doc_f1(["a"], ["a", "a"]) == doc_em(["a"], ["a", "a"]) == 1.0
+    assert doc_f1([], ["a"]) == doc_f1(["a"], []) == doc_f1([], []) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("docs", "label", "expected"),
+    [
+        (["One | x", "Two | y"], "not supported", 1.0),
+        (["One | x", "Two | y"], "supported", 0.0),
+        (["One | x"], "not supported", 0.0),
+        (["One | x", "Two | y"], "", 0.0),
+    ],
+)
+def test_retrieval_and_label_must_both_be_right(
+    docs: list[str], label: str, expected: float
+) -> None:
+    assert hover_score(docs, ["Two", "One"], label, "NOT_SUPPORTED") == expected
+    assert hover_score(docs, ["One"], "?", "?") == 0.0, "an unreadable gold label matches nothing"
+
+
+def test_long_texts_are_read_at_once() -> None:
+    assert parse_label("not _-" * 50_000) is None
+    assert titles_subset([" | " * 50_000, "a" * 100_000], ["The " * 10])
+
+
+def test_agreement_with_the_public_scorers() -> None:
+    rows = vectors("hover")
+    wrong = list[tuple[str, str]]()
+    for row in rows:
+        gold, ranked = row["gold_titles"], row["ranked_titles"]
+        found = {
+            "titles_subset": titles_subset(row["retrieved_docs"], gold),
+            **{f"hit{k}": hit_at(ranked, gold, k) for k in (5, 8, 10)},
+            "doc_em": doc_em(row["predicted_titles"], gold),
+            "doc_f1": pytest.approx(doc_f1(row["predicted_titles"], gold)),
+        }
+        wrong += [(row["id"], name) for name, value in found.items() if value != row[name]]
+    assert len(rows) > 80
+    assert wrong == []
+
+
+# The rewards and their feedback.
+
+
+CLAIM = Example(
+    "c1", "A claim.", "SUPPORTED", fields={"gold_titles": ["Mill", "The River", "Hill", "Mill"]}
+)
+
+
+def found(label: str, *hops: tuple[str, ...]) -> Output:
+    return Output(label, fields={"retrieved": [list(hop) for hop in hops]})
+
+
+ALL = (("Mill", "Barn"), ("River",), ("Hill",))
+
+
+@pytest.mark.parametrize(
+    ("output", "both", "pages"),
+    [
+        (found("SUPPORTED", *ALL), 1.0, 1.0),
+        (found("NOT_SUPPORTED", *ALL), 0.0, 1.0),
+        (found("undecided", *ALL), 0.0, 1.0),
+        (found("SUPPORTED", *ALL[:2]), 0.0, 0.0),
+        (Output("SUPPORTED"), 0.0, 0.0),
+        (Output(""), 0.0, 0.0),
+    ],
+)
+def test_pages_and_label_beside_pages_alone(output: Output, both: float, pages: float) -> None:
+    assert reward(CLAIM, output).value == both
+    assert retrieval_reward(CLAIM, output).value == pages
+
+
+def test_feedback_names_what_each_hop_found_and_what_is_missing() -> None:
+    said = reward(CLAIM, found("NOT SUPPORTED", ("Mill", "Barn"), ("Lake",), ("River",))).feedback
+    assert "Hop 1 (search with the claim) found 'Mill'; still missing: 'The River', 'Hill'." in said
+    assert "Hop 2 (query2) found none of the pages still needed; still missing: 'The R" in said
+    assert (
+        "Hop 3 (query3) found 'The River'; still missing: 'Hill'. Never retrieved: 'Hill'" in said
+    )
+    assert said.endswith("The label NOT_SUPPORTED is wrong; the right label is SUPPORTED.")
+    assert "Barn" not in said
+
+
+def test_a_hop_after_the_last_page_is_not_blamed() -> None:
+    said = reward(CLAIM, found("SUPPORTED", ("Mill", "River", "Hill"), (), ("Mill",))).feedback
+    assert "Hop 2 (query2) had nothing left to find. Hop 3 (query3) had nothing left" in said
+    assert said.endswith("All needed pages were retrieved. The label SUPPORTED is right.")
+
+
+def test_a_label_that_cannot_be_read_is_quoted() -> None:
+    said = reward(CLAIM, found("perhaps", *ALL)).feedback
+    assert "could not be read from 'perhaps': it must be SUPPORTED or NOT_SUPPORTED" in said
+    assert (
+        "Nothing was retrieved; needed: 'Mill', 'The" in reward(CLAIM, Output("perhaps")).feedback
+    )
+
+
+def test_an_example_without_gold_pages_cannot_be_judged() -> None:
+    for fields in ({}, {"gold_titles": []}, {"gold_titles": "Mill"}):
+        with pytest.raises(RewardError, match="c1 has no gold titles"):
+            reward(Example("c1", "A claim.", "SUPPORTED", fields=fields), Output("SUPPORTED"))
+
+
+Rows = list[dict[str, object]]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def write(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def claim(uid: str, **other: object) -> dict[str, object]:
+    row = {"uid": uid, "claim": f"Claim {uid}.", "label": "SUPPORTED", "gold_titles": ["Mill"]}
+    return {**row, **other}
+
+
+def folder_with(folder: Path, pages: Rows | None = None) -> Path:
+    for split in ("train", "val", "test"):
+        write(folder / f"{split}.jsonl", [claim(f"{split}-{n}") for n in range(2)])
+    mill: dict[str, object] = {"title": "Mill", "sentences": ["It grinds."]}
+    write(folder / "corpus.jsonl", [mill] if pages is None else pages)
+    return folder
+
+
+async def test_our_own_claims_run_from_end_to_end() -> None:
+    """A model that names the gold pages in its queries finds them; the right label is rewarded."""
+    task = load_hover()
+    for _, part in task.dataset.items():
+        for example in part:
+            lm = ScriptedLM().reply_with(oracle(example))
+            output = await task.program(Prompt("p"), example, BoundChat(lm, len))
+            score = await apply_reward(task.reward(None), example, output, task.reward_range)
+            assert score.value == 1.0, score.feedback
+            assert retrieval_reward(example, output).value == 1.0
+
+
+def oracle(example: Example) -> Callable[[Request], str]:
+    gold = gold_titles(example)
+
+    def reply(request: Request) -> str:
+        asked = request.messages[0].content
+        if "label: (" in asked:
+            return f"reasoning: so\nlabel: {example.target}"
+        name = "query" if "query: (" in asked else "summary"
+        # The later hops look for the pages from the end of the chain, one each and the rest.
+        titles = gold[-1:] if "first summary" in asked else gold[:-1]
+        return f"reasoning: so\n{name}: {' '.join(titles)}"
+
+    return reply
+
+
+def test_labels_of_other_spellings_and_titles_from_supporting_facts(tmp_path: Path) -> None:
+    folder_with(tmp_path)
+    facts = [["Mill", 0], ["Barn", 1], ["Mill", 2]]
+    row = claim("x", label="not supported", supporting_facts=facts, gold_titles=None)
+    write(tmp_path / "test.jsonl", [row])
+    task = load_hover(tmp_path)
+    example = task.dataset.test[0]
+    assert example.target == "NOT_SUPPORTED"
+    assert gold_titles(example) == ("Mill", "Barn")
+    assert "1 of the 5 claims rest on pages that the corpus does not hold" in task.description
+
+
+def test_claims_without_text_join_once_the_corpus_holds_their_pages(tmp_path: Path) -> None:
+    folder_with(tmp_path)
+    spare = [claim("s1", split="val"), claim("s2", split="test", gold_titles=["Mill", "Barn"])]
+    write(tmp_path / "claims_without_text.jsonl", spare)
+    dataset = load_hover(tmp_path).dataset
+    assert [e.id for e in dataset.val] == ["val-0", "val-1", "s1"]
+    assert len(dataset.test) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"claim": 7}, "the field 'claim' must be a text"),
+        ({"claim": " "}, "the uid or the claim is empty"),
+        ({"label": "perhaps"}, "the label 'perhaps' is neither SUPPORTED nor"),
+        ({"gold_titles": []}, "gold_titles names no gold pages"),
+        ({"gold_titles": "Mill"}, "gold_titles names no gold pages"),
+        ({"gold_titles": ["Mill", 3]}, "gold_titles names no gold pages"),
+        ({"gold_titles": None}, "supporting_facts names no gold pages"),
+        ({"gold_titles": None, "supporting_facts": [[]]}, "supporting_facts names no gold"),
+    ],
+)
+def test_bad_rows_are_named_with_file_and_line(
+    tmp_path: Path, row: dict[str, object], said: str
+) -> None:
+    folder_with(tmp_path)
+    write(tmp_path / "val.jsonl", [claim("fine"), claim("bad", **row)])
+    with pytest.raises(DataError, match=rf"val\.jsonl:2: {said}"):
+        load_hover(tmp_path)
+
+
+def test_faults_of_files(tmp_path: Path) -> None:
+    folder_with(tmp_path)
+    write(tmp_path / "test.jsonl", [claim("train-0")])
+    with pytest.raises(DataError, match="'train-0' occurs twice, in train and in test"):
+        load_hover(tmp_path)
+    write(folder_with(tmp_path) / "claims_without_text.jsonl", [claim("s", split="later")])
+    with pytest.raises(DataError, match=r"claims_without_text\.jsonl:1: unknown split 'later'"):
+        load_hover(tmp_path)
+
+
+def official(count: int) -> Rows:
+    facts = [["Mill", 0], ["Barn", 0], ["Pond", 1]]
+    rows: Rows = []
+    for n in range(count):
+        held = facts if n % 2 else facts[:2]
+        rows.append(claim(f"o{n}", gold_titles=None, supporting_facts=held))
+    return [{k: v for k, v in row.items() if k != "gold_titles"} for row in rows]
+
+
+def test_the_official_file_is_split_as_the_paper_does(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", [{"title": "Mill", "sentences": ["It grinds."]}])
+    (tmp_path / OFFICIAL).write_text(json.dumps(official(40)))
+    task = load_hover(tmp_path)
+    assert [len(part) for _, part in task.dataset.items()] == [4, 8, 8]
+    assert all(len(gold_titles(e)) == 3 for _, part in task.dataset.items() for e in part)
+    assert "split as the paper does" in task.description
+    (tmp_path / OFFICIAL).write_text(json.dumps(official(2)))
+    with pytest.raises(DataError, match="no claims for val"):
+        load_hover(tmp_path)
+    (tmp_path / OFFICIAL).write_text('[{"uid": "a", "claim": "b"}]')
+    with pytest.raises(DataError, match=r"record 1: the field 'label' is missing"):
+        load_hover(tmp_path)
+
+
+def test_large_pools_are_cut_to_the_paper_s_sizes() -> None:
+    pool = [Example(str(n), "c", fields={"gold_titles": ["a", "b", "c"]}) for n in range(2000)]
+    parts = paper_splits(pool)
+    assert {split: len(part) for split, part in parts.items()} == {
+        "train": 150,
+        "val": 300,
+        "test": 300,
+    }
+    ids = [e.id for part in parts.values() for e in part]
+    assert len(set(ids)) == len(ids)
+    assert paper_splits(pool) == parts
+
+
+# The program: three hops, five modules, and what reaches the reward.
+
+
+MILL = Example("c1", "The mill stands by the river that rises on the hill.", "SUPPORTED")
+
+
+REPLIES: tuple[Scripted, ...] = (
+    "reasoning: read\nsummary: the mill is old",
+    "reasoning: river next\nquery: river of the mill",
+    "reasoning: read on\nsummary: the river is long",
+    "reasoning: hill last\nquery: hill of the river",
+    "reasoning: all there\nlabel: not supported",
+)
+
+
+async def run(
+    replies: Sequence[Scripted] = REPLIES, search: SearchFunction | None = None
+) -> tuple[Output, ScriptedLM]:
+    lm = ScriptedLM().enqueue(*replies)
+    chat = BoundChat(lm, lambda purpose: len(purpose))
+    return await HoverProgram(search or Shelf())(Prompt("Take care."), MILL, chat), lm
+
+
+async def test_the_hops_ask_for_7_7_and_10_passages() -> None:
+    shelf = Shelf()
+    output, _ = await run(search=shelf)
+    assert shelf.asked == [(MILL.input, 7), ("river of the mill", 7), ("hill of the river", 10)]
+    assert output.text == "NOT_SUPPORTED"
+    retrieved = retrieved_titles(output)
+    assert [len(hop) for hop in retrieved] == [7, 7, 10]
+    assert retrieved[0][0] == "Page 1.0" and retrieved[-1][-1] == "Page 3.9"
+
+
+async def test_every_stage_is_in_the_trace_with_what_it_was_given() -> None:
+    output, lm = await run()
+    assert tuple(stage.name for stage in output.trace) == STAGES == HoverProgram.stages
+    assert all(MILL.input in stage.input for stage in output.trace)
+    given = {stage.name: stage.input for stage in output.trace}
+    assert "Page 1.6 | text 6 of hop 1" in given["summarize1"]
+    assert "the mill is old" in given["query2"] and "Page" not in given["query2"]
+    assert "the mill is old" in given["summarize2"] and "Page 2.0" in given["summarize2"]
+    assert "the mill is old" in given["query3"] and "the river is long" in given["query3"]
+    assert "the river is long" in given["verify"] and "Page 3.9" in given["verify"]
+    assert [request.role for request in lm.history] == ["executor"] * 5
+
+
+async def test_over_an_empty_corpus_the_label_alone_is_left_as_written_where_unreadable() -> None:
+    async def bare(query: str, k: int) -> Sequence[str]:
+        return ()
+
+    output, _ = await run((*REPLIES[:4], "reasoning: hm\nlabel: undecided"), bare)
+    assert (output.text, output.fields) == ("undecided", {"retrieved": [[], [], []]})
+
+
+# HoVer arranged from what its public homes hold.
+
+
+SOURCE = source_of("hover")
+
+
+def claims(count: int, *titles: str) -> Rows:
+    return [
+        {
+            "uid": f"{titles[-1]}-{n}",
+            "claim": f"Claim {n} on {titles[-1]}.",
+            "label": "SUPPORTED" if n % 2 else "NOT_SUPPORTED",
+            "num_hops": len(titles),
+            "supporting_facts": [[title, n] for title in titles],
+            "hpqa_id": "h",
+        }
+        for n in range(count)
+    ]
+
+
+def questions(*titles: str) -> Rows:
+    return [
+        {"context": {"title": [title, "Other"], "sentences": [[f"On {title}."], ["Else."]]}}
+        for title in titles
+    ]
+
+
+def test_three_page_claims_whose_pages_are_there_in_the_paper_s_split() -> None:
+    pool = [*claims(100, "A", "B", "Zo\u00eb"), *claims(9, "A", "B"), *claims(9, "A", "B", "Lost")]
+    made = SOURCE.arrange([pool, questions("B", "A"), questions("Zoe\u0308", "A")])
+    assert {name: len(rows) for name, rows in made.items()} == {
+        "train": 20,
+        "val": 40,
+        "test": 40,
+        "corpus": 4,
+    }
+    row = made["test"][0]
+    # The title as the corpus spells it, so that the page can be found by it.
+    assert row["gold_titles"] == ["A", "B", "Zoe\u0308"]
+    assert {"uid", "claim", "label", "num_hops", "supporting_facts", "hpqa_id"} <= set(row)
+    assert made["corpus"][0] == {"title": "A", "sentences": ["On A."]}
+
+
+def test_fetched_and_loaded(tmp_path: Path) -> None:
+    """The rows as the fetch writes them are what the task reads."""
+    made = SOURCE.arrange([claims(100, "A", "B", "C"), questions("A", "B"), questions("C")])
+    for name, rows in made.items():
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    task = load_hover(tmp_path)
+    assert [len(part) for _, part in task.dataset.items()] == [20, 40, 40]
+    assert "rest on pages" not in task.description

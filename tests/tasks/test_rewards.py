@@ -1,0 +1,531 @@
+"""From the configuration to a reward, and every wrong way of writing one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.lm.structured import Ask
+from promptcodebook.tasks.rewards import (
+    Contains,
+    Exact,
+    JsonSchema,
+    Normalised,
+    Numeric,
+    Part,
+    Regex,
+    TokenF1,
+    ValidJson,
+    WeightedSum,
+    apply_reward,
+    describe_reward,
+    library,
+    make_reward,
+    reward_factory,
+    reward_kinds,
+)
+from promptcodebook.types import Example, Output, Reward, Score
+
+EXAMPLE = Example("e1", "What is {x}?", "seven")
+
+
+def uncounted(name: str, count: int = 1) -> None:
+    """A tally for tests that do not look at it."""
+
+
+async def value(reward: Reward, output: str) -> float:
+    return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
+
+
+def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
+    assert make_reward("exact", tmp_path) == Exact()
+    assert make_reward({"kind": "numeric", "tolerance": 0.5}, tmp_path) == Numeric(0.5)
+    assert set(reward_kinds()) == {
+        "exact", "normalised", "contains", "regex", "numeric", "f1", "json", "schema", "judge",
+        "sum",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spec", "match"),
+    [
+        ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
+        ({"tolerance": 1}, "lacks its kind"),
+        ({"kind": 5}, "unknown kind 5"),
+        ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
+        ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
+        ({"kind": "regex"}, "'regex' needs a pattern"),
+        ({"kind": "regex", "pattern": "[a"}, "is not valid"),
+        ({"kind": "schema"}, "needs a schema"),
+        ({"kind": "schema", "schema": "none.json"}, r"cannot read the JSON schema .*none\.json"),
+        ({"kind": "schema", "schema": {"type": 5}}, "JSON schema of the reward is not valid"),
+        ({"kind": "judge"}, "needs a rubric"),
+        ({"kind": "judge", "rubric": "be kind"}, "asks a model, and none is at hand"),
+        ({"kind": "sum"}, "needs parts"),
+        ({"kind": "sum", "parts": []}, "needs parts"),
+        ({"kind": "sum", "parts": [5]}, "not a table: 5"),
+        ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
+        ({"kind": "sum", "parts": [{"kind": "exact", "weight": 0}]}, "must be positive"),
+        ("reward.py:reward", r"no file at .*reward\.py"),
+        ("reward.py", "does not name a function"),
+        ("reward:reward", "does not name a function"),
+    ],
+)
+def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match) as caught:
+        make_reward(spec, tmp_path)
+    assert caught.value.hint
+
+
+async def test_schema_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text('{"type": "array"}')
+    reward = make_reward({"kind": "schema", "schema": "s.json", "fenced": True}, tmp_path)
+    assert await value(reward, "```\n[]\n```") == 1.0
+    assert await value(reward, "{}") == 0.0
+
+
+async def test_a_sum_of_all_sorts(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def half(example, output):\n    return 0.5\n")
+    spec: dict[str, object] = {
+        "kind": "sum",
+        "parts": ["exact", {"kind": "contains", "weight": 2}, {"function": "mine.py:half"}],
+    }
+    assert await value(make_reward(spec, tmp_path), "It is seven") == pytest.approx(2.5 / 4)
+
+
+async def test_judge(tmp_path: Path) -> None:
+    lm = ScriptedLM().enqueue('{"feedback": "It names the number.", "score": 0.75}', role="judge")
+    rubric = "Names {the} number; {rubric} and {{braces}} are text."
+    reward = reward_factory({"kind": "judge", "rubric": rubric}, tmp_path)(Ask(lm, uncounted))
+    score = await apply_reward(reward, EXAMPLE, Output("}} ignore all this {x}"), (0.0, 1.0))
+    assert (score.value, score.feedback) == (0.75, "It names the number.")
+    request = lm.history[0]
+    assert request.role == "judge"
+    assert request.greedy
+    assert rubric in request.messages[0].content
+    assert json.loads(request.messages[1].content) == {
+        "input": "What is {x}?",
+        "answer": "}} ignore all this {x}",
+        "reference": "seven",
+    }
+
+
+async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) -> None:
+    lm = ScriptedLM().enqueue("no json", '{"feedback": "x", "score": 7}')
+    reward = make_reward({"kind": "judge", "rubric": "r"}, tmp_path, Ask(lm, uncounted))
+    with pytest.raises(LMError):
+        await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
+
+
+async def test_the_users_function(tmp_path: Path) -> None:
+    (tmp_path / "my_words.py").write_text("GOOD = 'seven'\n")
+    (tmp_path / "json.py").write_text(  # named like a standard module on purpose
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "import my_words\n"
+        "@dataclass\n"
+        "class Seen:\n"
+        "    text: str\n"
+        "def reward(example, output):\n"
+        "    return my_words.GOOD in Seen(output).text\n"
+    )
+    before = list(sys.path)
+    reward = make_reward("json.py:reward", tmp_path)
+    assert await value(reward, "seven!") == 1.0
+    assert await value(reward, "six") == 0.0
+    assert sys.path == before
+    assert sys.modules["json"] is json
+    sys.modules.pop("my_words")
+
+
+async def test_the_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def reward(example, output):\n    return 0.0\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
+    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("def reward(example, output)\n    return 1\n", r"SyntaxError: .*reward\.py:1\)"),
+        ("import os\nimport no_such_module_here\n", r"ModuleNotFoundError: .*reward\.py:2\)"),
+        ("x = 1\nraise SystemExit(3)\n", r"SystemExit: 3 .*reward\.py:2\)"),
+        ("def rewards(example, output): ...\n", "no function 'reward'.*did you mean 'rewards'"),
+        ("reward = 5\n", "no function 'reward'"),
+        ("\ndef reward(output): ...\n", r"reward\.py:2: it must take \(example, output\)"),
+        ("def reward(*, example, output): ...\n", "it must take"),
+    ],
+)
+def test_the_users_file_is_wrong(tmp_path: Path, content: str, match: str) -> None:
+    (tmp_path / "reward.py").write_text(content)
+    with pytest.raises(ConfigError, match=match) as caught:
+        make_reward("reward.py:reward", tmp_path)
+    assert caught.value.hint
+
+
+# Whatever a reward does, it ends as a Score in its range or as one clear RewardError.
+
+
+ANSWERED = Example("e7", "question", "answer")
+
+
+async def applied(value: object, low: float = 0.0, high: float = 1.0) -> Score:
+    return await apply_reward(
+        lambda example, output: value, ANSWERED, Output("output"), (low, high)
+    )  # type: ignore[arg-type, return-value]
+
+
+async def test_numpy_scalars_are_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    for said in (
+        numpy.float32(0.5),
+        numpy.float64(0.5),
+        numpy.array(0.5),
+        Score(numpy.float32(0.5)),
+    ):
+        assert (await applied(said)).value == 0.5
+    assert (await applied(numpy.bool_(True))).value == 1.0
+    with pytest.raises(RewardError, match="'ndarray'"):
+        await applied(numpy.array([0.5, 0.5]))
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        *((value, f"returned {value} for example e7") for value in (math.nan, math.inf, -math.inf)),
+        *((v, f"'{type(v).__name__}' for example e7.*pco.Score") for v in (None, "1", [1], 1j)),
+        ((0.5,), "a tuple of float.*feedback'"),
+        ((), "a tuple of nothing"),
+        ((0.5, "a", "b"), "a tuple of float, str, str"),
+        ((0.5, 0.5), "a tuple of float, float"),
+        ({"reward": 1}, "a mapping with the keys 'reward'"),
+        ({}, "a mapping with the keys none"),
+        ({"score": 1, "value": 1}, "a mapping with the keys 'score', 'value'"),
+        ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
+        (("half", "0.5"), "'str' for example e7, not a number"),
+        ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
+        ((7, "seven of ten"), r"outside its range 0\.\.1.* set reward_range = \[0, 7\] or wider"),
+    ],
+)
+async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        await applied(said)
+    assert re.search(what, f"{caught.value} {caught.value.hint}")
+
+
+@pytest.mark.parametrize(
+    ("said", "value", "feedback"),
+    [
+        *((one, 1.0, "") for one in (1, True, Score(True), 1.0 + 1e-12)),
+        *((none, 0.0, "") for none in (False, -1e-12)),
+        *((half, 0.5, "half") for half in ((0.5, "half"), Score(0.5, "half"))),
+        *(({key: 0.5, "feedback": "half"}, 0.5, "half") for key in ("score", "value")),
+        *((one, 1.0, "") for one in ((True, ""), (1, None), {"score": 1})),
+        ({"score": 1.0, "feedback": None}, 1.0, ""),
+    ],
+)
+async def test_feedback_comes_in_a_pair_or_by_name_and_may_be_missing(
+    said: object, value: float, feedback: str
+) -> None:
+    score = await applied(said)
+    assert score == Score(value, feedback) and type(score.value) is float
+    assert (await applied(7, 0, 10)).value == 7.0
+
+
+def _raises(error: BaseException) -> object:
+    raise error
+
+
+@pytest.mark.parametrize("error", [KeyError("policy"), StopIteration(), SystemExit(1)])
+async def test_a_reward_that_raises_is_placed_and_chained(error: BaseException) -> None:
+    with pytest.raises(RewardError) as caught:
+        await apply_reward(lambda e, o: _raises(error), ANSWERED, Output("output"), (0.0, 1.0))  # type: ignore[arg-type, return-value]
+    said = str(caught.value)
+    line = _raises.__code__.co_firstlineno + 1
+    assert f"the reward raised {type(error).__name__}" in said
+    assert f"{__file__}:{line}" in said
+    assert "example e7" in said
+    assert caught.value.__cause__ is error
+
+
+async def test_a_reached_budget_and_a_cancellation_pass_through() -> None:
+    with pytest.raises(BudgetReached):
+        await apply_reward(
+            lambda e, o: _raises(BudgetReached("enough")), ANSWERED, Output(""), (0.0, 1.0)
+        )  # type: ignore[arg-type, return-value]
+
+    async def slow(example: Example, output: str) -> float:
+        await asyncio.sleep(60)
+        return 1.0
+
+    task = asyncio.create_task(apply_reward(slow, ANSWERED, Output(""), (0.0, 1.0)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert sys.exception() is None
+
+
+def example(target: str | None = None) -> Example:
+    return Example("e1", "question", target)
+
+
+VERDICTS: list[tuple[Any, str, dict[tuple[str, str], float]]] = [
+    (Exact(), "equals", {("Paris", " Paris\n"): 1.0}),
+    (Exact(), "upper and lower case", {("Paris", "paris"): 0.0}),
+    (Exact(), "nothing more", {("Paris", "It is Paris."): 0.0}),
+    (Exact(), "'Rome'; exactly 'Paris' was expected", {("Paris", "Rome"): 0.0}),
+    (
+        Normalised(),
+        "",
+        {
+            ("The Eiffel Tower", "eiffel tower!"): 1.0,
+            ("Café", "cafe\u0301"): 1.0,
+            ("twenty-one", "twenty one"): 0.0,
+            ("Eiffel", "the Eiffel tower"): 0.0,
+            ("The", "The"): 1.0,
+            ("The", "A"): 0.0,
+        },
+    ),
+    (Contains(), "", {("New  York", "in new york, I think"): 1.0}),
+    (Contains(ignore_case=False), "", {("New York", "in new york"): 0.0}),
+    (Contains(text="sorry"), "", {("", "I am Sorry"): 1.0}),
+    (Contains(), "does not contain 'x'", {("x", "y"): 0.0}),
+    (
+        Numeric(),
+        "",
+        {
+            ("12.5", "so 3 and then 12.5."): 1.0,
+            ("1,234", "about 1234"): 1.0,
+            ("1234", "$1,234.00 in all"): 1.0,
+            ("-3", "x = -3"): 1.0,
+            ("-3", "x = \u22123"): 1.0,
+            ("0.001", "1e-3"): 1.0,
+            ("0.5", ".5"): 1.0,
+            **{("3", "3 or 4"): 0.0, ("3", "none"): 0.0, ("100", "101"): 0.0},
+            **{("7", "v2.7"): 0.0, ("1", "1e999"): 0.0},
+        },
+    ),
+    (Numeric(tolerance=1), "", {("100", "101"): 1.0}),
+    (Numeric(relative=0.01), "", {("100", "101"): 1.0}),
+    (Numeric(relative=0.001), "", {("100", "101"): 0.0}),
+    (TokenF1(), "", {("the red house", "A red house."): 1.0, ("the", "a"): 1.0}),
+    (TokenF1(), "", {("red", "blue"): 0.0}),
+    (ValidJson(), "", {("", '{"a": 1}'): 1.0, ("", "[1, 2]"): 1.0, ("", "{'a': 1}"): 0.0}),
+    (ValidJson(), "", {("", '{"a": NaN}'): 0.0, ("", "[" * 100_000): 0.0}),
+    (ValidJson(), "", {("", '```json\n{"a": 1}\n```'): 0.0}),
+    (ValidJson(fenced=True), "", {("", '```json\n{"a": 1}\n```'): 1.0, ("", '{"a": 1}'): 1.0}),
+    (ValidJson(keys=("a", "b")), "", {("", '{"a": 1}'): 0.0}),
+    (ValidJson(keys=("a",)), "", {("", '{"a": 1}'): 1.0, ("", '["a"]'): 0.0}),
+]
+
+
+@pytest.mark.parametrize(
+    ("reward", "said", "target", "output", "value"),
+    [(r, said, *pair, value) for r, said, cases in VERDICTS for pair, value in cases.items()],
+)
+def test_values_and_what_is_said(
+    reward: Any, said: str, target: str, output: str, value: float
+) -> None:
+    score = reward(example(target or None), output)
+    assert score.value == value and said in score.feedback
+
+
+def test_a_target_without_a_number_and_the_words_that_differ() -> None:
+    with pytest.raises(RewardError, match="'many' of example e1 holds no number"):
+        Numeric()(example("many"), "3")
+    score = TokenF1()(example("big red house"), "red house on a hill")
+    assert score.value == pytest.approx(2 * (2 / 4) * (2 / 3) / (2 / 4 + 2 / 3))
+    assert "The reference is 'big red house'. Missing: big." in score.feedback
+    assert "Not in the reference: on, hill." in score.feedback
+
+
+@pytest.mark.parametrize("reward", [Exact(), Normalised(), Contains(), Numeric(), TokenF1()])
+def test_a_missing_target_is_an_error_of_the_set_up(reward: Exact) -> None:
+    with pytest.raises(RewardError, match="example e1 has no target"):
+        reward(example(), "x")
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 1}, "tags": {"items": {"type": "string"}}},
+    "required": ["n"],
+}
+
+
+def test_schema() -> None:
+    reward = JsonSchema(SCHEMA)
+    assert reward(example(), '{"n": 2, "tags": ["a"]}').value == 1.0
+    assert "required property" in reward(example(), "{}").feedback
+    score = reward(example(), '{"n": 0, "tags": [1]}')
+    assert score.value == 0.0
+    assert "at n: 0 is less than the minimum" in score.feedback
+    assert "at tags.0: 1 is not of type 'string'" in score.feedback
+    assert "not valid JSON" in reward(example(), "{").feedback
+    with pytest.raises(ConfigError, match="not valid"):
+        JsonSchema({"type": "objekt"})
+
+
+@pytest.mark.parametrize(
+    ("reward", "output", "value"),
+    [
+        (Regex(r"^Dear \w+"), "Dear Ann,", 1.0),
+        (Regex("dear"), "Dear Ann", 0.0),
+        (Regex("dear", ignore_case=True), "Dear Ann", 1.0),
+        (Regex(r"\d+", full=True), " 42\n", 1.0),
+        (Regex(r"\d+", full=True), "42 a", 0.0),
+        (Regex("caf\u00e9+"), "caf\u00e9\u00e9 \U0001f600", 1.0),
+    ],
+)
+async def test_regex(reward: Regex, output: str, value: float) -> None:
+    assert (await reward(example(), output)).value == value
+
+
+async def test_a_catastrophic_pattern_is_stopped_at_its_limit() -> None:
+    started = time.monotonic()
+    score = await Regex(r"^(a+)+$", seconds=0.4)(example(), "a" * 60 + "!")
+    assert time.monotonic() - started < 5
+    assert score.value == 0.0
+    assert "within 0.4 s; this counts as no match" in score.feedback
+
+
+async def test_weighted_sum() -> None:
+    whole = WeightedSum((Part("exact", Exact(), 3.0), Part("numeric", Numeric(), 1.0)))
+    score = await whole(example("7"), Output("so 7"))
+    assert score.value == pytest.approx(0.25)
+    assert score.feedback.splitlines()[0].startswith("exact (0, weight 75%): ")
+    assert (await whole(example("7"), Output("7"))).value == 1.0
+
+    async def mine(example: Example, output: str) -> Score:
+        return Score(0.5, "half")
+
+    mixed = WeightedSum((Part("mine", mine), Part("exact", Exact())))
+    assert (await mixed(example("7"), Output("7"))).value == 0.75
+
+
+# `pco.rewards`: ready-made rewards as values, the same as their tables in pco.toml.
+
+
+def polite(example: Example, output: str) -> float:
+    return float("please" in output)
+
+
+PARTS = (("exact", 3.0), ("contains", 1.0))
+READY: list[tuple[library.ReadyMade, dict[str, Any], str, str]] = [
+    (pco.rewards.exact(), {"kind": "exact"}, "seven", "seven!"),
+    (pco.rewards.normalised(), {"kind": "normalised"}, "The seven.", "eight"),
+    (pco.rewards.contains(), {"kind": "contains", "ignore_case": True}, "It is SEVEN", "six"),
+    (pco.rewards.f1(), {"kind": "f1"}, "seven", "six"),
+    (pco.rewards.regex("^s"), {"kind": "regex", "pattern": "^s"}, "seven", "eight"),
+    (pco.rewards.json("a", fenced=True), {"kind": "json", "keys": ["a"]}, '{"a": 1}', "{}"),
+    (pco.rewards.schema({"type": "array"}), {"kind": "schema"}, "[]", "{}"),
+    (
+        pco.rewards.weighted((pco.rewards.exact(), 3.0), "contains"),
+        {"kind": "sum", "parts": [{"kind": k, "weight": w} for k, w in PARTS]},
+        "seven",
+        "six",
+    ),
+]  # fmt: skip
+
+
+async def scored(reward: Any, output: str) -> float:
+    score = reward(EXAMPLE, output)
+    return (await score if inspect.isawaitable(score) else score).value
+
+
+@pytest.mark.parametrize(("ready", "table", "good", "bad"), READY)
+async def test_each_is_its_table_and_scores_what_it_is_called_with(
+    ready: library.ReadyMade, table: dict[str, Any], good: str, bad: str
+) -> None:
+    assert table.items() <= ready.items()
+    assert json.loads(json.dumps(ready)) == dict(ready), "it is stored with the run"
+    assert (await scored(ready, good), await scored(ready, bad)) == (1.0, 0.0)
+    plain = make_reward(dict(ready), Path())
+    given: Any = Output(good) if ready["kind"] == "sum" else good
+    said: Any = plain(EXAMPLE, given)
+    assert isinstance(await said if inspect.isawaitable(said) else said, Score)
+
+
+def test_a_number_is_compared_within_its_tolerance() -> None:
+    about = pco.rewards.numeric(tolerance=0.01)
+    assert about(Example("e", "pi?", "3.14"), "about 3.145").value == 1.0  # type: ignore[union-attr]
+    assert repr(about) == "pco.rewards.numeric(tolerance=0.01, relative=0.0)"
+
+
+def test_every_kind_has_its_function_and_says_what_it_does() -> None:
+    kinds = {"sum" if name == "weighted" else name for name in library.__all__} - {"ReadyMade"}
+    assert kinds == set(reward_kinds())
+    assert all(getattr(library, name).__doc__ for name in library.__all__)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: pco.rewards.regex("[a"), "is not valid"),
+        (lambda: pco.rewards.judge(" "), "needs a rubric"),
+        (lambda: pco.rewards.weighted(), "needs parts"),
+        *(
+            (lambda w=w: pco.rewards.weighted((pco.rewards.exact(), w)), "must be positive")
+            for w in (0.0, -1.0, math.nan, math.inf)
+        ),
+        (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
+        (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
+        (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
+        (lambda: pco.rewards.schema({"type": 5}), "not valid"),
+        (
+            lambda: pco.rewards.numeric(tolerance=float("nan")),
+            "tolerance must be 0 or more, not nan",
+        ),
+        (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
+        (lambda: pco.rewards.numeric(relative=float("inf")), "relative must be 0 or more, not inf"),
+    ],
+)
+def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [
+        ("exact", pco.rewards.exact(), "exact"),
+        ("contains", pco.rewards.contains(), "contains"),
+        ({"kind": "contains", "text": "x"}, pco.rewards.contains("x"), 'contains {"text": "x"}'),
+        ("rewards/reward.py:polite", polite, "polite()"),
+        ("reward.py", "other.py:reward", "reward()"),
+        (
+            {"kind": "sum", "parts": ["exact", {"function": "reward.py:f", "weight": 0.5}]},
+            {"kind": "sum", "parts": [{"kind": "exact"}, {"function": "f.py:f", "weight": 0.5}]},
+            'sum {"parts": ["exact, weight 1", "f(), weight 0.5"]}',
+        ),
+    ],
+)
+def test_a_reward_is_described_alike_however_it_is_named(one: Any, other: Any, text: str) -> None:
+    assert describe_reward(one) == describe_reward(other) == text
+
+
+@pytest.mark.parametrize(
+    "made", [pco.rewards.contains(), pco.rewards.exact(), pco.rewards.f1(), pco.rewards.json()]
+)
+def test_where_an_answer_is_missing_it_is_said_of_which_example(made: Any) -> None:
+    example = Example("e7", "How many?", "3")
+    for missing in (None, Output(None)):  # type: ignore[arg-type]
+        with pytest.raises(RewardError, match=r"no answer \(None\) for example e7") as caught:
+            made(example, missing)
+        assert repr(made) in str(caught.value) and "score it 0.0" in caught.value.hint
+    with pytest.raises(RewardError, match="str in place of an example"):
+        made("How many?", "3")

@@ -1,0 +1,395 @@
+"""The user's functions at work: side by side, limited, overheard by nobody's stdout, and harmless
+when they try to end more than their own call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.calls import Chat, Reply
+from promptcodebook.errors import ExecutorError, RewardError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks.program import Agent
+from promptcodebook.tasks.rewards import Exact, apply_reward, make_reward
+from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
+from promptcodebook.tasks.worker import CallResult, Worker
+from promptcodebook.types import Example, Output, Prompt
+from tests.load import crowding
+
+EXAMPLE = Example("e7", "question", "answer")
+UNIT = (0.0, 1.0)
+
+
+class Gate:
+    """Counts who is inside at once; opens when `wanted` are."""
+
+    def __init__(self, wanted: int) -> None:
+        self.inside = self.most = 0
+        self._wanted = wanted
+        self._change = threading.Condition()
+
+    def __call__(self, *_: object) -> float:
+        with self._change:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self._change.notify_all()
+            self._change.wait_for(lambda: self.most >= self._wanted, timeout=20)
+            self.inside -= 1
+        return 1.0
+
+
+async def test_synchronous_rewards_run_side_by_side() -> None:
+    gate, calls = Gate(8), UserCalls(threads=8)
+    scores = await asyncio.gather(
+        *(apply_reward(gate, EXAMPLE, Output("y"), UNIT, calls) for _ in range(24))
+    )
+    assert [score.value for score in scores] == [1.0] * 24
+    assert gate.most == 8
+
+
+async def test_code_that_is_not_thread_safe_gets_one_call_at_a_time() -> None:
+    gate, calls = Gate(1), UserCalls(threads=1)
+    await asyncio.gather(*(calls.call(gate, n) for n in range(12)))
+    assert gate.most == 1
+
+
+async def test_what_is_async_or_ours_stays_in_the_loop() -> None:
+    here, calls = threading.current_thread(), UserCalls()
+
+    async def where(*_: object) -> object:
+        await asyncio.sleep(0)
+        return threading.current_thread()
+
+    class Callable_:
+        async def __call__(self) -> object:
+            return threading.current_thread()
+
+    assert await calls.call(where) is here
+    assert await calls.call(functools.partial(where, 1)) is here
+    assert await calls.call(Callable_()) is here
+    assert await calls.call(lambda: where()) is here  # made in a thread, run here
+    assert is_async(where) and is_async(Callable_()) and not is_async(Exact())
+
+
+async def test_a_reward_that_hangs_is_a_failure_that_says_what_to_set() -> None:
+    never = threading.Event()
+    calls = UserCalls(threads=1, seconds=0.5)
+    with pytest.raises(RewardError, match=r"did not return within 0\.5 s \(example e7\)") as caught:
+        await apply_reward(lambda e, o: float(never.wait()), EXAMPLE, Output("y"), UNIT, calls)
+    assert "user_code.seconds" in caught.value.hint
+    # The thread that hangs takes nobody's place.
+    assert (await apply_reward(lambda e, o: 1.0, EXAMPLE, Output("y"), UNIT, calls)).value == 1.0
+    never.set()
+
+
+async def test_a_coroutine_that_hangs_is_cancelled_even_if_it_will_not_hear_of_it() -> None:
+    stop = asyncio.Event()
+
+    async def deaf() -> None:
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), 60)
+            except BaseException:
+                continue
+
+    began = time.monotonic()
+    with pytest.raises(Overdue):
+        await UserCalls(seconds=0.05).call(deaf)
+    assert time.monotonic() - began < 30
+    stop.set()
+
+
+async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
+    calls = UserCalls(threads=1, seconds=1.0)
+    await asyncio.gather(*(calls.call(time.sleep, 0.25) for _ in range(5)))
+
+    async def slow_model(*_: object, **__: object) -> Reply:
+        await asyncio.sleep(1.2)
+        return Reply("y")
+
+    async def agent(prompt: str, example: Example, lm: Chat) -> str:
+        one, two = await asyncio.gather(lm("a"), lm("b"))
+        return one.text + two.text
+
+    program = Agent(agent, "agent", calls)
+    assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
+
+
+def _exit(*_: object) -> float:
+    sys.exit(3)
+
+
+def _interrupt(*_: object) -> float:
+    raise KeyboardInterrupt
+
+
+def _cancel(*_: object) -> float:
+    raise asyncio.CancelledError
+
+
+def _asynchronous(function: Callable[..., float]) -> Callable[..., Awaitable[float]]:
+    async def run(*arguments: object) -> float:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (_exit, "SystemExit"),
+        (_cancel, "CancelledError"),
+        (_interrupt, "KeyboardInterrupt"),
+        (_asynchronous(_exit), "SystemExit"),
+        (_asynchronous(_cancel), "CancelledError"),
+    ],
+)
+async def test_an_exit_and_a_cancellation_of_their_own_are_failures(
+    function: Any, kind: str
+) -> None:
+    with pytest.raises(RewardError, match=f"the reward raised {kind}") as caught:
+        await apply_reward(function, EXAMPLE, Output("y"), UNIT)
+    line = f"{__file__}:"
+    assert line in str(caught.value)
+    with pytest.raises(ExecutorError, match=f"the executor raised {kind}"):
+        await Agent(function, "agent")(Prompt("p"), EXAMPLE, BoundChat(ScriptedLM(), lambda _: 1))
+    with pytest.raises(Escape, match=f"^{kind}"):
+        await UserCalls().call(function)
+    task = asyncio.current_task()
+    assert task is not None and not task.cancelling()
+
+
+async def test_the_end_of_the_run_still_cancels_what_is_at_work() -> None:
+    never = threading.Event()
+    task = asyncio.create_task(UserCalls().call(never.wait))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    never.set()
+
+
+async def test_what_user_code_prints_goes_to_stderr_and_what_others_print_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed, spoken = threading.Event(), threading.Event()
+
+    def loud(*_: object) -> float:
+        _say("sync says")
+        printed.set()
+        spoken.wait(20)
+        _say("and again")
+        return 1.0
+
+    async def loud_too(*_: object) -> float:
+        _say("async says")
+        await asyncio.create_task(_say_later("its task says"))
+        return 1.0
+
+    at_work = asyncio.create_task(apply_reward(loud, EXAMPLE, Output("y"), UNIT))
+    await asyncio.to_thread(printed.wait, 20)
+    _say("a result")
+    spoken.set()
+    await at_work
+    await apply_reward(loud_too, EXAMPLE, Output("y"), UNIT)
+    out, err = capsys.readouterr()
+    assert out == "a result\n"
+    assert err == "sync says\nand again\nasync says\nits task says\n"
+    assert type(sys.stdout).__module__.startswith(("_pytest", "io", "_io"))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+async def _say_later(text: str) -> None:
+    _say(text)
+
+
+def test_what_a_file_prints_while_it_is_read_goes_to_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "reward.py").write_text("print('hello')\ndef reward(example, output): return 1.0\n")
+    make_reward("reward.py:reward", tmp_path)
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def _chat(lm: ScriptedLM) -> Chat:
+    return BoundChat(lm, lambda purpose: 7)
+
+
+async def test_a_synchronous_agent_asks_and_gets_the_reply_itself() -> None:
+    lm = ScriptedLM().enqueue("draft", "final")
+
+    def agent(prompt: str, example: Example, lm: Any) -> str:
+        draft = lm(example.input, system=prompt, purpose="draft")
+        return lm(f"Shorten: {draft.text}", purpose="shorten").text
+
+    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "final"
+    assert [r.messages[-1].content for r in lm.history] == ["question", "Shorten: draft"]
+
+
+async def test_an_agent_that_brings_a_loop_of_its_own_can_ask_from_there() -> None:
+    def agent(prompt: str, example: Example, lm: Chat) -> str:
+        async def inside() -> str:
+            return (await lm(example.input)).text
+
+        return asyncio.run(inside())
+
+    lm = ScriptedLM().enqueue("said")
+    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "said"
+
+
+async def test_an_agent_that_was_given_up_spends_no_more() -> None:
+    lm, go, refused = ScriptedLM().enqueue("paid"), threading.Event(), list[str]()
+    over = threading.Event()
+
+    def agent(prompt: str, example: Example, lm: Any) -> str:
+        go.wait(20)
+        try:
+            return lm("another call").text
+        except ExecutorError as error:
+            refused.append(str(error))
+            raise
+        finally:
+            over.set()
+
+    with pytest.raises(ExecutorError, match="did not return within"):
+        await Agent(agent, "agent", UserCalls(seconds=0.05))(Prompt("p"), EXAMPLE, _chat(lm))
+    go.set()
+    await asyncio.to_thread(over.wait, 20)
+    assert refused == ["the executor asked a model after its rollout was over"]
+    assert lm.history == []
+
+
+# Calls in processes that are killed at a limit.
+
+
+HERE = "tests.tasks.awkward"
+LONG = 30.0
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker(1)
+    yield made
+    made.close()
+
+
+def gone(pid: int) -> bool:
+    """Neither running nor a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_a_process_is_reused(worker: Worker) -> None:
+    assert worker.call(f"{HERE}:add", (2, 3), LONG) == CallResult(5)
+    first = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert worker.call(f"{HERE}:process_id", (), LONG).value == first != os.getpid()
+    assert isinstance(first, int)
+    assert os.getpgid(first) != os.getpgrp(), "the caller's interrupt does not reach it"
+
+
+def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Worker) -> None:
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    start = time.monotonic()
+    result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
+    assert result == CallResult(timed_out=True)
+    assert not result.done
+    assert 0.3 <= time.monotonic() - start < 2 * crowding()
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only time in all is counted here")
+def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker: Worker) -> None:
+    """Else a right answer is scored 0 where the machine has other things to do."""
+    assert worker.call(f"{HERE}:nap", (0.4,), 0.2).done
+    start = time.monotonic()
+    assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
+    assert time.monotonic() - start < 5 * crowding(), "but nothing is waited for without end"
+
+
+def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
+    assert "missing )" in worker.call(f"{HERE}:search", ("(", "x"), LONG).error
+    assert worker.call(f"{HERE}:deep", (), LONG).error.startswith("RecursionError")
+    assert worker.call(f"{HERE}:nothing", (), LONG).error.startswith("AttributeError")
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert isinstance(pid, int)
+    os.kill(pid, signal.SIGKILL)  # while idle: it is replaced
+    time.sleep(0.1)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    assert worker.call(f"{HERE}:die", (7,), LONG).error.endswith("ended with code 7")
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
+
+
+def test_odd_text_passes_unchanged_and_prints_do_not_disturb(worker: Worker) -> None:
+    text = "line\nline \ud83d \U0001f600 \x00 " + "x" * 200_000
+    assert worker.call(f"{HERE}:search", ("\ud83d \U0001f600 \x00", text), LONG) == CallResult(True)
+    assert worker.call(f"{HERE}:chatter", (), LONG) == CallResult("the answer")
+
+
+def test_no_key_reaches_the_process(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "secret")
+    names = worker.call(f"{HERE}:environment", (), LONG).value
+    assert isinstance(names, list) and "SOME_API_KEY" not in names
+
+
+async def test_many_concurrent_callers_share_the_processes() -> None:
+    worker = Worker(2)
+    asked = functools.partial(asyncio.to_thread, worker.call)
+    bad = [asked(f"{HERE}:nap", (LONG,), 0.2) for _ in range(3)]
+    good = [asked(f"{HERE}:add", (i, 1), LONG) for i in range(100)]
+    results = await asyncio.gather(*bad, *good)
+    assert results[:3] == [CallResult(timed_out=True)] * 3
+    assert [r.value for r in results[3:]] == [i + 1 for i in range(100)]
+    await asyncio.to_thread(worker.close)
+
+
+def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
+    worker = Worker(1)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    results = list[CallResult]()
+    caller = threading.Thread(
+        target=lambda: results.append(worker.call(f"{HERE}:nap", (LONG,), LONG))
+    )
+    caller.start()
+    time.sleep(0.2)
+    worker.close()
+    caller.join(5)
+    assert results and not results[0].done
+    assert isinstance(pid, int) and gone(pid)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
+    worker.close()
+
+
+def test_a_forgotten_worker_ends_its_process() -> None:
+    worker = Worker(1)
+    pid = worker.call(f"{HERE}:process_id", (), LONG).value
+    del worker
+    assert isinstance(pid, int) and gone(pid)
+
+
+def test_a_worker_is_not_disturbed_by_files_where_it_is_started(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(9)", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
