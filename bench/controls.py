@@ -39,7 +39,7 @@ from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.intervals import Interval, clustered_interval
 from promptcodebook.method.critic import Attribution, History, penalty
-from promptcodebook.method.policy import EpsilonGreedy
+from promptcodebook.method.policy import Router
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import Pending, Updater
@@ -154,15 +154,14 @@ class Keeping(Updater):
         return await self._inner.rewrite_all(rest, step)
 
 
-class FrozenAverages(EpsilonGreedy):
+class FrozenAverages(Router):
     """ε-greedy, by an r̄ that stays as it was at the beginning."""
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         return replace(after, statistics=replace(after.statistics, ema=before.statistics.ema))
 
 
-@dataclass(frozen=True)
-class NeverExploring(EpsilonGreedy):
+class NeverExploring(Router):
     """The encoder routes every example: ε = 0."""
 
     async def route(
@@ -181,10 +180,10 @@ def _random_scores(learner: Learner) -> Learner:
     return replace(learner, credit=made)
 
 
-def _routed(learner: Learner, router: type[EpsilonGreedy]) -> Learner:
+def _routed(learner: Learner, router: type[Router]) -> Learner:
     old = learner.router
-    assert isinstance(old, EpsilonGreedy)
-    return replace(learner, router=router(old.composer, old.explorer))
+    assert type(old) is Router
+    return replace(learner, router=router(old.composer, old.settings, old.always))
 
 
 def _fixed(learner: Learner, part: Part) -> Learner:

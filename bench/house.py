@@ -17,26 +17,18 @@ PACKAGE = "promptcodebook"
 EXAMPLE = "examples/algorithm1.py"
 READING: Mapping[str, tuple[str, ...]] = {
     "method.policy": (
-        *("route_fault", "repair_route", "Encoder", "success_weighted", "gamma_for"),
-        *("epsilon_at", "Composition", "Generator", "_fault", "join_instincts", "join_prompts"),
+        *("route_fault", "repair_route", "success_weighted", "gamma_for"),
+        *("epsilon_at", "Composer", "join_instincts", "join_prompts"),
     ),
     "method.executor": ("Trial",),
     "method.critic": (
-        *("score_fault", "unit_score", "History", "Critic", "Attribution", "unit_reward"),
-        "penalty",
-    ),
-    "method.gradients": (
-        *(
-            "gradients_of",
-            "_by_index",
-            "nearest_instinct",
-            "split_shared",
-        ),
-        *("_long_words", "rho", "rate", "additivity_residual"),
+        *("score_fault", "History", "Critic", "Attribution", "gradients_of", "nearest_instinct"),
+        *("split_shared", "_long_words", "unit_reward", "penalty", "rho", "rate"),
+        "additivity_residual",
     ),
     "method.update": (
         *("word_cap", "LengthCheck", "Pending", "collect_gradients", "_mending"),
-        *("apply_rewrites", "Updater", "_ask_again"),
+        *("apply_rewrites", "Updater"),
     ),
     "method.state": (
         *("RoutingStatistics.fresh", "RoutingStatistics.known", "RoutingStatistics.standing"),
@@ -46,7 +38,7 @@ READING: Mapping[str, tuple[str, ...]] = {
 """What one reads after EXAMPLE, to the last function that decides a route, a prompt, a gradient or
 an update. What only words a request or reads a reply is left out: templates, schemas, shapes. A
 name that there is no longer is an error."""
-LOOP = {"method.train": ("train", "Learner", "Credit", "_try", "_of_fallback")}
+LOOP = {"method.train": ("train", "Learner", "Credit")}
 """The same steps as `pco train` runs them, with batches and failures."""
 BUILDS_MODELS = "Models.build("
 SMALL = 80

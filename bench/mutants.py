@@ -39,7 +39,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "verdict": ["run/verdict.py", "run/evaluation.py", "intervals.py",
                 "optimizers/selection.py"],
     "routing": ["method/policy.py", "routing/router.py", "routing/ranking.py",
-                "routing/outcomes.py", "routing/upkeep.py"],
+                "routing/outcomes.py", "method/upkeep.py"],
     "registry": ["registry"],
     "audit": ["audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["exports"],

@@ -19,10 +19,11 @@ from promptcodebook.calls import Message
 from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import Encoder
+from promptcodebook.method.policy import Composer
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import load_templates
 from promptcodebook.randomness import Draws
+from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.simulated.orders import tokens
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
@@ -39,13 +40,11 @@ def stream(messages: Sequence[Message]) -> list[str]:
 
 
 def shared(
-    encoder: Encoder, parameters: Parameters, examples: Sequence[Example]
+    composer: Composer, parameters: Parameters, examples: Sequence[Example]
 ) -> tuple[float, float]:
     """Share of all prompt tokens that lies in the common prefix; mean tokens of an input."""
     fresh, inputs = RoutingStatistics.fresh(SIZE), [e.input for e in examples]
-    streams = [
-        stream(encoder.messages(parameters.encoder, parameters.codebook, fresh, x)) for x in inputs
-    ]
+    streams = [stream(composer.messages(parameters, fresh, x)) for x in inputs]
     prefix = sum(1 for _ in takewhile(lambda t: len(set(t)) == 1, zip(*streams, strict=False)))
     total = sum(len(s) for s in streams)
     return prefix * len(streams) / total, sum(len(tokens(x)) for x in inputs) / len(inputs)
@@ -58,15 +57,15 @@ async def counted(
     config = load_config({"lm": server.lm, "size": SIZE, "cache": False, "templates": templates})
     models = Models.build(config)
     kept = load_templates(config.templates)
-    encoder = Encoder(models.ask, kept, config.select, models.tally)
+    ranks = RankedRoutes(config.select).rank
+    composer = Composer(models.ask, kept, config.select, ranks, tally=models.tally)
     seeds = load_task("constraints").seeds
     parameters = (await Initialiser(models.ask, kept, config).first(seeds)).parameters
-    share, length = shared(encoder, parameters, examples)
+    share, length = shared(composer, parameters, examples)
     server.reset()
     for example in examples:
         draws, fresh = Draws(0, 0, example.id), RoutingStatistics.fresh(SIZE)
-        theta, book = parameters.encoder, parameters.codebook
-        await encoder.route(theta, book, fresh, example.input, draws)
+        await composer.route(parameters, fresh, example, draws)
     await models.close()
     stats = server.stats()
     return share, length, stats["cached_tokens"] / stats["prompt_tokens"]

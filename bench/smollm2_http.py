@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from bench.figures import Figure, shown
-from tests.local.served import served_by_us
-from tests.local.trained import Size, in_one_go, killed_and_resumed, told_apart
+from promptcodebook.lm.cache import unpack_reply
+from promptcodebook.store.lock import FILE
+from tests.local.served import Ours, served_by_us
+from tests.local.trained import Size, journal, killed_and_resumed, train, write_project
 
 STEPS = int(os.environ.get("PCO_STEPS", "2"))
 """PCO_STEPS=8 for more routes."""
@@ -25,6 +28,21 @@ SIZE = Size(train=4, test=2, steps=STEPS, batch=4, concurrency=16)
 KILL_AT = 14
 ALONE = Size(train=2, test=1, steps=2, batch=2, concurrency=1)
 KILL_ALONE_AT = 10
+
+
+def in_one_go(server: Ours, folder: Path, size: Size) -> Path:
+    """The same training, never killed, in a folder that must not be there yet; its run."""
+    write_project(folder, size)
+    return train(folder, server.spec)
+
+
+def told_apart(one: Path, other: Path) -> int:
+    """Texts that only one of two runs was answered, by role; how often counts too."""
+    answered = [
+        Counter((role, unpack_reply(reply).text) for role, reply in journal(run / FILE))
+        for run in (one, other)
+    ]
+    return ((answered[0] - answered[1]) + (answered[1] - answered[0])).total()
 
 
 def measure() -> list[Figure]:

@@ -19,21 +19,22 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import no_tally
-from promptcodebook.method.critic import Attribution, Critic, History, penalty, unit_reward
-from promptcodebook.method.executor import Trial
-from promptcodebook.method.gradients import additivity_residual, rate
-from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import (
-    Composition,
-    Encoder,
-    Generator,
-    epsilon_at,
-    success_weighted,
+from promptcodebook.method.critic import (
+    Attribution,
+    Critic,
+    History,
+    additivity_residual,
+    penalty,
+    rate,
+    unit_reward,
 )
+from promptcodebook.method.executor import Trial
+from promptcodebook.method.init import Initialiser
+from promptcodebook.method.policy import Composer, epsilon_at, success_weighted
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import LengthCheck, Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Draws
-from promptcodebook.types import Example, Prompt, Rewrite, Rollout, Route, Trace, Verdict
+from promptcodebook.types import Example, Rewrite, Rollout, Route, Trace, Verdict
 
 SETTINGS = {
     "task": "houserules_six",
@@ -46,10 +47,9 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Parts:
-    """E_θ, G_φ, M with its reward, D_ψ, the attribution of its verdicts, and LLM_upd."""
+    """E_θ and G_φ, M with its reward, D_ψ, the attribution of its verdicts, and LLM_upd."""
 
-    encoder: Encoder
-    generator: Generator
+    composer: Composer
     trial: Trial
     critic: Critic
     attribution: Attribution
@@ -72,16 +72,12 @@ async def learn(
             drawn = success_weighted(statistics.ema, config.select, config.explore.tau, rand)
             z, routing = Route(drawn, explored=True), Usage()
         else:
-            z, routing = await parts.encoder.route(
-                theta.encoder, theta.codebook, statistics, x.input, draws
-            )
+            z, _, routing = await parts.composer.route(theta, statistics, x, draws)
 
         # 7: compose C[z] into a prompt. 8, 9: answer with it, and earn a reward.
-        p, composing = await parts.generator.compose(
-            theta.generator, theta.codebook, z, x.input, draws
-        )
-        rollout = Rollout(x.id, z, p, usage=routing + composing)
-        rollout = await parts.trial.run(x, Prompt(p), draws, rollout)
+        p, composing = await parts.composer.compose(theta, z, x, draws)
+        rollout = Rollout(x.id, z, p.text, usage=routing + composing)
+        rollout = await parts.trial.run(x, p, draws, rollout)
 
         # 10 to 12: say what went wrong, and which text is to blame. 13, 14: rewrite these texts.
         trace = await criticise(parts, x, rollout, state, config, draws)
@@ -126,8 +122,7 @@ async def main(model: str) -> None:
     plan, ask, templates = assembled.plan, assembled.models.ask, assembled.plan.templates
     state = await Initialiser(ask, templates, config).first(plan.task.seeds)
     parts = Parts(
-        Encoder(ask, templates, config.select, no_tally),
-        Generator(ask, templates, Composition(output_format=plan.config.output_format)),
+        assembled.composer(),
         assembled.trial(),
         Critic(ask, templates, no_tally),
         Attribution(ask, templates, no_tally),

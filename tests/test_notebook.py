@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Usage
 from promptcodebook.estimation.estimate import Estimate, Range, Share
 from promptcodebook.intervals import Interval
-from promptcodebook.policy.response import Explanation, Response
+from promptcodebook.policy.policy import Explanation, Response
 from promptcodebook.run.evaluation import Assessment, Comparison, Side
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.text import shown_table, shown_text

@@ -267,13 +267,13 @@ def test_a_dumb_terminal_gets_lines(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")
     stream, read = terminal
-    with counting("p.json", 40, stream, clock=clock) as count:
-        for _ in range(40):
+    with counting("p.json", 40, stream, before=8, clock=clock) as count:
+        for _ in range(32):
             clock.now += 0.5
             count(None)
     assert read().splitlines() == [
-        "pco p.json: 4 of 40, about 18 s left",
-        "pco p.json: 24 of 40, about 8.0 s left",
+        "pco p.json: 12 of 40, about 14 s left",
+        "pco p.json: 32 of 40, about 4.0 s left",
     ]
 
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from promptcodebook.errors import PcoError
     from promptcodebook.estimation.estimate import Estimate, estimate
     from promptcodebook.lm.scripted import ScriptedLM
-    from promptcodebook.policy.policy import Policy, load_policy
-    from promptcodebook.policy.response import Explanation, Response
+    from promptcodebook.policy.policy import Explanation, Policy, Response, load_policy
     from promptcodebook.registry.registry import Registry, open_registry
     from promptcodebook.run.evaluation import (
         Assessment,
@@ -88,8 +87,7 @@ _HOMES = {
     "errors": ("PcoError",),
     "estimation.estimate": ("Estimate", "estimate"),
     "lm.scripted": ("ScriptedLM",),
-    "policy.policy": ("Policy", "load_policy"),
-    "policy.response": ("Explanation", "Response"),
+    "policy.policy": ("Explanation", "Policy", "Response", "load_policy"),
     "registry.registry": ("Registry", "open_registry"),
     "run.evaluation": (
         "Assessment",

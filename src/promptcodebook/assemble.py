@@ -29,7 +29,7 @@ from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local
 from promptcodebook.method.accept import find_rule
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
-from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, join_prompts
+from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
 from promptcodebook.tasks.program import Agent, SingleCall, make_program, user_task
@@ -210,10 +210,9 @@ class Assembled:
         the `templates` that it was trained with; None = those of the configuration."""
         config, models = self.config, self.models
         templates = templates or self.plan.templates
-        composition = Composition(config.compose, config.base_prompt, config.output_format)
-        encoder = Encoder(models.ask, templates, config.select, models.tally)
-        generator = Generator(models.ask, templates, composition, models.tally)
-        return Composer(encoder, generator, self.ranks.rank, config.select, stages)
+        form = config.compose, config.base_prompt, config.output_format
+        routing = config.select, self.ranks.rank
+        return Composer(models.ask, templates, *routing, *form, stages, models.tally)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
         """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the

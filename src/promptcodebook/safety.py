@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from promptcodebook.calls import Message, Schema
 from promptcodebook.lm.structured import ReplyShape, leading_index, read_by_name
@@ -33,9 +34,11 @@ Harmful = Mapping[str, str]
 
 
 class HarmReply(ReplyShape):
-    """What the clause adds to a reply."""
+    """What the clause adds to a reply; a schema asks for it by `SafetyClause.widen`."""
 
-    harmful: Annotated[dict[str, str], BeforeValidator(read_by_name)] = Field(default_factory=dict)
+    harmful: SkipJsonSchema[Annotated[dict[str, str], BeforeValidator(read_by_name)]] = Field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True)

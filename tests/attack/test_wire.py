@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.errors import LMError
 from promptcodebook.lm.limit import Backoff
-from promptcodebook.lm.stack import CallSettings, Endpoints
+from promptcodebook.lm.stack import Endpoints
 from promptcodebook.lm.structured import Ask
 from tests.lm.conftest import Counts
 
@@ -300,8 +300,9 @@ def _no_loud_loop(caplog: pytest.LogCaptureFixture) -> None:
 
 async def outcome(server: RawServer, tally: Counts) -> Verdict | LMError:
     """What comes of asking the server for a verdict, within the bound."""
-    settings = CallSettings(TIMEOUT_S, 4, Backoff(retries=1, first=0.01))
-    async with Endpoints(settings, tally=tally, environment={"PCO_API_KEY": KEY}) as endpoints:
+    backoff, environment = Backoff(retries=1, first=0.01), {"PCO_API_KEY": KEY}
+    opened = Endpoints(TIMEOUT_S, 4, backoff, tally=tally, environment=environment)
+    async with opened as endpoints:
         ask = Ask(endpoints.connect(server.spec), tally)
         try:
             return (await asyncio.wait_for(ask.typed(ASK, Verdict), BOUND_S)).value
@@ -364,11 +365,10 @@ async def test_a_key_said_back_in_a_reply_is_not_in_what_is_read(tally: Counts) 
 
 async def test_a_thousand_calls_to_hostile_servers_leave_nothing_open(tally: Counts) -> None:
     """Bodies that were refused in the middle hold no connection and no task."""
-    settings = CallSettings(TIMEOUT_S, 64, Backoff(retries=0))
     attack = for_ever(http(b"", length=None), SPACES)
     async with attacking(attack) as server:
         before = len(asyncio.all_tasks())
-        async with Endpoints(settings, tally=tally) as endpoints:
+        async with Endpoints(TIMEOUT_S, 64, Backoff(retries=0), tally=tally) as endpoints:
             lm = endpoints.connect(server.spec)
             calls = (lm(ASK) for _ in range(30))
             results = await asyncio.gather(*calls, return_exceptions=True)

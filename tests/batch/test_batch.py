@@ -27,11 +27,11 @@ def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> R
     return pco("batch", *where, "--lm", server.spec, "--set", "cache=false", *rest, cwd=folder)
 
 
-def test_every_row_comes_out_in_its_order_with_answer_route_and_error(work: Path) -> None:
+def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
+    work: Path, server: Server
+) -> None:
     write_rows(work / "in.jsonl", 60, note=None)
-    server, _ = answering()
-    with served(server):
-        result = batch(work, server, "--json")
+    result = batch(work, server, "--json")
     assert result.code == 0, result.err
     rows = read_lines(work / "out.jsonl")
     assert [row["n"] for row in rows] == list(range(60))
@@ -71,11 +71,9 @@ def test_a_row_that_fails_is_recorded_and_asked_again_by_retry(work: Path) -> No
     assert not (work / "out.jsonl.part").exists()
 
 
-def test_an_empty_cell_fails_its_row_alone(work: Path) -> None:
+def test_an_empty_cell_fails_its_row_alone(work: Path, server: Server) -> None:
     (work / "in.csv").write_text("question,n\nHow far is 1?,1\n,2\nHow far is 3?,3\n")
-    server, _ = answering()
-    with served(server):
-        result = batch(work, server, "in.csv", out="out.csv")
+    result = batch(work, server, "in.csv", out="out.csv")
     assert result.code == 1, result.err
     lines = (work / "out.csv").read_text().splitlines()
     assert lines[0] == "question,n,answer,route,error"
@@ -158,24 +156,22 @@ def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path)
     ]
 
 
-def test_what_is_under_way_is_not_mixed_with_another_job(work: Path) -> None:
+def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 40)
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server, "--budget", "30calls").code == 3
-        for free in ("grpo.steps=7", "optimizer=gepa", "update.epochs=9"):  # training alone
-            assert batch(work, server, "--budget", "1calls", "--set", free).code == 3
-        changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
-        changed.error(2, "roles.executor.temperature is different", "--restart")
-        batch(work, server, "--prefix", "x_").error(2, "prefix is different")
-        batch(work, server, "--retry").error(2, "no failed rows to ask again")
-        text = (work / "p.json").read_text()
-        (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
-        batch(work, server).error(2, "REF is another policy")
-        (work / "p.json").write_text(text)
-        write_rows(work / "in.jsonl", 41)
-        batch(work, server).error(2, "IN has other bytes")
-        anew = batch(work, server, "--anew", "--json")  # the old name
+    assert batch(work, server, "--budget", "30calls").code == 3
+    for free in ("grpo.steps=7", "optimizer=gepa", "update.epochs=9"):  # training alone
+        assert batch(work, server, "--budget", "1calls", "--set", free).code == 3
+    changed = batch(work, server, "--set", "roles.executor.temperature=0.5")
+    changed.error(2, "roles.executor.temperature is different", "--restart")
+    batch(work, server, "--prefix", "x_").error(2, "prefix is different")
+    batch(work, server, "--retry").error(2, "no failed rows to ask again")
+    text = (work / "p.json").read_text()
+    (work / "p.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    batch(work, server).error(2, "REF is another policy")
+    (work / "p.json").write_text(text)
+    write_rows(work / "in.jsonl", 41)
+    batch(work, server).error(2, "IN has other bytes")
+    anew = batch(work, server, "--anew", "--json")  # the old name
     assert anew.code == 0 and anew.json["resumed"] == 0 and anew.json["calls"] == 82
 
 
@@ -200,65 +196,59 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
 
 @pytest.mark.parametrize("more", [(), ("--restart",)])
 def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
-    work: Path, more: tuple[str, ...]
+    work: Path, server: Server, more: tuple[str, ...]
 ) -> None:
     write_rows(work / "in.jsonl", 3)
     other = work / "out.jsonl.part" / "thesis.txt"
     other.parent.mkdir()
     other.write_text("mine")
-    server, _ = answering()
-    with served(server):
-        batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
-        assert server.calls == 0
-        assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
-        other.unlink()
-        other.parent.rmdir()
-        other.parent.write_text("mine")
-        batch(work, server, *more).error(1, "out.jsonl.part", "Not a directory")
+    batch(work, server, *more).error(2, "out.jsonl.part", "no batch's", "another OUT")
+    assert server.calls == 0
+    assert [each.name for each in other.parent.iterdir()] == ["thesis.txt"]
+    other.unlink()
+    other.parent.rmdir()
+    other.parent.write_text("mine")
+    batch(work, server, *more).error(1, "out.jsonl.part", "Not a directory")
     assert other.parent.read_text() == "mine"
 
 
-def test_what_a_process_left_that_died_before_it_began_is_nobodys(work: Path) -> None:
+def test_what_a_process_left_that_died_before_it_began_is_nobodys(
+    work: Path, server: Server
+) -> None:
     write_rows(work / "in.jsonl", 3)
     part = work / "out.jsonl.part"
     part.mkdir()
     for name in ("lock", ".job.json.k3x"):
         (part / name).touch()
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server).code == 0
+    assert batch(work, server).code == 0
 
 
-def test_a_finished_output_is_not_made_again_by_accident(work: Path) -> None:
+def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 3)
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server).code == 0
-        batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
-        write_rows(work / "other.jsonl", 4)
-        batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
-        assert not (work / "out.jsonl.part").exists()
-        assert server.calls == 6
+    assert batch(work, server).code == 0
+    batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
+    write_rows(work / "other.jsonl", 4)
+    batch(work, server, "other.jsonl", "--retry").error(2, "was not made of")
+    assert not (work / "out.jsonl.part").exists()
+    assert server.calls == 6
 
 
 @pytest.mark.parametrize("more", [(), ("--restart",), ("--retry",)])
-def test_the_rows_are_not_overwritten_with_their_answers(work: Path, more: tuple[str, ...]) -> None:
+def test_the_rows_are_not_overwritten_with_their_answers(
+    work: Path, server: Server, more: tuple[str, ...]
+) -> None:
     rows = write_rows(work / "in.jsonl", 3).read_bytes()
     (work / "link.jsonl").symlink_to(work / "in.jsonl")
-    server, _ = answering()
-    with served(server):
-        batch(work, server, *more, out="in.jsonl").error(2, "in.jsonl is IN", "another OUT")
-        batch(work, server, *more, out="link.jsonl").error(2, "link.jsonl is IN")
-        assert server.calls == 0
+    batch(work, server, *more, out="in.jsonl").error(2, "in.jsonl is IN", "another OUT")
+    batch(work, server, *more, out="link.jsonl").error(2, "link.jsonl is IN")
+    assert server.calls == 0
     assert (work / "in.jsonl").read_bytes() == rows and len(list(work.iterdir())) == 3
 
 
-def test_columns_of_the_added_names_need_a_prefix(work: Path) -> None:
+def test_columns_of_the_added_names_need_a_prefix(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 2, error="mine")
-    server, _ = answering()
-    with served(server):
-        batch(work, server).error(2, "has a column 'error'", "--prefix")
-        assert batch(work, server, "--prefix", "pco_").code == 0
+    batch(work, server).error(2, "has a column 'error'", "--prefix")
+    assert batch(work, server, "--prefix", "pco_").code == 0
     row = read_lines(work / "out.jsonl")[0]
     assert row["error"] == "mine" and row["pco_error"] is None and row["pco_answer"]
 
@@ -274,55 +264,45 @@ def test_columns_of_the_added_names_need_a_prefix(work: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_the_rows_is_told_before_anything_is_paid_for(
-    work: Path, text: str, name: str, parts: tuple[str, ...]
+    work: Path, server: Server, text: str, name: str, parts: tuple[str, ...]
 ) -> None:
     (work / name).write_text(text)
-    server, _ = answering()
-    with served(server):
-        batch(work, server, name).error(2, *parts)
-        assert server.calls == 0
+    batch(work, server, name).error(2, *parts)
+    assert server.calls == 0
     assert not (work / "out.jsonl").exists()
 
 
-def test_another_column_or_template_may_be_answered(work: Path) -> None:
+def test_another_column_or_template_may_be_answered(work: Path, server: Server) -> None:
     (work / "in.tsv").write_text("a\tb\nHow far\tis 1?\n")
-    server, _ = answering()
-    with served(server):
-        result = batch(work, server, "in.tsv", "--input", "{a} {b}", out="out.jsonl")
+    result = batch(work, server, "in.tsv", "--input", "{a} {b}", out="out.jsonl")
     assert result.code == 0, result.err
     assert read_lines(work / "out.jsonl")[0]["answer"] == "As far as that: How far is 1?"
 
 
-def test_a_torn_last_line_is_cut_off(work: Path) -> None:
+def test_a_torn_last_line_is_cut_off(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 40)
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server, "--budget", "60calls").code == 3
-        rows = work / "out.jsonl.part" / "rows.jsonl"
-        whole = rows.read_bytes().count(b"\n")
-        assert whole
-        rows.write_bytes(rows.read_bytes()[:-9])
-        result = batch(work, server, "--json")
+    assert batch(work, server, "--budget", "60calls").code == 3
+    rows = work / "out.jsonl.part" / "rows.jsonl"
+    whole = rows.read_bytes().count(b"\n")
+    assert whole
+    rows.write_bytes(rows.read_bytes()[:-9])
+    result = batch(work, server, "--json")
     assert result.code == 0 and result.json["resumed"] == whole - 1
     assert result.json["calls"] == server.calls == 80, "the cut row's replies were in the journal"
     assert [row["n"] for row in read_lines(work / "out.jsonl")] == list(range(40))
 
 
-def test_equal_rows_are_paid_for_once(work: Path) -> None:
+def test_equal_rows_are_paid_for_once(work: Path, server: Server) -> None:
     lines = '{"question": "How far is 1?"}\n' * 200
     (work / "in.jsonl").write_text(lines)
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server).code == 0
+    assert batch(work, server).code == 0
     assert server.calls == 2
     assert len(read_lines(work / "out.jsonl")) == 200
 
 
-def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path) -> None:
+def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path, server: Server) -> None:
     (work / "in.jsonl").write_text('{"question": "How far is \\ud83d?", "n": "é"}\n', "utf-8")
-    server, _ = answering()
-    with served(server):
-        assert batch(work, server).code == 0
+    assert batch(work, server).code == 0
     assert read_lines(work / "out.jsonl")[0]["question"] == "How far is \ud83d?"
     assert '"é"' in (work / "out.jsonl").read_text("utf-8"), "as in IN, not escaped"
 

@@ -42,33 +42,29 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     return batch, (job for _, job in shard_jobs(batch, file, config, work, size))
 
 
-def test_shards_begin_at_the_same_rows_whatever_is_recorded(work: Path) -> None:
+def test_shards_begin_at_the_same_rows_whatever_is_recorded(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 23)
-    server, _ = answering()
-    with served(server):
-        batch, jobs = opened(work, server, 10)
-        numbers = [(json.loads(j)["number"], len(json.loads(j)["rows"])) for j in jobs]
-        assert numbers == [(0, 10), (1, 10), (2, 3)]
-        batch.close()
-        rows = work / "out.jsonl.part" / "rows.jsonl"
-        rows.write_bytes(b'{"answer": "a", "route": [0], "error": null}\n' * 13)
-        batch, jobs = opened(work, server, 10)
-        told = [json.loads(j) for j in islice(jobs, 9)]
-        assert [(t["number"], len(t["rows"])) for t in told] == [(1, 7), (2, 3)]
-        assert told[0]["rows"][0][1]["n"] == 13
-        batch.close()
+    batch, jobs = opened(work, server, 10)
+    numbers = [(json.loads(j)["number"], len(json.loads(j)["rows"])) for j in jobs]
+    assert numbers == [(0, 10), (1, 10), (2, 3)]
+    batch.close()
+    rows = work / "out.jsonl.part" / "rows.jsonl"
+    rows.write_bytes(b'{"answer": "a", "route": [0], "error": null}\n' * 13)
+    batch, jobs = opened(work, server, 10)
+    told = [json.loads(j) for j in islice(jobs, 9)]
+    assert [(t["number"], len(t["rows"])) for t in told] == [(1, 7), (2, 3)]
+    assert told[0]["rows"][0][1]["n"] == 13
+    batch.close()
 
 
-def test_a_task_that_is_begun_again_pays_for_nothing_twice(work: Path) -> None:
+def test_a_task_that_is_begun_again_pays_for_nothing_twice(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 5)
-    server, _ = answering()
-    with served(server):
-        batch, jobs = opened(work, server, 10)
-        job = next(jobs)
-        first, second = json.loads(answer_shard(job)), json.loads(answer_shard(job))
-        journal = work / "out.jsonl.part" / "shards" / "0"
-        assert journal.stat().st_mode & 0o777 == 0o700, "what is asked is nobody else's"
-        batch.close()
+    batch, jobs = opened(work, server, 10)
+    job = next(jobs)
+    first, second = json.loads(answer_shard(job)), json.loads(answer_shard(job))
+    journal = work / "out.jsonl.part" / "shards" / "0"
+    assert journal.stat().st_mode & 0o777 == 0o700, "what is asked is nobody else's"
+    batch.close()
     assert server.calls == 10
     assert first == second, "what it cost is told once more, of all its sessions"
     assert first["paid"]["executor"]["calls"] == 5 and len(first["results"]) == 5
@@ -116,28 +112,26 @@ def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
     assert at == "closing" or answer["error"] == "Interrupted"
 
 
-def test_a_batch_goes_on_the_way_it_was_begun(work: Path) -> None:
+def test_a_batch_goes_on_the_way_it_was_begun(work: Path, server: Server) -> None:
     """Replies of tasks lie in journals of their own, which a single process does not look at."""
     write_rows(work / "in.jsonl", 5)
-    server, _ = answering()
-    with served(server):
-        typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec)
-        args = (*typed, "--set", "cache=false")
-        batch, jobs = opened(work, server, 10)
-        answer_shard(next(jobs))
-        batch.close()
-        before = server.calls
-        pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
-        assert server.calls == before
-        assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
-        pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
+    typed = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec)
+    args = (*typed, "--set", "cache=false")
+    batch, jobs = opened(work, server, 10)
+    answer_shard(next(jobs))
+    batch.close()
+    before = server.calls
+    pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
+    assert server.calls == before
+    assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
+    pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
 
 
-def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(work: Path) -> None:
+def test_what_tasks_paid_is_booked_once_whether_they_failed_or_not(
+    work: Path, server: Server
+) -> None:
     write_rows(work / "in.jsonl", 1)
-    server, _ = answering()
-    with served(server):
-        batch, _ = opened(work, server, 10)
+    batch, _ = opened(work, server, 10)
     journal = batch.checkpoint.journal
     try:
         # A task tells the sums of all its sessions; on another machine it begins from nothing.
@@ -167,42 +161,38 @@ def shards_in(folder: Path) -> list[str]:
     return sorted(each.parent.name for each in folder.rglob("journal.sqlite"))
 
 
-def test_a_batch_elsewhere_begins_with_nothing_of_the_last_one(work: Path, elsewhere: Path) -> None:
-    server, _ = answering()
-    with served(server):
-        for rows in (2, 1):
-            write_rows(work / "in.jsonl", rows)
-            batch, jobs = opened(work, server, 10, restart=True)
-            answer = json.loads(answer_shard(json.dumps(told_by(jobs))))
-            batch.close()
-            assert answer["paid"]["executor"]["calls"] == rows
-            assert shards_in(elsewhere) == ["0"], "of this batch, and the last one's is gone"
+def test_a_batch_elsewhere_begins_with_nothing_of_the_last_one(
+    work: Path, elsewhere: Path, server: Server
+) -> None:
+    for rows in (2, 1):
+        write_rows(work / "in.jsonl", rows)
+        batch, jobs = opened(work, server, 10, restart=True)
+        answer = json.loads(answer_shard(json.dumps(told_by(jobs))))
+        batch.close()
+        assert answer["paid"]["executor"]["calls"] == rows
+        assert shards_in(elsewhere) == ["0"], "of this batch, and the last one's is gone"
     assert server.calls == 6
 
 
-def test_what_is_recorded_is_removed_elsewhere(work: Path, elsewhere: Path) -> None:
+def test_what_is_recorded_is_removed_elsewhere(work: Path, elsewhere: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 6)
-    server, _ = answering()
-    with served(server):
-        batch, jobs = opened(work, server, 2)
-        first = told_by(jobs)
-        results = json.loads(answer_shard(json.dumps(first)))["results"]
-        answer_shard(json.dumps(told_by(jobs)))
-        assert shards_in(elsewhere) == ["0", "1"]
-        batch.checkpoint.append([Answered.read(line.encode()) for line in results])
-        answer_shard(json.dumps(told_by(jobs)))
-        assert shards_in(elsewhere) == ["1", "2"], "what is not recorded is kept"
-        batch.close()
+    batch, jobs = opened(work, server, 2)
+    first = told_by(jobs)
+    results = json.loads(answer_shard(json.dumps(first)))["results"]
+    answer_shard(json.dumps(told_by(jobs)))
+    assert shards_in(elsewhere) == ["0", "1"]
+    batch.checkpoint.append([Answered.read(line.encode()) for line in results])
+    answer_shard(json.dumps(told_by(jobs)))
+    assert shards_in(elsewhere) == ["1", "2"], "what is not recorded is kept"
+    batch.close()
     forget_batch(first["machine"], first["folder"])
     assert not list(elsewhere.iterdir())
 
 
-def test_a_budget_is_refused_on_a_cluster(work: Path) -> None:
+def test_a_budget_is_refused_on_a_cluster(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 3)
-    server, _ = answering()
-    with served(server):
-        args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec, "--ray", "local")
-        pco(*args, "--budget", "5calls", cwd=work).error(2, "a budget cannot be kept", "--ray")
+    args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec, "--ray", "local")
+    pco(*args, "--budget", "5calls", cwd=work).error(2, "a budget cannot be kept", "--ray")
 
 
 @pytest.mark.slow
@@ -215,15 +205,7 @@ def test_a_cluster_makes_the_bytes_of_one_process(work: Path) -> None:
         alone = pco(*typed, "alone.jsonl", *spec, cwd=work)
         before, cluster = len(answers.asked), ("--ray", "local")
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "promptcodebook.cli",
-                *typed,
-                "ray.jsonl",
-                *spec,
-                *cluster,
-            ],
+            [sys.executable, "-m", "promptcodebook.cli", *typed, "ray.jsonl", *spec, *cluster],
             cwd=work,
             env={**os.environ, "HOME": str(work)},
             capture_output=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.simulated import tour
+from promptcodebook.simulated import cli
 from tests.cli.invoked import pco
 
 ROWS = [
@@ -23,7 +23,7 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a third of the tour's updates."""
-    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 10})
+    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 10})
     done = pco("demo", "--world", "3", cwd=tmp_path)
     assert done.code == 0, done.err
     worlds = done.json
@@ -41,7 +41,7 @@ def test_the_tour_shows_six_rows_with_intervals_at_both_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a few of its updates."""
-    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 3})
+    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 3})
     done = pco("demo", "--worlds", "2", cwd=tmp_path)
     assert done.code == 0, done.err
     tables = done.out.split("simulated model, ")[1:]

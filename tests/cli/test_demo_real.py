@@ -13,7 +13,7 @@ from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.errors import Interrupted
 from promptcodebook.experiments.demo import NAME, demo_config, missing_model, show
-from promptcodebook.simulated import cli, tour
+from promptcodebook.simulated import cli
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 
@@ -108,7 +108,7 @@ def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     """A tour of one world and two updates: tests/cli/test_demo.py goes on the whole of it."""
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     monkeypatch.setattr(cli, "_WORLDS", 1)
-    monkeypatch.setitem(tour._SETTINGS, "update", {"epochs": 2})
+    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 2})
     missing = missing_model()
     assert missing is not None
     assert "pip install" in (missing.hint or "")

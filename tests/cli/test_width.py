@@ -12,7 +12,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.cli.bench import Cell, suite_text
 from promptcodebook.intervals import Interval
 from promptcodebook.run.verdict import Conclusion, Row
-from promptcodebook.simulated.tour import _print_table  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.simulated.cli import _print_table  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
 from tests.run.test_optimize import train

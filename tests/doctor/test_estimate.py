@@ -13,7 +13,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Plan, Sources, plan_run
-from promptcodebook.calls import Chat, Message, Request, Role, Schema
+from promptcodebook.calls import Chat, Message, Request, Role, Schema, Usage
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError, StoreError
 from promptcodebook.estimation.dry import (
@@ -27,7 +27,7 @@ from promptcodebook.estimation.dry import (
 )
 from promptcodebook.estimation.estimate import Range, estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.types import Example, Output, Prompt
+from promptcodebook.types import Codebook, Example, Instinct, Output, Parameters, Prompt
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
@@ -109,6 +109,36 @@ def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
     rounds = sum(done.rounds for done in work.values())
     # route, compose, execute, critique, attribute and own gradient side by side, rewrite
     assert rounds == pytest.approx(6)
+
+
+def test_a_reply_of_no_use_is_asked_for_again() -> None:
+    plan = plan_of(encoder={"max_fallback": 1.0})
+    again = training(plan, replace(USUAL, reasked=1.0))
+    assert again["encoder"].calls == 2 * passes(plan).routed
+
+
+def test_retrieval_takes_no_round() -> None:
+    quiet = {"update": {"epochs": 1}, "validation": {"every": 0}, "explore": {"policy": "none"}}
+    work = training(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
+    rounds = sum(done.rounds for done in work.values())
+    assert rounds == pytest.approx(9)
+
+
+def counted(role: Role, asked: str) -> Usage:
+    """What one call takes of a run whose encoder's directive alone has words."""
+    lm = CountingLM(plan_of().config, USUAL)
+    lm.begin(Parameters("Pick what fits.", "", Codebook((Instinct("Be brief."),)), ""))
+    return asyncio.run(lm(Request(role=role, messages=(Message("user", asked),)))).usage
+
+
+def test_a_rewrite_is_as_long_as_its_variable_may_be() -> None:
+    caps = plan_of().config.update
+    instinct, directive = (
+        counted("updater", text).completion_tokens for text in ("Be brief.", "Pick what fits.")
+    )
+    assert directive == pytest.approx(
+        instinct * caps.directive_words / caps.instinct_words, rel=0.35
+    )
 
 
 @pytest.mark.slow

@@ -40,9 +40,7 @@ async def test_it_gives_the_same_route_prompt_gradients_and_rewrites_as_train(
     start = parameters(book("zero v0", "one v0", "two v0", "three v0"))
     steps = await World(settings, script()).run(examples(3), start)
     bare = World(settings, script())
-    parts = algorithm1.Parts(
-        bare.encoder, bare.generator, bare.trial, bare.critic, bare.attribution, bare.updater
-    )
+    parts = algorithm1.Parts(bare.composer, bare.trial, bare.critic, bare.attribution, bare.updater)
     rounds = [r async for r in algorithm1.learn(parts, examples(3), State.first(start), settings)]
     assert [trace for trace, _, _ in rounds] == [trace for step in steps for trace in step.traces]
     assert [rewrites for _, rewrites, _ in rounds] == [step.rewrites for step in steps]

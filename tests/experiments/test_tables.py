@@ -14,17 +14,9 @@ import pytest
 from promptcodebook.assemble import Assembled
 from promptcodebook.config import Explore, load_config
 from promptcodebook.errors import ConfigError
-from promptcodebook.experiments.attribution import (
-    HARMFUL,
-    LOCI,
-    Fault,
-    blamed,
-    measure_blame,
-    scores,
-)
 from promptcodebook.experiments.experiment import Measured, Order, about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab
-from promptcodebook.experiments.main import METHODS, cells_of, methods_of
+from promptcodebook.experiments.main import cells_of, methods, methods_of
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     experiment_named,
@@ -32,7 +24,17 @@ from promptcodebook.experiments.reproduce import (
     measure,
     require_preset,
 )
-from promptcodebook.experiments.theory import active_after, collapse, residual_rows
+from promptcodebook.experiments.studies import (
+    HARMFUL,
+    LOCI,
+    Fault,
+    active_after,
+    blamed,
+    collapse,
+    measure_blame,
+    residual_rows,
+    scores,
+)
 from promptcodebook.experiments.variants import _spearman  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import History
@@ -140,10 +142,10 @@ def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain()
 
 
 def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
-    assert _spearman([1, 2, 30], [5, 6, 7]) == pytest.approx(1.0)
-    assert _spearman([1, 2, 3], [9, 4, 1]) == pytest.approx(-1.0)
-    assert _spearman([1, 1, 2, 3], [1, 1, 2, 3]) == pytest.approx(1.0)
-    assert _spearman([2, 2, 2], [1, 2, 3]) == 0.0
+    assert _spearman([(1, 5), (2, 6), (30, 7)]) == pytest.approx(1.0)
+    assert _spearman([(1, 9), (2, 4), (3, 1)]) == pytest.approx(-1.0)
+    assert _spearman([(1, 1), (1, 1), (2, 2), (3, 3)]) == pytest.approx(1.0)
+    assert _spearman([(2, 1), (2, 2), (2, 3)]) == 0.0
 
 
 def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
@@ -169,7 +171,7 @@ def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | Non
     run = {"stopped": "", "verdict": "", "ended": "budget", "training": {"calls": 9, "tokens": 99}}
     results: dict[str, Any] = {}
     for name, search in tried.items():
-        rows = {key: row | {"total_prompt": 10} for key in ("present", METHODS[name].row)}
+        rows = {key: row | {"total_prompt": 10} for key in ("present", methods()[name].row)}
         for seed in range(2):
             known = {} if search is None else {"search": search}
             results[f"constraints/{name}-calls/{seed}"] = run | {"rows": rows} | known
@@ -207,7 +209,7 @@ def test_all_that_validate_do_so_on_the_same_examples_and_pay_for_it(preset: str
         method, _, kind = name.rpartition("-")
         if method == "pco":
             assert settings["validation"]["every"] > 0 and "keep" not in settings
-        if METHODS[method].searches:
+        if methods()[method].searches:
             drawn = {"temperature": 1.0, "max_tokens": 1024}
             assert settings["roles"]["updater"] == drawn, "a cell of the old terms is not reused"
         same = [s["budget"] for n, s in cells.items() if n.endswith(kind)]
@@ -220,7 +222,7 @@ def test_attempts_that_were_lost_are_named_apart_from_what_training_took(tmp_pat
     found = [{"lost": {"calls": 8, "tokens": 9_352}}, {"lost": {"calls": 0, "tokens": 0}}]
     for results, said in (({"pco/0": found[0], "pco/1": found[0]}, "16 attempts"), ({}, "")):
         results = results or {"pco/0": found[1]}
-        page = "\n".join(map(str, about(Measured(order, lab, results, {}), "constraints", "x")))
+        page = "\n".join(map(str, about(Measured(order, lab, results, {}), "constraints")))
         assert (said in page) and ("brought no answer" in page) == bool(said)
         assert ("at most 18,704 tokens" in page) == bool(said)
     lab.close()

@@ -20,12 +20,17 @@ import pytest
 
 from promptcodebook.calls import Reply, Request
 from promptcodebook.errors import DataError, DiskFull, Interrupted
-from promptcodebook.experiments import on_ray
+from promptcodebook.experiments import reproduce as reproducing
 from promptcodebook.experiments.experiment import Experiment, Measured, Order, trained
 from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, open_lab
-from promptcodebook.experiments.on_ray import OnRay, measure_job
 from promptcodebook.experiments.page import Page
-from promptcodebook.experiments.reproduce import Threads, experiment_named, measure
+from promptcodebook.experiments.reproduce import (
+    OnRay,
+    Threads,
+    experiment_named,
+    measure,
+    measure_job,
+)
 from promptcodebook.sync import run_sync
 from tests.lm.server import Server, says
 
@@ -253,7 +258,7 @@ def test_a_task_on_another_machine_sends_its_run_back(
     home = tmp_path / "lab"
     answer = measure_job(job(home, machine="another"))
     assert not list(home.glob("2*"))
-    result = on_ray._unpacked(answer, home)  # pyright: ignore[reportPrivateUsage]
+    result = reproducing._unpacked(answer, home)  # pyright: ignore[reportPrivateUsage]
     assert isinstance(result, dict) and result["rows"]["learned"]["rewards"]
     [run] = home.glob("2*")
     assert run.name == result["run"] and (run / "run.sqlite").is_file()
@@ -266,7 +271,7 @@ def test_a_task_on_this_machine_works_in_the_labs_folder(tmp_path: Path) -> None
 
 
 def test_a_machine_with_another_version_measures_nothing(tmp_path: Path) -> None:
-    outcome = on_ray._unpacked(measure_job(job(tmp_path, version="0.0.1")), tmp_path)  # pyright: ignore[reportPrivateUsage]
+    outcome = reproducing._unpacked(measure_job(job(tmp_path, version="0.0.1")), tmp_path)  # pyright: ignore[reportPrivateUsage]
     assert f"has promptcodebook {version('promptcodebook')}, and 0.0.1" in str(outcome)
     assert not list(tmp_path.glob("2*"))
 

@@ -17,6 +17,7 @@ import promptcodebook as pco
 from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
+from promptcodebook.integrations.gepa import PolicyAdapter
 from tests.integrations.programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
 QUESTION = "7: what are clocks?"
@@ -227,6 +228,9 @@ def test_a_program_without_a_policy_says_what_to_do(
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "promptcodebook.integrations.dspy")
     monkeypatch.setitem(sys.modules, "dspy", None)
+    monkeypatch.setitem(sys.modules, "gepa", None)
+    with pytest.raises(MissingExtra, match="needs an optional dependency"):
+        PolicyAdapter(None, None)  # type: ignore[arg-type]
     with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
         __import__("promptcodebook.integrations.dspy")
     assert caught.value.hint == "pip install 'promptcodebook[baselines]'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from gepa.adapters.default_adapter.default_adapter import DefaultAdapter, Evalua
 
 import promptcodebook as pco
 from promptcodebook.calls import Request
-from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, ParseError
+from promptcodebook.errors import ConfigError, DataError, EndpointDown, ParseError
 from promptcodebook.integrations.gepa import AdapterTask, PolicyAdapter, TaskModel
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.cli.invoked import served
@@ -218,15 +217,6 @@ def test_instances_of_other_kinds_are_read_as_one_says(tmp_path: Path) -> None:
     read = AdapterTask(Shouting(), {"one": ""}, [("x", "y")], read=lambda row: row).data
     assert (read.train[0].input, read.train[0].target) == ("x", "y")
     assert AdapterTask(Shouting(), {"one": ""}, ["just text"]).data.train[0].target is None
-
-
-def test_a_missing_package_is_named_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "gepa", None)
-    with pytest.raises(MissingExtra, match="needs an optional dependency") as caught:
-        PolicyAdapter(task(None), None)  # type: ignore[arg-type]
-    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"

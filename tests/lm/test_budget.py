@@ -541,6 +541,12 @@ async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s(
     await asyncio.gather(second, third)
     assert order == [1, 2] and first.cancelled()
     await asyncio.wait_for(door.enter(MOST), 5)
+    late = asyncio.create_task(door.enter(MOST))
+    await asyncio.sleep(0)
+    door.leave(MOST)  # its turn comes, and in the same moment it is cancelled
+    late.cancel()
+    await asyncio.gather(late, return_exceptions=True)
+    await asyncio.wait_for(door.enter(MOST), 5)
 
 
 def test_without_a_length_cap_only_what_is_free_has_a_price():

@@ -181,6 +181,11 @@ async def test_a_usage_that_cannot_be_is_estimated(server: Server, usage):
     assert (reply.estimated, reply.usage.tokens, reply.usage.cached_prompt_tokens) == (False, 10, 0)
 
 
+async def test_a_key_that_the_server_says_back_is_not_in_the_reply(server: Server):
+    server.script(says(f"you sent {KEY}, thanks"))
+    assert (await answers(server, request(), key=KEY))[0].text == "you sent ***, thanks"
+
+
 async def test_a_body_is_read_up_to_its_limit_and_no_further(server: Server):
     whole = json.dumps({"choices": [{"message": {"content": "a" * 3000}}]}).encode()
     server.script(raw(whole))

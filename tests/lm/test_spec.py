@@ -46,12 +46,6 @@ def test_a_spec_names_address_model_and_keys(
     assert (spec.base_url, spec.model, spec.key_names) == (url, model, keys)
 
 
-def test_the_simulated_model_takes_settings():
-    assert parse_spec("simulated", {}).params == {}
-    spec = parse_spec("simulated?load=0.2&latency=0.1&faults=429:0.1,500:0.05", {})
-    assert spec.params == {"load": "0.2", "latency": "0.1", "faults": "429:0.1,500:0.05"}
-
-
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [

@@ -23,7 +23,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import CallSettings, Endpoints, Models, Roles, Supplies, dispatch
+from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies, dispatch
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
@@ -36,8 +36,8 @@ QUICK = Backoff(retries=4, first=0.001)
 
 
 def endpoints(tally: Counts, environment: dict[str, str] | None = None, **fields) -> Endpoints:
-    settings = CallSettings(**{"timeout": 5.0, "backoff": QUICK, **fields})
-    return Endpoints(settings, tally=tally, environment=environment or {})
+    settings = {"timeout": 5.0, "backoff": QUICK, **fields}
+    return Endpoints(tally=tally, environment=environment or {}, **settings)
 
 
 async def failure(server: Server, tally: Counts, kind: type[LMError], **fields) -> str:
@@ -361,6 +361,17 @@ async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves
     await asyncio.gather(*waiting)
     assert loop.time() - begun >= 0.115
     assert limit.in_flight == 4
+
+
+async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
+    limit = AdaptiveLimit(1)
+    await limit.acquire()
+    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
+    await settle()
+    limit.release()
+    first.cancel()
+    await asyncio.wait_for(second, 20)
+    assert first.cancelled() and limit.in_flight == 1
 
 
 FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))

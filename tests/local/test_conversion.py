@@ -13,8 +13,7 @@ import pytest
 from promptcodebook.errors import ConfigError
 from promptcodebook.local.conversion import convert_gguf
 from promptcodebook.local.engine import Weights, find_weights
-from tests.local.tiny import BEGIN, END, PAD, TEMPLATE
-from tests.local.written import write_gguf
+from tests.local.tiny import BEGIN, END, PAD, TEMPLATE, write_gguf
 
 _LAYER = {
     "input_layernorm": "attn_norm",

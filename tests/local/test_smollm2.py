@@ -8,7 +8,6 @@ import os
 import random
 import re
 import string
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,6 @@ async def test_it_answers_and_says_why_it_ended(engine: Engine) -> None:
     assert whole.prompt_tokens == engine.count_tokens("Say hi.") + 30
 
 
-async def test_thirty_two_share_its_steps(engine: Engine) -> None:
-    jobs = [ask(f"Tell me about {i}.", seed=i, max_tokens=12) for i in range(32)]
-    made = await asyncio.gather(*(engine.generate(job) for job in jobs))
-    assert len({each.text for each in made}) > 16
-    assert engine.load == Load()
-
-
 async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
     schema = route_schema(4, 16).body
     asked = "Which four of 16 instincts fit? Reply in JSON."
@@ -91,15 +83,11 @@ async def test_strings_and_white_space_end(engine: Engine) -> None:
 
 async def test_a_stream_is_the_reply(engine: Engine) -> None:
     job = ask("Say hello in French, with an accent.", temperature=0.0, max_tokens=20)
-    events = [event async for event in _events(engine, job)]
+    events = [event async for event in engine.stream(job)]
     last = events[-1]
     assert isinstance(last, Generation)
     assert "".join(str(each) for each in events[:-1]) == last.text
     assert last.text == (await engine.generate(job)).text
-
-
-def _events(engine: Engine, job: Job) -> AsyncIterator[str | Generation]:
-    return engine.stream(job)
 
 
 async def test_who_leaves_frees_the_place(engine: Engine) -> None:

@@ -1,4 +1,5 @@
-"""Writes a tiny Llama with random weights, a tokenizer and a chat template into a folder.
+"""Writes a tiny Llama with random weights, a tokenizer and a chat template into a folder; and GGUF
+files as a test wants them.
 
 Run as a program (`python tiny.py FOLDER`), so that torch stays out of the tests' own process. A
 random model would never end a reply. One coordinate is therefore wired: it is set in the embedding
@@ -9,9 +10,11 @@ reply ends exactly after such a word: it is never empty, and a drawn one seldom 
 from __future__ import annotations
 
 import string
+import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -114,6 +117,50 @@ def _closing(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     texts = ((i, tokenizer.decode([i]).strip()) for i in range(len(tokenizer)))
     words = [i for i, text in texts if len(text) > 1 and letters.issuperset(text)]
     return words[::2]
+
+
+_ALIGNMENT = 32
+_INT, _FLOAT, _BOOL, _STRING, _ARRAY = 4, 6, 7, 8, 9
+
+
+def write_gguf(
+    path: Path, fields: Mapping[str, Any], tensors: Mapping[str, tuple[tuple[int, ...], bytes]]
+) -> None:
+    """Fields of a few kinds. Tensors by name: a shape whose last number varies fastest, and its
+    numbers as bytes."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(fields))]
+    head += [_text(key) + _value(value) for key, value in fields.items()]
+    body = b""
+    for name, (shape, data) in tensors.items():
+        body += bytes(-len(body) % _ALIGNMENT)
+        sizes = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        head.append(_text(name) + sizes + struct.pack("<IQ", 0, len(body)))
+        body += data
+    before = b"".join(head)
+    path.write_bytes(before + bytes(-len(before) % _ALIGNMENT) + body)
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    kind, data = _typed(value[0] if isinstance(value, list) else value)
+    if not isinstance(value, list):
+        return struct.pack("<I", kind) + data
+    items = b"".join(_typed(each)[1] for each in value)
+    return struct.pack("<IIQ", _ARRAY, kind, len(value)) + items
+
+
+def _typed(value: Any) -> tuple[int, bytes]:
+    if isinstance(value, bool):
+        return _BOOL, struct.pack("<?", value)
+    if isinstance(value, int):
+        return _INT, struct.pack("<I", value)
+    if isinstance(value, float):
+        return _FLOAT, struct.pack("<f", value)
+    return _STRING, _text(value)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -137,21 +136,6 @@ def killed_and_resumed(server: Ours, folder: Path, size: Size, kill_at: int) -> 
     )
 
 
-def in_one_go(server: Ours, folder: Path, size: Size) -> Path:
-    """The same training, never killed, in a folder that must not be there yet; its run."""
-    write_project(folder, size)
-    return train(folder, server.spec)
-
-
-def told_apart(one: Path, other: Path) -> int:
-    """Texts that only one of two runs was answered, by role; how often counts too."""
-    answered = [
-        Counter((role, unpack_reply(reply).text) for role, reply in _journal(run / FILE))
-        for run in (one, other)
-    ]
-    return ((answered[0] - answered[1]) + (answered[1] - answered[0])).total()
-
-
 def write_project(folder: Path, size: Size) -> None:
     """Some messages of `houserules` as data of one's own: a task's whole test split takes long."""
     folder.mkdir(parents=True)
@@ -221,12 +205,12 @@ def journaled(folder: Path) -> int:
     """Replies on disk, read from outside while another process writes."""
     files = list((folder / "runs").glob(f"*/{FILE}"))
     try:
-        return len(_journal(files[0])) if files else 0
+        return len(journal(files[0])) if files else 0
     except sqlite3.Error:  # its tables are just being made
         return 0
 
 
-def _journal(file: Path) -> list[tuple[str, bytes]]:
+def journal(file: Path) -> list[tuple[str, bytes]]:
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         return list(db.execute("SELECT role, reply FROM journal"))
 
@@ -265,7 +249,7 @@ def told_by(run: Path) -> tuple[Mapping[str, int], bool, int]:
 def routes(run: Path) -> Routes:
     """The encoder's replies, each held against the schema that it was asked by."""
     schema = dict(route_schema(SELECT, INSTINCTS).body)
-    replies = [unpack_reply(reply) for role, reply in _journal(run / FILE) if role == "encoder"]
+    replies = [unpack_reply(reply) for role, reply in journal(run / FILE) if role == "encoder"]
     return Routes(sum(_is_route(each.text, schema) for each in replies), len(replies))
 
 

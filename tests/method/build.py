@@ -15,17 +15,17 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
-from promptcodebook.method.policy import Composer, Composition, Encoder, Generator, Router
+from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import Updater
+from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.tasks.program import SingleCall, make_program
 from promptcodebook.types import (
     Check,
@@ -176,19 +176,15 @@ class World:
         model = self.wrap(self.lm)
         self.ask = Ask(model, self.tally)
         self.templates = load_templates(config.templates)
-        self.encoder = Encoder(self.ask, self.templates, config.select, self.tally)
-        composition = Composition(config.compose, config.base_prompt, self.output_format)
-        self.generator = Generator(self.ask, self.templates, composition, self.tally)
         self.critic = Critic(self.ask, self.templates, self.tally)
         self.attribution = Attribution(self.ask, self.templates, self.tally)
-        ranks = RankedRoutes(config.select).rank
-        parts = self.encoder, self.generator, ranks, config.select
-        self.composer = Composer(*parts, self.stages)
+        parts = self.ask, self.templates, config.select, RankedRoutes(config.select).rank
+        form = config.compose, config.base_prompt, self.output_format
+        self.composer = Composer(*parts, *form, self.stages, self.tally)
         self.program = make_program(self.executor, Path())
         self.trial = Trial(self.program, self.scorer, model)
         self.credit = Credit(self.critic, self.attribution, config)
         self.updater = Updater(self.ask, self.templates, config, self.check, self.tally)
-        self.maintainer = Maintainer(self.ask, self.templates, config, self.check, self.updater)
 
     @property
     def router(self) -> Router:
@@ -208,10 +204,8 @@ class World:
             trial=self.trial,
             credit=self.credit,
             updater=self.updater,
-            acceptance=make_acceptance(rerun),
-            upkeep=Upkeep(
-                RouteGuard(router, config, config.update.batch_size, self.tally), self.maintainer
-            ),
+            rerun=rerun,
+            upkeep=Upkeep(self.updater, router, config.update.batch_size),
         )
 
     async def run(

@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
+import random
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from promptcodebook.calls import LM, Chat, Message, Reply, Request
-from promptcodebook.errors import BudgetReached, ConfigError
+from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
+from promptcodebook.config import Explore, preset
+from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown, LMError, Stop
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.policy import Deployed, Exploring, FixedPrompt, join_prompts
+from promptcodebook.method.executor import BoundChat, Evaluator, Trial, average, roll_out
+from promptcodebook.method.policy import (
+    Deployed,
+    Exploring,
+    FixedPrompt,
+    epsilon_at,
+    explored_route,
+    gamma_for,
+    join_prompts,
+    repair_route,
+    route_fault,
+    route_schema,
+    success_weighted,
+)
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.randomness import Draws
-from promptcodebook.routing.ranking import BUCKETS
-from promptcodebook.types import Example, Output, Prompt, Ranking, Route, Score, Stage
-from tests.method.build import World, book, config, parameters, said, talkative
+from promptcodebook.method.templates import load_templates
+from promptcodebook.randomness import Draws, Randomness
+from promptcodebook.routing.ranking import BUCKETS, Embedder
+from promptcodebook.types import (
+    Evaluation,
+    Example,
+    Failure,
+    Output,
+    Prompt,
+    PromptLength,
+    Ranking,
+    Rollout,
+    Route,
+    Score,
+    Stage,
+)
+from tests.method.build import World, book, config, examples, parameters, routed, said, talkative
 
 X = Example("x", "the input", "the target")
 DRAWS = Draws(0, 0, "x")
@@ -158,12 +190,6 @@ async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_rea
         assert rollout.failure is not None and reason in rollout.failure.message
 
 
-async def test_a_stop_is_no_failure():
-    world = World(config(), ScriptedLM().enqueue(BudgetReached("spent")))
-    with pytest.raises(BudgetReached):
-        await roll_out(FixedPrompt("p"), world.trial, X, DRAWS)
-
-
 def leaking(how: str):
     """Executors that hand the composed prompt to the untrusted role, each in its own way."""
 
@@ -268,8 +294,8 @@ async def compose(
     *replies: str | Reply | Exception, output_format: str = "", **tree
 ) -> tuple[World, str]:
     world = World(config(**tree), ScriptedLM().enqueue(*replies), output_format=output_format)
-    text, _ = await world.generator.compose("phi", book(), Route((1, 3)), "an input", DRAWS)
-    return world, text
+    prompt, _ = await world.composer.compose(parameters(), Route((1, 3)), X, DRAWS)
+    return world, prompt.text
 
 
 async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input():
@@ -279,7 +305,7 @@ async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input(
     assert text == "Follow rule one."
     assert seen.startswith("phi")
     assert "[1] rule one\n[3] rule three" in seen and "rule two" not in seen
-    assert seen.endswith("an input")
+    assert seen.endswith("the input")
 
 
 async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
@@ -302,8 +328,8 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
 
 @pytest.mark.parametrize(("reply", "fault"), [
     (Reply("Follow the", finish="length"), "it was cut at its length limit"),
-    ("", "it holds no text"), ("  \n", "it holds no text"),
-    ("<think>nothing but thoughts", "it holds no text but thoughts"),
+    ("", "it has no text"), ("  \n", "it has no text"),
+    ("<think>nothing but thoughts", "it has no text, or only thoughts"),
 ])  # fmt: skip
 async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
     world, text = await compose(reply, "Follow rule one.")
@@ -318,17 +344,482 @@ async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str
     """A weak model, and a deployed policy, must answer anyway, in the format that is scored."""
     lm = ScriptedLM().enqueue(reply, reply)
     world = World(config(base_prompt="Base."), lm, output_format="End in \\boxed{}.")
-    text, usage = await world.generator.compose("phi", book(), Route((1, 3)), "in", DRAWS)
-    assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
+    prompt, usage = await world.composer.compose(parameters(), Route((1, 3)), X, DRAWS)
+    assert prompt.text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
     assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
 
 
 async def test_a_stage_is_named_and_drawn_apart():
     world = World(config(), ScriptedLM().enqueue("a", "b"))
-    for stage in ("", "rewrite"):
-        await world.generator.compose("phi", book(), Route((0, 1)), "in", DRAWS, stage)
+    for stages in ((), ("rewrite",)):
+        composer = replace(world.composer, stages=stages)
+        await composer.compose(parameters(), Route((0, 1)), X, DRAWS)
     whole, stage = world.lm.history
     named = "The prompt is for this stage of the work: rewrite"
     assert named in said(stage)
     assert said(stage).replace(named, "").split() == said(whole).split()
     assert whole.sample != stage.sample
+
+
+# E_θ: routing, its faults and their repair (decision 10), and the order of its prompt (14).
+
+GARBAGE = st.lists(st.integers(-(10**12), 10**12) | st.integers(-3, 20), max_size=40)
+INPUT = Example("x", "an input")
+MIXED = RoutingStatistics((0.1, 0.4, 0.4, -0.2), (0.2, 0.5, 0.6, 0.0), (3, 2, 1, 0))
+
+
+@given(GARBAGE, st.lists(st.floats(-1, 1), min_size=1, max_size=18), st.data())
+def test_any_list_becomes_s_valid_distinct_sorted_indices(indices, rates, data):
+    """Decision 10: whatever the model wrote."""
+    select = data.draw(st.integers(1, len(rates)))
+    route = repair_route(indices, rates, select)
+    assert len(route) == select and list(route) == sorted(set(route))
+    assert all(0 <= k < len(rates) for k in route)
+    assert route_fault(route, len(rates), select) is None
+    valid = [k for k in dict.fromkeys(indices) if 0 <= k < len(rates)]
+    assert set(valid[:select]) <= set(route)
+
+
+@given(GARBAGE, st.integers(1, 18), st.data())
+def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data):
+    select = data.draw(st.integers(1, size))
+    good = len(indices) == len(set(indices)) == select and all(0 <= k < size for k in indices)
+    assert (route_fault(indices, size, select) is None) == good
+
+
+def test_a_fault_says_what_is_wrong():
+    """It names few indices, and says when there are more."""
+    assert route_fault([0, 0, 7], 4, 2) == (
+        "selected_indices: [7] lie outside 0..3; an index is named twice; "
+        "1 valid indices instead of 2"
+    )
+    many, eight = route_fault(range(1000), 4, 2) or "", route_fault(range(4, 12), 4, 2) or ""
+    assert len(many) < 120 and "10, 11] and more lie outside" in many
+    assert "10, 11] lie outside" in eight
+
+
+async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route]:
+    world = World(config(**tree), ScriptedLM().enqueue(*replies))
+    found, _, _ = await world.composer.route(parameters(), MIXED, INPUT, Draws(0, 0, "x"))
+    return world, found
+
+
+async def test_a_good_route_is_sorted_and_keeps_its_reasons():
+    """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault."""
+    _, found = await route(routed(3, 0))
+    assert found == Route((0, 3), constraints=("c",), analysis="a")
+    world, found = await route(routed(3, 3), routed(2, 3))
+    assert found.indices == (2, 3) and found.repaired and not found.fallback
+    assert "an index is named twice" in world.lm.history[1].messages[-1].content
+    assert world.tally["route_repairs"] == 1 and world.tally["route_fallbacks"] == 0
+
+
+def test_all_before_the_input_is_the_same_for_every_input():
+    """Decision 14: a server's prefix cache serves all but the input, and nothing follows it."""
+    messages = World(config()).composer.messages
+    first, second = (
+        "\n".join(m.content for m in messages(parameters(), MIXED, task))
+        for task in ("abc {theta}", "xyz")
+    )
+    prefix = first.removesuffix("abc {theta}")
+    assert first != prefix and second == prefix + "xyz"
+    assert "[3] rule three (untried)" in prefix
+    assert "2 different integers from 0 to 3" in prefix
+
+
+async def test_the_reply_is_asked_for_by_schema():
+    """S and K stand in it, and the decision before its reasons, as in the words of the request."""
+    world, _ = await route(routed(0, 1))
+    (request,) = world.lm.history
+    assert request.schema is not None
+    fields = request.schema.body["properties"]
+    assert isinstance(fields, dict)
+    assert list(fields) == ["selected_indices", "constraints", "analysis"]
+    assert fields["selected_indices"] == {
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 2,
+        "uniqueItems": True,
+        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
+    }
+    demand = {"type": "string", "maxLength": 80}
+    assert fields["constraints"] == {"type": "array", "maxItems": 5, "items": demand}
+    assert request.schema.body["required"] == ["selected_indices"]
+    assert said(request).endswith("an input")
+
+
+@pytest.mark.parametrize(("template", "order"), [
+    ('first "analysis", then "selected_indices"', ["analysis", "selected_indices", "constraints"]),
+    (load_templates("paper").sources["encoder"], ["constraints", "selected_indices", "analysis"]),
+])  # fmt: skip
+def test_a_route_is_asked_for_in_the_order_of_the_template(template: str, order: list[str]):
+    fields = route_schema(2, 4, template).body["properties"]
+    assert isinstance(fields, dict) and list(fields) == order
+
+
+@pytest.mark.parametrize(
+    "indices", ['["c1", "[3]"]', '"1, 3"', '{"1": "why", "3": "why"}', '[{"index": 1}, 3.0, null]']
+)
+async def test_a_route_is_read_however_it_is_written(indices: str):
+    odd = f'{{"selected_indices": {indices}, "constraints": null, "analysis": ["a", "b"]}}'
+    world, found = await route(odd)
+    assert found == Route((1, 3), analysis="a b") and len(world.lm.history) == 1
+
+
+@pytest.mark.parametrize(("reply", "indices", "fault"), [
+    (routed(3, 8), (1, 3), "[8] lie outside 0..3; 1 valid indices instead of 2"),
+    (routed(3, 3), (1, 3), "an index is named twice; 1 valid indices instead of 2"),
+    ('{"selected_indices": null}', (1, 2), "0 valid indices instead of 2"),
+    ("no json", (1, 2), "it was not the JSON asked for"),
+    (Reply('{"selected_indices": [1', finish="length"), (1, 2), "it was cut at its length limit"),
+])  # fmt: skip
+async def test_what_stays_wrong_keeps_its_valid_picks(
+    reply: str | Reply, indices: tuple[int, ...], fault: str
+):
+    """Decision 10: 3 is valid; c1 and c2 have the highest r̄ (tied, lowest index first)."""
+    world = World(config(), ScriptedLM().enqueue(reply, reply))
+    found, _, usage = await world.composer.route(parameters(), MIXED, INPUT, Draws(0, 0, "x"))
+    assert found.indices == indices and found.repaired and found.fallback
+    assert found.fault.removeprefix("selected_indices: ") == fault
+    assert (world.tally["route_repairs"], world.tally["route_fallbacks"]) == (1, 1)
+    assert usage.calls == 2 and usage.completion_tokens > 0
+
+
+LONG = "".join(f"{i} " for i in range(5000))
+
+
+@pytest.mark.parametrize(("text", "read"), [
+    *((LONG[:n], LONG[:n]) for n in (1, 1999, 2000)),
+    *((LONG[:n], LONG[:1000] + LONG[n - 1000 : n]) for n in (2001, 5000)),
+    ("", "-"), (" \n", "-"),  # an endpoint refuses to embed nothing
+])  # fmt: skip
+async def test_of_a_long_input_both_ends_are_embedded(text: str, read: str):
+    """Up to 2,000 characters all of it is, and of a longer one a thousand from either end."""
+    lm = ScriptedLM().enqueue(Reply("", vector=(1.0, 2.0)))
+    vector, usage = await Embedder(lm).read(text)
+    (asked,) = lm.history
+    assert asked.messages == (Message("user", read),)
+    assert (asked.role, asked.embeds) == ("encoder", True)
+    assert vector == (1.0, 2.0) and usage.calls == 1
+
+
+async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_what_to_do():
+    with pytest.raises(LMError, match=r"^the model answered a request for an embedding") as error:
+        await Embedder(ScriptedLM().enqueue("as you like")).read("an input")
+    assert error.value.hint.startswith("router.features = 'words'")
+    assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"
+
+
+# ε-greedy exploration and SuccWtd (decision 6).
+
+RATES = st.lists(st.floats(-1, 1), min_size=1, max_size=24)
+
+
+@given(RATES, st.data(), st.floats(0.01, 10), st.integers())
+def test_exactly_s_distinct_sorted_indices_are_drawn(rates, data, tau: float, seed: int):
+    """Decision 6: a draw without replacement."""
+    select = data.draw(st.integers(1, len(rates)))
+    drawn = success_weighted(rates, select, tau, random.Random(seed))
+    assert len(drawn) == select
+    assert list(drawn) == sorted(set(drawn))
+    assert set(drawn) <= set(range(len(rates)))
+
+
+def exact(rates: list[float], select: int, tau: float) -> dict[tuple[int, ...], float]:
+    """The chance of every S-subset when entries are taken one after the other, p ∝ exp(r̄/τ)."""
+    weights = [math.exp(rate / tau) for rate in rates]
+    chance: dict[tuple[int, ...], float] = {}
+    for order in itertools.permutations(range(len(rates)), select):
+        left, p = sum(weights), 1.0
+        for k in order:
+            p *= weights[k] / left
+            left -= weights[k]
+        subset = tuple(sorted(order))
+        chance[subset] = chance.get(subset, 0.0) + p
+    return chance
+
+
+def chi_square(expected: dict[tuple[int, ...], float], draws: list[tuple[int, ...]]) -> float:
+    n = len(draws)
+    return sum((draws.count(z) - n * p) ** 2 / (n * p) for z, p in expected.items())
+
+
+RATED = [0.6, 0.2, 0.0, -0.2, -0.5]
+# The 99.9 % quantiles of chi-square with 4 and with 9 degrees of freedom.
+QUANTILE = {1: 18.47, 2: 27.88, 3: 27.88}
+
+
+@pytest.mark.parametrize("select", [1, 2, 3])
+def test_routes_come_with_the_probabilities_of_successive_sampling(select: int):
+    """Decision 6: chi-square over all S-subsets of five entries, 6000 seeded draws."""
+    draw = random.Random(7)
+    expected = exact(RATED, select, 0.5)
+    drawn = [success_weighted(RATED, select, 0.5, draw) for _ in range(6000)]
+    assert sum(expected.values()) == pytest.approx(1)
+    assert chi_square(expected, drawn) < QUANTILE[select]
+    uniform = [tuple(sorted(draw.sample(range(5), select))) for _ in range(6000)]
+    assert chi_square(expected, uniform) > QUANTILE[select]
+
+
+class Constant(random.Random):
+    """random() at the very ends of its range."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0 - 2**-53])
+def test_the_ends_of_the_unit_interval_are_drawn_from_too(value: float):
+    assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, Constant(value)) == (1, 2)
+
+
+@given(st.floats(0.01, 1), st.floats(0.0, 1), st.integers(1, 120))
+def test_epsilon_falls_steadily_to_its_floor_at_90_percent(first: float, low: float, epochs: int):
+    """Section 3 of the method notes: γ is derived; a short run must not stay all exploration."""
+    assume(low <= first)
+    settings_ = Explore(epsilon=first, epsilon_min=low)
+    values = [epsilon_at(epoch, settings_, epochs) for epoch in range(epochs + 1)]
+    assert values[0] == first
+    assert all(a >= b for a, b in itertools.pairwise(values))
+    at = math.ceil(0.9 * epochs)
+    if low > 0:
+        assert values[at] == pytest.approx(low)
+        assert at < 2 or values[at - 2] > low or low == first
+    else:
+        assert values[at] <= 0.0101 * first
+
+
+def test_a_given_gamma_is_the_paper_s_decay():
+    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs."""
+    paper = Explore(**preset("paper")["explore"])
+    values = [epsilon_at(epoch, paper, 50) for epoch in range(50)]
+    assert gamma_for(paper, 50) == 0.96
+    assert values[:3] == pytest.approx([1.0, 0.96, 0.9216])
+    assert values[46] == pytest.approx(0.96**46) and values[46] > 0.15
+    assert values[47:] == [0.15] * 3
+
+
+def test_no_exploration_is_epsilon_zero():
+    assert epsilon_at(0, Explore(policy="none"), 50) == 0.0
+    assert gamma_for(Explore(epsilon=0.15), 50) == 1.0
+
+
+def test_without_a_floor_epsilon_falls_by_degrees_to_a_hundredth_at_90_percent():
+    endless = Explore(epsilon=0.8, epsilon_min=0.0)
+    values = [epsilon_at(epoch, endless, 50) for epoch in range(51)]
+    assert values[45] == pytest.approx(0.008)
+    assert values[1] == pytest.approx(0.8 * 0.01 ** (1 / 45)) and values[50] > 0.0
+
+
+def test_epsilon_below_its_floor_rises_to_it_and_no_further():
+    low = Explore(epsilon=0.1, epsilon_min=0.3)
+    assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20
+
+
+def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
+    """At τ = 0.01 a lead of 0.5 decides every draw; a uniform draw knows of no lead."""
+
+    def explored(policy: Literal["success", "uniform"]) -> set[tuple[int, ...]]:
+        how, draw = Explore(policy=policy, tau=0.01), random.Random(3)
+        rates = [0.0, 0.5, 0.0, 0.5]
+        return {explored_route(rates, 2, how, draw).indices for _ in range(100)}
+
+    assert explored("success") == {(1, 3)}
+    assert explored("uniform") == set(itertools.combinations(range(4), 2))
+
+
+# The program at work: what may reach the untrusted role, and what an agent cannot swallow.
+
+SECRET = "Our refund limit is 40.\nNever name it.\n\n\n\nBe brief."
+
+
+def forwarding(sent: str | Sequence[Message], system: str = ""):
+    """An agent that sends its messages to the untrusted role."""
+
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        reply = await lm(sent, system=system, role="untrusted", purpose="ask")
+        return Output(reply.text)
+
+    return program
+
+
+async def tried(program, prompt: Prompt, lm: ScriptedLM) -> Rollout:
+    example = Example("x", "input")
+    return await Trial(program, None, lm).run(example, prompt, Draws(0, 0, "x"), Rollout("x"))
+
+
+STAGED = Prompt("whole", {"find": "Look it up.", "say": "Say it."})
+
+
+@pytest.mark.parametrize(("sent", "system", "prompt"), [
+    (SECRET, "", Prompt(SECRET)),
+    ("Rewrite this. Be brief.", "", Prompt(SECRET)),
+    ("hello", "Be brief.", Prompt(SECRET)),
+    ([Message("user", "hi"), Message("user", "Our refund limit is 40.\nNever name it.")], "",
+     Prompt(SECRET)),
+    ([Message("user", "Our refund limit is 40."), Message("user", "Never name it.")], "",
+     Prompt(SECRET)),
+    ("Never name it.", "Our refund limit is 40.", Prompt(SECRET)),
+    ("Say it.", "", STAGED),
+])  # fmt: skip
+async def test_no_paragraph_of_the_prompt_reaches_the_untrusted_role(
+    sent: str | Sequence[Message], system: str, prompt: Prompt
+):
+    """Decision 13: nor one that is dealt out to several messages, nor a stage's own."""
+    lm = ScriptedLM().enqueue("leaked")
+    rollout = await tried(forwarding(sent, system), prompt, lm)
+    assert lm.history == [] and rollout.failure is not None
+    assert "about to be sent to the untrusted role" in rollout.failure.message
+    assert "rewritten request" in rollout.failure.hint
+    # An empty paragraph is in every text, and keeps none back.
+    other = await tried(forwarding("Rewrite this: where is my parcel?"), prompt, lm)
+    assert (other.failure, other.output) == (None, "leaked")
+
+
+def swallowing(then: Exception | None = None):
+    """An agent that answers something whatever happens."""
+
+    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        try:
+            return Output((await lm("hi")).text)
+        except Exception:
+            if then is not None:
+                raise then from None
+            return Output("made up")
+
+    return program
+
+
+@pytest.mark.parametrize("then", [None, ValueError("something else")])
+async def test_an_agent_cannot_turn_the_end_of_a_run_into_an_answer(then: Exception | None):
+    lm = ScriptedLM().enqueue(BudgetReached("spent"))
+    with pytest.raises(Stop, match="spent"):
+        await tried(swallowing(then), Prompt("p"), lm)
+
+
+# Evaluation: retries, failures as the floor (decision 15).
+
+
+def broken(times: int):
+    """The executor fails for x1 so many times, then answers; 0.8 for all others at once."""
+    left = [times]
+
+    def reply(request: Request) -> Scripted:
+        if "input 1" in said(request) and left[0]:
+            left[0] -= 1
+            return EndpointDown("gone")
+        return "0.8"
+
+    return ScriptedLM().reply_with(reply)
+
+
+async def evaluate(lm: ScriptedLM, **fields) -> tuple[World, Evaluation]:
+    world = World(config(), lm)
+    evaluator = Evaluator(world.trial, randomness=Randomness(0), **fields)
+    return world, await evaluator.evaluate("zero-shot", FixedPrompt("p"), examples(4), "test")
+
+
+async def test_retries_are_drawn_and_paid_for():
+    """Once unless said otherwise. No attempt shares its draws with another or with training: a
+    sampled evaluation would repeat what was trained on."""
+    world = World(config(update={"batch_size": 2, "epochs": 3}))
+    await world.run(examples(2))
+    trained = {r.sample for r in world.asked("executor")}
+    world.lm.history.clear()
+    world.lm.reply_with(lambda request: EndpointDown("gone"))
+    evaluator = Evaluator(world.trial, world.config.randomness, retries=3)
+    await evaluator.evaluate("p", FixedPrompt("p"), examples(2), "val")
+    evaluated = [r.sample for r in world.lm.history]
+    assert len(evaluated) == 2 * 4 == len(set(evaluated))
+    assert not trained & set(evaluated)
+    world, result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
+    assert result.failed == 4 and len(world.lm.history) == 8
+    assert [r.usage.calls for r in result.rollouts] == [2] * 4
+    _, mended = await evaluate(ScriptedLM().enqueue("no number").reply_with(lambda request: "1"))
+    assert sum(r.usage.calls for r in mended.rollouts) == 5 and mended.failed == 0
+
+
+async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_beside_it():
+    """Decision 15: (0.8 · 3 + 0) / 4 = 0.6 in the headline, 0.8 over those answered."""
+    _, result = await evaluate(broken(9))
+    assert result.failed == 1
+    assert result.score == pytest.approx(0.6) and result.answered == pytest.approx(0.8)
+    _, deep = await evaluate(broken(9), floor=-1.0)
+    assert deep.score == pytest.approx(0.35)
+
+
+async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish():
+    world = World(config(), broken(0))
+    heard: list[Rollout] = []
+    result = await Evaluator(world.trial, Randomness(0)).evaluate(
+        "p", FixedPrompt("p"), examples(4), "val", heard.append
+    )
+    assert [r.example_id for r in result.rollouts] == ["x0", "x1", "x2", "x3"]
+    assert sorted(r.example_id for r in heard) == ["x0", "x1", "x2", "x3"]
+    assert (result.name, result.split) == ("p", "val")
+    empty = await Evaluator(world.trial, Randomness(0)).evaluate("p", FixedPrompt("p"), [], "val")
+    assert empty.score is None and empty.answered is None
+
+
+def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
+    """Decision 18: AIME is the mean of five sampled runs a problem."""
+    spent = Usage(calls=1, prompt_tokens=10)
+    first = Evaluation(
+        "learned", "test", (Rollout("a", reward=1.0, usage=spent), Rollout("b", reward=0.0))
+    )
+    late = Failure("execute", "CallTimeout", "late")
+    second = Evaluation(
+        "learned", "test", (Rollout("a", failure=late, usage=spent), Rollout("b", reward=1.0))
+    )
+    both = average([first, second])
+    assert [r.reward for r in both.rollouts] == [0.5, 0.5]
+    assert both.failed == 0
+    assert both.rollouts[0].usage.calls == 2
+    assert average([first]) == first
+    late_first = average([second, first]).rollouts[0]
+    assert (late_first.reward, late_first.failure) == (0.5, None), "it was answered once"
+    neither, again = (
+        Evaluation("learned", "test", (Rollout("a", output=text, failure=failure), Rollout("b")))
+        for text, failure in (("one", late), ("two", replace(late, message="later")))
+    )
+    (shown, _) = average([neither, again]).rollouts
+    assert (shown.output, shown.failure, shown.reward) == ("one", late, None), "the first run's"
+    whole, cut = (Evaluation("p", "test", (Rollout("a", truncated=t),)) for t in (False, True))
+    assert average([whole, cut]).rollouts[0].truncated
+    assert not average([whole, whole]).rollouts[0].truncated
+    with pytest.raises(ValueError):  # other examples
+        average([first, whole])
+
+
+async def test_the_prompt_length_is_the_prompt_s_share_of_the_request():
+    """Of two executor calls with 10 of 40 and 30 of 40 letters in the system prompt, at 80 tokens
+    each as the server counts them: 20 and 60; a judge's prompt is none of the executor's. A prompt
+    within the user's message counts too."""
+    lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
+    chat = BoundChat(lm, lambda purpose: 0)
+    await chat("u" * 30, system="s" * 10)
+    await chat("u" * 10, system="s" * 30)
+    await chat("u", system="s" * 900, role="judge")
+    assert chat.prompt_length == PromptLength(longest=60, total=80)
+    await chat("a prompt that is none of its own, within the user's message")
+    await chat("")
+    assert chat.prompt_length == PromptLength(longest=60, total=80)
+    lm = ScriptedLM().reply_with(lambda request: Reply("ok", usage=Usage(1, 80, 5)))
+    chat = BoundChat(lm, lambda purpose: 0, prompt=Prompt("p" * 10, {"read": "r" * 30}))
+    await chat("u" * 28 + "\n\n" + "p" * 10)
+    await chat("u" * 10, system="r" * 30)
+    await chat("r" * 30 + "u" * 10)
+    assert chat.prompt_length == PromptLength(longest=60, total=140)
+
+
+@pytest.mark.parametrize("estimated", [(True, False), (False, True), (False, False)])
+async def test_a_prompt_length_is_an_estimate_where_any_call_was_counted_by_us(estimated):
+    lm = ScriptedLM().enqueue(*(Reply("ok", usage=Usage(1, 8, 5), estimated=e) for e in estimated))
+    chat = BoundChat(lm, lambda purpose: 0)
+    for _ in estimated:
+        await chat("u", system="s")
+    assert chat.prompt_length == PromptLength(longest=4, total=8, estimated=any(estimated))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promptcodebook.config import Update
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.init import Earlier, Initialiser, check_seeds
 from promptcodebook.method.policy import repair_route
 from promptcodebook.method.state import (
     RoutingStatistics,
@@ -23,8 +27,8 @@ from promptcodebook.method.state import (
     utilisation_bound,
 )
 from promptcodebook.randomness import Randomness
-from promptcodebook.types import Failure, Ranking, Rollout, Route, Trace
-from tests.method.build import examples, parameters
+from promptcodebook.types import Failure, Instinct, Parameters, Ranking, Rollout, Route, Trace
+from tests.method.build import World, config, examples, parameters, said
 
 
 def trace(unit: float | None, rho: float, *indices: int) -> Trace:
@@ -128,22 +132,6 @@ def test_steps_and_epochs_count_up_and_a_batch_is_full_unless_the_pass_ends_with
     ]
 
 
-@given(PLANS)
-def test_online_takes_the_same_examples_one_by_one(plan):
-    batches = schedule(*plan).updates()
-    singles = schedule(*plan, mode="online").updates()
-    assert [(epoch, e.id) for _, epoch, (e,) in singles] == [
-        (epoch, e.id) for _, epoch, batch in batches for e in batch
-    ]
-    assert [step for step, _, _ in singles] == list(range(len(singles)))
-
-
-@pytest.mark.parametrize("mode", ["minibatch", "online"])
-def test_a_run_can_be_taken_up_anywhere(mode: str):
-    plan = schedule(7, 3, 2, "all", mode)
-    assert all(plan.updates(start) == plan.updates()[start:] for start in range(20))
-
-
 def test_the_order_changes_with_the_pass_and_with_the_seed():
     def orders(seed: int) -> list[tuple[str, ...]]:
         plan = schedule(8, 8, 3, "all", seed=seed)
@@ -151,14 +139,6 @@ def test_the_order_changes_with_the_pass_and_with_the_seed():
 
     assert len(set(orders(0))) == 3
     assert orders(0) == orders(0) and orders(0) != orders(1)
-
-
-def test_the_budget_of_the_paper_is_one_batch_an_epoch():
-    """Decision 1: 50 epochs of one batch of 15 are 750 rollouts, five passes over 150 examples."""
-    plan = schedule(150, 15, 50, 1)
-    seen = Counter(e.id for _, _, batch in plan.updates() for e in batch)
-    assert plan.batches == 50 and set(seen.values()) == {5} and len(seen) == 150
-    assert schedule(0, 3, 2, 1).updates() == [] == schedule(0, 3, 2, "all").updates()
 
 
 # Routing figures against numbers worked out by hand (decision 16, Theorem 3).
@@ -210,3 +190,150 @@ def test_the_bound_of_theorem_3_in_both_ranges():
     assert utilisation_bound(4, 2, 10, 0.5) == pytest.approx(1.966780, abs=1e-5)
     assert utilisation_bound(4, 2, 10, 0.5, wide=True) == pytest.approx(0.350040, abs=1e-5)
     assert utilisation_bound(16, 4, 0, 0.5) == 0.0
+
+
+# The first codebook: expert, random, from_prompt, file, frozen.
+
+NOTHING = Earlier()
+GENERAL = "List every explicit requirement of the input before answering"
+
+
+async def first(
+    *replies: str, seeds: tuple[str, ...] = (), file: tuple[Instinct, ...] = (), **tree
+) -> tuple[World, Parameters]:
+    world, state = await first_state(*replies, seeds=seeds, earlier=Earlier(file), **tree)
+    return world, state.parameters
+
+
+async def first_state(
+    *replies: str, seeds: tuple[str, ...] = (), earlier: Earlier = NOTHING, **tree
+) -> tuple[World, State]:
+    world = World(config(**tree), ScriptedLM().enqueue(*replies))
+    init = Initialiser(world.ask, world.templates, world.config)
+    return world, await init.first(seeds, earlier)
+
+
+def instincts(*texts: str) -> str:
+    return json.dumps({"instincts": list(texts)})
+
+
+async def test_a_short_expert_list_is_filled_with_general_instincts():
+    """Blank and repeated texts are no entries."""
+    world, made = await first(seeds=("Mine.", "", "  ", "mine", "Also mine."))
+    assert made.codebook.texts[:2] == ("Mine.", "Also mine.")
+    assert made.codebook[2].text.startswith(GENERAL) and all(map(str.strip, made.codebook.texts))
+    assert len(made.codebook) == len(set(made.codebook.texts)) == 4
+    assert world.lm.history == []
+    init = {"kind": "expert", "instincts": ("User a", "User b", "User c", "User d", "User e")}
+    _, made = await first(seeds=("Task a",), init=init)
+    assert made.codebook.texts == ("User a", "User b", "User c", "User d"), "before the task's"
+
+
+@pytest.mark.parametrize("templates", ["default", "paper"])
+async def test_random_asks_for_a_generic_list(templates: str):
+    """What is written around an instinct is no part of it; an empty list is asked for again."""
+    world, made = await first(
+        instincts("", " "),
+        instincts(" A  rule ", '"Another"', "", "**Instinct:** Third", "Fourth", "Fifth"),
+        init={"kind": "random"},
+        templates=templates,
+        seeds=("task knowledge",),
+    )
+    assert made.codebook.texts == ("A rule", "Another", "Third", "Fourth")
+    assert "Write 4 different instincts" in said(world.lm.history[0])
+    assert "task knowledge" not in said(world.lm.history[0])
+    assert "the list is empty" in world.lm.history[1].messages[-1].content
+
+
+async def test_from_prompt_splits_the_present_prompt():
+    world, made = await first(
+        instincts("Be brief.", "Cite sources."),
+        init={"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."},
+    )
+    assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
+    assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
+    with pytest.raises(ConfigError) as error:
+        await first(init={"kind": "from_prompt", "prompt": " "})
+    assert "init.prompt" in error.value.hint
+
+
+@pytest.mark.parametrize(("seeds", "frozen", "texts"), [
+    (("a", "A.", "b", "c", "d"), (2,), ["b"]),
+    (("a", "b", "", "B!", "c"), (3,), ["b"]),
+    (("a", "b", "c", "d"), (0, 2), ["a", "c"]),
+])  # fmt: skip
+async def test_frozen_counts_in_the_list_as_it_was_given(seeds, frozen, texts):
+    """A repetition that is dropped moves no mark, and leaves its own to the text that stays."""
+    _, made = await first(seeds=seeds, init={"frozen": frozen})
+    assert [i.text for i in made.codebook.instincts if i.frozen] == texts
+
+
+@pytest.mark.parametrize("kind", ["expert", "file"])
+async def test_too_few_different_instincts_are_an_error(kind: str):
+    """Told before anything is paid for: `check_seeds` finds it without a model."""
+    tree = {"size": 40, "init": {"kind": kind, "path": "x.json"}}
+    match = "only 19 different instincts for a codebook of size 40"
+    with pytest.raises(ConfigError, match=match) as error:
+        await first(seeds=("Mine.",), file=(Instinct("Mine."),), **tree)
+    assert "init.kind = 'random'" in error.value.hint and "size = 19" in error.value.hint
+    world = World(config(**tree))
+    with pytest.raises(ConfigError, match=match):
+        check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
+
+
+FIVE = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+
+
+@pytest.mark.parametrize(("prompt", "match", "hint"), [
+    (FIVE, r"^init\.prompt has 5 sentences, and the codebook 4 instincts", "set size = 5"),
+    ("* * *", r"^init\.prompt holds no sentence", "set init.prompt to your prompt"),
+])  # fmt: skip
+def test_a_prompt_of_too_many_sentences_or_none_is_refused_before_anything_is_paid_for(
+    prompt: str, match: str, hint: str
+):
+    world = World(config(init={"kind": "from_prompt", "prompt": prompt, "split": "sentences"}))
+    with pytest.raises(ConfigError, match=match) as error:
+        check_seeds((), Earlier(), world.templates, world.config)
+    assert error.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", '{"codebook": [{"text": ""}]}', "[]"])
+def test_a_file_that_holds_no_codebook_is_named_with_the_reason_in_a_line(
+    text: str | None, tmp_path: Path
+):
+    if text is not None:
+        (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"^init\.path: cannot read a codebook from ") as error:
+        Earlier.read(config(init={"kind": "file", "path": "x.json"}).init, tmp_path)
+    assert "x.json: " in str(error.value) and "\n" not in str(error.value)
+    assert "JSON list" in error.value.hint
+
+
+async def test_a_whole_policy_goes_on_with_all_it_knew():
+    """θ, φ, frozen marks and statistics; an entry that is dropped takes its own along, and one that
+    is added has none."""
+    book = (Instinct("a"), Instinct("A!"), Instinct("b", frozen=True), Instinct("c"))
+    known = RoutingStatistics((0.1, 0.2, 0.3, 0.4), (0.5, 0.6, 0.7, 0.8), (1, 2, 3, 4))
+    earlier = Earlier(book, "their theta", "their phi", known)
+    settings = {"kind": "file", "path": "x.json"}
+    world, state = await first_state(earlier=earlier, init=settings)
+    made = state.parameters
+    assert (made.encoder, made.generator) == ("their theta", "their phi")
+    assert made.critic == world.templates.text("psi")
+    assert made.codebook.instincts[:3] == (book[0], book[2], book[3])
+    assert state.statistics == RoutingStatistics(
+        (0.1, 0.3, 0.4, 0.0), (0.5, 0.7, 0.8, 0.0), (1, 3, 4, 0)
+    )
+    _, none = await first_state(earlier=earlier, init=settings, encoder={"mode": "none"})
+    assert none.parameters.encoder == "" and none.statistics == state.statistics
+
+
+async def test_an_instinct_over_the_cap_is_asked_for_again_and_then_taken():
+    """Decision 24: what a model writes should fit; losing a demand of the prompt would be worse."""
+    long = " ".join(["word"] * 26)
+    init = {"kind": "random"}
+    world, made = await first(instincts(long, "B"), instincts("A", "B"), init=init)
+    assert made.codebook.texts[:2] == ("A", "B")
+    assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
+    _, made = await first(instincts(long, "B"), instincts(long, "B"), init=init)
+    assert made.codebook.texts[:2] == (long, "B")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -14,9 +13,8 @@ from promptcodebook.errors import MissingExtra, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
-from tests.cli.invoked import pco as pco_command
 from tests.optimizers.teachable import answer, learn, model, total
-from tests.run.test_optimize import data, rows
+from tests.run.test_optimize import data
 
 SHORT = {"gepa": {"rollouts": 60}}
 
@@ -183,34 +181,6 @@ def test_a_perfect_prompt_does_not_keep_it_busy_forever(tmp_path: Path) -> None:
     assert run.ended == "finished" and total(run) == len(lm.history) < 100
 
 
-def test_it_runs_from_a_configuration_file(tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows())))
-    (tmp_path / "reward.py").write_text(
-        "def reward(example, output):\n    return float((example.target or '') in output)\n"
-    )
-    (tmp_path / "pco.toml").write_text(
-        'lm = "simulated"\noptimizer = "gepa"\npreset = "quick"\nreward = "reward.py:reward"\n'
-        '[data]\npath = "data.jsonl"\ninput = "question"\ntarget = "answer"\n'
-        "[gepa]\nrollouts = 40\n"
-    )
-    told = pco_command("train", "--json", "--plain", cwd=tmp_path)
-    assert told.code == 0, told.err
-    tree = json.loads(told.out)
-    assert [row["name"] for row in tree["rows"]] == ["present", "gepa"]
-    assert "Iteration" not in told.out + told.err
-    assert "K = " not in told.err and " steps" not in told.err, "these are ours"
-    unknown = pco_command("estimate", cwd=tmp_path)
-    unknown.error(2, "only our own optimizer is estimated", "--budget 500calls")
-    shown = pco_command("runs", "show", "last", cwd=tmp_path)
-    assert shown.code == 0 and "gepa" in shown.out
-    for row in tree["rows"]:
-        printed = pco_command("prompt", "last", "--row", row["name"], cwd=tmp_path)
-        assert printed.out == f"{row['prompt']}\n"
-    pco_command("prompt", "last", "--row", "gepo", cwd=tmp_path).error(2, "unknown row 'gepo'")
-    report = pco_command("report", "last", "-o", "report.html", cwd=tmp_path)
-    assert report.code == 0, report.err
-
-
 # MIPROv2 as an optimizer of ours: dspy itself, on our program, models, budget and store.
 
 
@@ -284,14 +254,3 @@ def test_instructions_alone_where_no_demonstrations_are_wanted(tmp_path: Path) -
     lm = model()
     learn(tmp_path, "mipro", lm, config={"mipro": {"demos": 0}})
     assert not any("Examples:" in r.messages[0].content for r in lm.history if r.role == "executor")
-
-
-@pytest.mark.parametrize("module", ["dspy", "optuna"])
-def test_a_missing_package_is_named_before_anything_is_paid_mipro(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
-) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtra, match="MIPROv2 needs an optional dependency") as caught:
-        learn(tmp_path, "mipro")
-    assert caught.value.hint == "pip install 'promptcodebook[baselines]'"
-    assert isinstance(caught.value, pco.PcoError)

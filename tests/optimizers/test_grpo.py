@@ -4,7 +4,6 @@ needs torch and has its tests in tests/local/test_grpo.py; here a stand-in write
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pytest
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.config import load_config
-from promptcodebook.errors import BudgetReached, ConfigError, MissingExtra
-from promptcodebook.local.lora import LoraTraining, Trained, Watch, Written, last_checkpoint
+from promptcodebook.errors import BudgetReached, ConfigError
+from promptcodebook.local.lora import LoraTraining, Trained, Watch, Written
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.grpo import GRPO
 from promptcodebook.store.header import Header
@@ -165,15 +164,6 @@ async def test_a_training_that_breaks_is_a_row_that_says_how(tmp_path: Path) -> 
     assert ledger.lost_total.completion_tokens == PER_STEP * 20
 
 
-def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
-    for name, state in (("1", '{"log_history": [{"reward": 0.5}]}'), ("2", '{"log_hi')):
-        (tmp_path / f"checkpoint-{name}").mkdir()
-        (tmp_path / f"checkpoint-{name}" / "trainer_state.json").write_text(state)
-    (tmp_path / "checkpoint-10").mkdir()
-    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
-    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
-
-
 async def two_calls(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
     plan = await lm(example.input, system=prompt)
     return (await lm(plan.text, system=prompt)).text
@@ -207,11 +197,3 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_paid(
         learn(tmp_path, "grpo", more.pop("lm", "hf:none/such"), roles=roles, **more)
     assert next_ in caught.value.hint
     assert not [*(tmp_path / "runs").iterdir()], "a run of nothing"
-
-
-def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trl", None)
-    with pytest.raises(MissingExtra, match="GRPO needs an optional dependency") as caught:
-        learn(tmp_path, "grpo", "hf:none/such")
-    assert caught.value.hint == "pip install 'promptcodebook[grpo]'"
-    assert not [*(tmp_path / "runs").iterdir()]

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.calls import Reply, Request
+from tests.optimizers.teachable import learn, model, total
+from tests.optimizers.test_gepa import two_steps
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def go(runs: Path, optimizer: str, calls: int, seed: int) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.optimizers.killed", str(runs), optimizer, str(calls)],
+        [sys.executable, "-m", "tests.optimizers.test_killed", str(runs), optimizer, str(calls)],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(seed)},
         capture_output=True,
@@ -40,3 +44,25 @@ def test_it_comes_to_the_same_prompt_and_pays_once(tmp_path: Path, optimizer: st
     assert [rest[key] for key in same] == [whole[key] for key in same]
     # A reply that was on its way at the kill may be asked for again: those in flight, no more.
     assert rest["asked"] <= whole["calls"] - 60 - 50 + 2 * 64
+
+
+def run_killed(runs: Path, optimizer: str, calls: int) -> None:
+    """As a program: after so many calls the process is gone, as by kill -9; with a run there
+    already it goes on. Prints the run's row as JSON."""
+    scripted = model()
+
+    async def lm(request: Request) -> Reply:
+        if len(scripted.history) >= calls:
+            os._exit(9)
+        return await scripted(request)
+
+    again = "last" if (runs / "runs").exists() else ""
+    staged = {"compose_per_stage": True, "gepa": {"rollouts": 150}}
+    run = learn(runs, optimizer, lm, config=staged, executor=two_steps, resume=again)
+    row = run.rows[optimizer]
+    told = {"prompt": row.prompt, "reward": row.score.mean, "verdict": run.verdict}
+    sys.stdout.write(json.dumps({**told, "calls": total(run), "asked": len(scripted.history)}))
+
+
+if __name__ == "__main__":
+    run_killed(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

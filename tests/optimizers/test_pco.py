@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
-from bench.step import trained
 from promptcodebook.assemble import Assembled, Plan
 from promptcodebook.calls import Request
 from promptcodebook.config import Config, load_config
@@ -20,7 +19,7 @@ from promptcodebook.errors import BudgetReached, ConfigError
 from promptcodebook.intervals import Interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.method.policy import EpsilonGreedy, FixedPrompt
+from promptcodebook.method.policy import FixedPrompt, Router
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.pco import PCO, build_learner, initialise, with_listed_codebook
@@ -34,7 +33,6 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
-from promptcodebook.text import sentences_of
 from promptcodebook.types import Example
 from tests.method.build import config, talkative
 from tests.optimizers.teachable import model
@@ -325,7 +323,7 @@ def test_a_policy_without_encoder_must_explore() -> None:
         {**blind, "router": {"kind": "outcomes"}},
     ):  # fmt: skip
         learner = build_learner(learned(config(**{"lm": "own", **fine})))
-        assert isinstance(learner.router, OutcomeRouter | EpsilonGreedy)
+        assert isinstance(learner.router, Router)
 
 
 async def test_without_an_encoder_every_route_is_explored(tmp_path: Path) -> None:
@@ -363,21 +361,6 @@ async def test_a_rewrite_must_be_short_new_safe_and_no_copy_of_the_data(
         instincts = [r for r in step.rewrites if isinstance(r.variable, int)]
         assert len(instincts) > 1 and sum(r.kept for r in instincts) == kept
         assert all(r.reason and reason in r.reason for r in instincts if not r.kept)
-
-
-def test_no_complaint_of_one_input_enters_a_directive_of_the_simulated_world_1(tmp_path: Path):
-    """There one became "Keep this in the prompt: Open and close the text with a quotation mark" in
-    φ, and most states after it were ruined (decision 28)."""
-    steps = [done.step for done in trained("simulated", tmp_path, epsilon=0.0)]
-    assert any(t.gradients.generator for step in steps for t in step.traces), "nothing is tested"
-    for step in steps:
-        said = [t.gradients.generator for t in step.traces]
-        for rewrite in step.rewrites:
-            if rewrite.variable != "generator" or not rewrite.kept:
-                continue
-            new = set(sentences_of(rewrite.after)) - set(sentences_of(rewrite.before))
-            for sentence in new:
-                assert sum(sentence in text for text in said) >= 2, sentence
 
 
 def test_what_judges_and_chooses_is_counted_and_kept_back_from_the_first_call(
@@ -419,13 +402,6 @@ def test_all_first_instincts_in_one_prompt(tmp_path: Path) -> None:
     prompt = row_of(run, "concat").prompt
     assert prompt is not None and all(text in prompt for text in BOOK["instincts"])
     assert set(run.usage) == {"executor"}, "nothing is trained"
-
-
-def test_the_first_codebook_routed(tmp_path: Path) -> None:
-    run = train(tmp_path, config={**SMALL, "optimizer": "untrained"})
-    assert row_of(run, "untrained").prompt is None and run.usage["encoder"].calls > 0
-    assert run.codebook.texts[:3] == tuple(BOOK["instincts"])
-    assert run.policy.prompt("In 4 words: what are rivers good for?")
 
 
 def test_the_best_of_all_single_instincts(tmp_path: Path) -> None:

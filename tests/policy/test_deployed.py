@@ -107,17 +107,17 @@ def loaded_prompts(
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "as it comes": {},
-    "generator temperature": {"roles": {"generator": {"temperature": 1.8}}},
-    "generator length cap": {"roles": {"generator": {"max_tokens": 77}}},
-    "encoder sampling": {"roles": {"encoder": {"temperature": 0.4, "top_p": 0.5}}},
-    "further body fields": {"roles": {"generator": {"extra": {"top_k": 7}}}},
-    "verbatim": {"compose": "verbatim"},
-    "base prompt": {"base_prompt": "We sell lamps."},
-    "output format": {"output_format": "one line"},
-    "another S": {"select": 3},
+    "sampling": {
+        "roles": {
+            "generator": {"temperature": 1.8, "max_tokens": 77, "extra": {"top_k": 7}},
+            "encoder": {"temperature": 0.4, "top_p": 0.5},
+        },
+        "seed": 11,
+    },
+    "verbatim": {"compose": "verbatim", "base_prompt": "We sell lamps."},
+    "texts": {"base_prompt": "We sell lamps.", "output_format": "one line", "select": 3},
     "paper templates": {"templates": "paper"},
     "no encoder": {"encoder": {"mode": "none"}},
-    "another seed": {"seed": 11},
     "last state": {"keep": "last"},
     "a prompt for each stage": {"compose_per_stage": True},
 }
@@ -151,37 +151,3 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(
         loaded = loaded_prompts(elsewhere, tmp_path / "policy.json", server.spec, inputs)
     assert dict(zip((i for i, _ in inputs), loaded, strict=True)) == judged
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing
-
-
-def trained(server: Server, folder: Path) -> pco.Run:
-    """One short epoch, without validation."""
-    rows = [{"input": f"Question {n} of lamps?", "target": "light"} for n in range(24)]
-    return pco.optimize(
-        pco.load(rows),
-        reward,
-        lm=server.spec,
-        config={
-            "size": SIZE,
-            "select": 2,
-            "preset": "quick",
-            "update": {"epochs": 1, "batch_size": 4},
-            "validation": {"every": 0},
-            "cache": False,
-        },
-        runs_dir=folder / "runs",
-    )
-
-
-def test_the_settings_matter_to_this_server(tmp_path: Path) -> None:
-    """Under other sampling than the file's, the prompts are other ones: the test above can fail."""
-    server = Server()
-    server.default = decided(2)
-    with served(server):
-        run = trained(server, tmp_path)
-        run.policy.save(tmp_path / "policy.json")
-        x = "How do I clean a lamp?"
-        same = pco.load_policy(tmp_path / "policy.json", lm=server.spec)
-        warmer = pco.load_policy(
-            tmp_path / "policy.json", lm=server.spec, roles={"generator": {"temperature": 1.8}}
-        )
-        assert same.prompt(x) == run.policy.prompt(x) != warmer.prompt(x)

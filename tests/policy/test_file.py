@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError, create_model
+from pydantic import ValidationError
 
-from promptcodebook.config import full_config
+from promptcodebook.assemble import Sources
 from promptcodebook.errors import ConfigError, PolicyError, RunNotTrusted
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import EVALUATION
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.method.templates import load_templates
+from promptcodebook.method.templates import copy_templates, load_templates
 from promptcodebook.policy.file import PolicyFile, StoredRanking, read_policy_file
+from promptcodebook.policy.policy import deploy
 from promptcodebook.routing.ranking import BUCKETS, Vocabulary
-from promptcodebook.types import Codebook, Instinct, Parameters, Ranking
-from tests.method.build import config
+from promptcodebook.types import Codebook, Example, Instinct, Parameters, Ranking
+from tests.method.build import World, config, talkative
 
 TEXTS = ("rule zero", "rule one", "rule two", "rule three")
 BOOK = Codebook(tuple(Instinct(text, frozen=k == 2) for k, text in enumerate(TEXTS)))
@@ -87,16 +91,16 @@ def test_every_field_says_what_the_run_was_prompted_with() -> None:
     assert [entry["frozen"] for entry in rest] == [False, True, False]
 
 
-def test_a_role_that_is_not_configured_has_no_sampling() -> None:
-    bare = full_config().model_validate({**config().model_dump(), "roles": {}})
-    assert PolicyFile.of(STATE, bare, load_templates("default"), "", ()).sampling == {}
-
-
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     file = file_of()
     file.save(tmp_path / "p.json")
     back = read_policy_file(tmp_path / "p.json")
     assert back == file and back.text() == file.text()
+    assert back.statistics.ema == (-0.123457, 0.2, 0.3, 0.4)
+    assert back.statistics.success == (0.876543, 0.6, 0.7, 0.8)
+    assert back.statistics.selected == (1, 2, 3, 4)
+    known = PolicyFile.model_validate_json(plain().text()).statistics
+    assert known.evidence == (0.3, 0.51, 0.25, 0.75)
     assert back.parameters == Parameters("theta", "phi", BOOK, "")
     assert back.template_set["encoder"] == load_templates("paper")["encoder"]
     assert (tmp_path / "p.json").read_text("utf-8").endswith("}\n")
@@ -117,7 +121,11 @@ def test_what_older_files_leave_out_has_its_default(tmp_path: Path) -> None:
     assert file.parameters.codebook == Codebook(tuple(map(Instinct, TEXTS)))
     zero = (0.0,) * 4
     assert (file.statistics.ema, file.statistics.success) == (zero, zero)
-    assert file.statistics.selected == (0,) * 4
+    assert file.statistics.selected == (0,) * 4 and file.statistics.known == zero
+    ranking = StoredRanking.of(WORDS).model_dump()
+    for key in ("least", "outcomes", "kind", "center", "spread", "words"):
+        del ranking[key]
+    assert StoredRanking.model_validate(ranking).ranking == WORDS
     some = read(tmp_path, tree_of(sampling={"executor": {}})).sampling["executor"]
     assert (some.temperature, some.top_p, some.max_tokens, some.extra) == (None, None, None, {})
 
@@ -161,18 +169,6 @@ def test_digests_stay_what_they_were_when_versions_and_batches_recorded_them() -
     assert old == "13ff2bf7a59c1e2b8503ceb41cbe11d1a4bc2b31c1ec96f9082897a2ce61805a"
     today = "5d8b2dfa44d7bd9d09baa7f853f5c0f67c387714d1bb70da0f0060d7850e290f"
     assert file_of().digest == today
-
-
-def test_a_new_field_with_a_default_changes_no_digest() -> None:
-    entry = create_model("Entry", __base__=type(file_of().codebook[0]), mood=(str, "calm"))
-    later = create_model(
-        "Later", __base__=PolicyFile, codebook=(tuple[entry, ...], ...), colour=(str | None, None)
-    )
-    same = later.model_validate(tree_of())
-    assert (same.digest, same.text()) == (file_of().digest, file_of().text())
-    assert later.model_validate(tree_of(colour="red")).digest != file_of().digest
-    moody = [{**each, "mood": "wild"} for each in tree_of()["codebook"]]
-    assert later.model_validate(tree_of(codebook=moody)).digest != file_of().digest
 
 
 @pytest.mark.parametrize(
@@ -221,16 +217,6 @@ def test_what_is_no_json_and_what_is_not_there_are_told_apart(tmp_path: Path) ->
         read_policy_file(tmp_path / "latin.json")
     with pytest.raises(PolicyError, match="cannot read the policy file"):
         read_policy_file(tmp_path)
-
-
-def test_a_file_of_version_0_1_names_a_set_that_ships(tmp_path: Path) -> None:
-    old = tree_of(format="promptcodebook policy 1", templates="default")
-    file = read(tmp_path, old)
-    assert file.format == "promptcodebook policy 2"
-    assert file.template_set["generator"] == load_templates("default")["generator"]
-    for name in ("mine", "../x"):
-        with pytest.raises(PolicyError, match=f"no set is called '{name}'"):
-            read(tmp_path, {**old, "templates": name})
 
 
 def test_where_it_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -313,37 +299,16 @@ def test_the_rows_with_one_prompt_are_named() -> None:
         with pytest.raises(PolicyError, match=said):
             file.fixed_prompt(row)
         assert file.with_about(**{row: "Be so."}).fixed_prompt(row).text == "Be so."
+    known = file.with_about(present="You are terse.")
+    assert known.fixed_prompt("present").text == "You are terse." and known.digest == file.digest
+    with pytest.raises(PolicyError, match="does not say which prompt"):
+        file.fixed_prompt("present")
     for row in ("learned", "untrained", "concatt"):
         with pytest.raises(PolicyError, match="each input gets another") as caught:
             file.fixed_prompt(row)
     assert caught.value.hint == (
         "the rows with one prompt are 'present', 'none', 'concat', 'best_fixed' and 'best_single'"
     )
-
-
-def test_no_part_of_a_policy_can_be_changed() -> None:
-    file = file_of()
-    parts = {"seed": file, "ema": file.codebook[0], "top_p": file.sampling["executor"]}
-    for name, part in {**parts, "encoder": file.templates}.items():
-        with pytest.raises(ValidationError, match="frozen"):
-            setattr(part, name, getattr(part, name))
-
-
-def test_the_statistics_come_back_as_they_were(tmp_path: Path) -> None:
-    plain().save(tmp_path / "p.json")
-    back = read_policy_file(tmp_path / "p.json").statistics
-    assert back.ema == (-0.123457, 0.2, 0.3, 0.4)
-    assert back.success == (0.876543, 0.6, 0.7, 0.8)
-    assert (back.selected, back.evidence) == ((1, 2, 3, 4), (0.3, 0.51, 0.25, 0.75))
-
-
-def test_a_file_that_does_not_tell_the_evidence_counts_every_tried_entry_as_known() -> None:
-    tree = json.loads(plain().text())
-    for entry in tree["codebook"]:
-        del entry["evidence"]
-    tree["codebook"][3]["selected"] = 0
-    back = PolicyFile.model_validate(tree).statistics
-    assert back.evidence == () and back.known == (1.0, 1.0, 1.0, 0.0)
 
 
 def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format() -> None:
@@ -354,15 +319,6 @@ def test_concat_is_every_instinct_between_the_fixed_prompt_and_the_output_format
     )
     # Where instincts are inserted as they are, the learned prompts hold no format either.
     assert plain(output_format="As JSON.", compose="verbatim").concat == rules
-
-
-def test_the_present_prompt_lies_beside_the_policy_and_is_no_part_of_it() -> None:
-    bare = plain()
-    known = bare.with_about(present="You are terse.")
-    assert known.fixed_prompt("present").text == "You are terse."
-    assert known.digest == bare.digest
-    with pytest.raises(PolicyError, match="does not say which prompt"):
-        bare.fixed_prompt("present")
 
 
 def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
@@ -406,13 +362,6 @@ def test_a_ranking_comes_back_from_its_file_as_it_was(ranking: Ranking) -> None:
     assert lengths <= {BUCKETS, SIZE, 3}, "a row is one text of numbers"
 
 
-def test_what_a_file_does_not_say_is_that_of_a_router_of_words_and_outcomes() -> None:
-    tree = StoredRanking.of(WORDS).model_dump()
-    for key in ("least", "outcomes", "kind", "center", "spread", "words"):
-        del tree[key]
-    assert StoredRanking.model_validate(tree).ranking == WORDS
-
-
 RARITY = f"Value error, rarity has {BUCKETS} numbers, each row of weights {SIZE}"
 SPREAD = "Value error, there are not as many numbers in center as in spread"
 BIAS = "Value error, there are not as many numbers in bias as rows of weights"
@@ -445,7 +394,58 @@ def test_a_ranking_that_does_not_fit_together_is_refused(edit: dict[str, Any], f
         StoredRanking.model_validate(tree)
 
 
-def test_a_ranking_that_was_read_stays_as_it_is() -> None:
-    """Its digest is that of the policy."""
-    with pytest.raises(ValidationError, match="frozen"):
-        StoredRanking.of(WORDS).unit = 2.0  # type: ignore[misc]
+# --- a policy carries the texts it prompts with
+X = Example("x", "What are lamps good for?")
+
+
+async def requests_in_training(templates: str) -> list[tuple[str, object]]:
+    """What encoder and generator are asked where the set itself is at hand."""
+    world = World(config(templates=templates))
+    draws = world.config.randomness.at(EVALUATION, X.id)
+    route, *_ = await world.composer.route(STATE.parameters, STATE.statistics, X, draws)
+    await world.composer.compose(STATE.parameters, route, X, draws)
+    return [(r.role, r.messages) for r in world.lm.history]
+
+
+async def requests_of(file: PolicyFile) -> list[tuple[str, object]]:
+    """What a deployed policy asks."""
+    lm = ScriptedLM().reply_with(talkative)
+    await deploy(file, file.settings(above={"lm": "own"}), Sources(lm=lm)).aprompt(X)
+    return [(r.role, r.messages) for r in lm.history]
+
+
+def of_set(templates: str) -> PolicyFile:
+    settings = config(templates=templates)
+    return PolicyFile.of(STATE, settings, load_templates(templates), "", ())
+
+
+async def test_a_policy_prompts_as_in_training_without_the_folder_of_its_templates(
+    tmp_path: Path,
+) -> None:
+    mine = tmp_path / "mine"
+    copy_templates(mine)
+    (mine / "generator.md").write_text("## user\nMINE: {phi} / {instincts} / {task}")
+    manifest = (mine / "set.toml").read_text()
+    (mine / "set.toml").write_text(manifest.replace("[{index}]", "#{index}"))
+    trained = await requests_in_training(str(mine))
+    of_set(str(mine)).save(tmp_path / "p.json")
+    assert str(tmp_path) not in of_set(str(mine)).text()
+    shutil.rmtree(mine)
+    deployed = await requests_of(read_policy_file(tmp_path / "p.json"))
+    assert deployed == trained and [role for role, _ in deployed] == ["encoder", "generator"]
+    assert "#1 rule one" in repr(deployed[0]) and "MINE: phi" in repr(deployed[1])
+
+
+@pytest.mark.parametrize("templates", ["default", "paper"])
+async def test_a_file_of_version_01_names_a_set_that_ships_and_still_loads(
+    tmp_path: Path, templates: str
+) -> None:
+    now = json.loads(of_set(templates).text())
+    then = {k: v for k, v in now.items() if k not in ("program", "stages", "sampling")}
+    then |= {"format": "promptcodebook policy 1", "templates": templates}
+    old = read(tmp_path, then)
+    assert old.format == "promptcodebook policy 2"
+    assert await requests_of(old) == await requests_in_training(templates)
+    for name in ("mine", "../x"):
+        with pytest.raises(PolicyError, match=f"no set is called '{name}'"):
+            read(tmp_path, {**then, "templates": name})

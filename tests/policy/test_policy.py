@@ -26,11 +26,10 @@ from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy, load_policy
-from promptcodebook.policy.response import Explanation, Span, prompt_spans
+from promptcodebook.policy.policy import Explanation, Policy, deploy, load_policy, prompt_spans
 from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Example, Expected, Parameters, Ranking, Route
+from promptcodebook.types import Example, Expected, Ranking, Route
 from tests.lm.server import Server, says
 from tests.method.build import book, config, parameters, talkative
 from tests.run.test_optimize import train
@@ -104,6 +103,8 @@ def test_a_missing_column_is_named(column: str, near: str) -> None:
         policy.prompt({near: "x"})
     assert error.value.hint == f"the policy reads {column!r}"
     assert ("did you mean 'questoin'" in str(error.value)) is (near == "questoin")
+    with pytest.raises(DataError, match="'question' is empty"):
+        policy.prompt({"question": None, "a": "x"})
 
 
 def test_what_is_no_input_is_told_what_one_is() -> None:
@@ -183,12 +184,8 @@ def test_a_ranked_policy_asks_nobody_and_promises_in_the_range_of_the_task() -> 
     html = explained._repr_html_()
     assert "expected reward" in html and "2.000" in html and "none" in html
     assert heads(html) == ["k", "instinct", "k", "alone", "source", "piece"]
-
-
-def test_a_distilled_policy_promises_no_reward() -> None:
-    policy, _ = policy_of(file_of(ranking=replace(RANKING, kind="distilled", least=2)))
-    explained = policy.explain("How far?")
-    assert explained.expected is None and "expected reward" not in explained._repr_html_()
+    distilled, _ = policy_of(file_of(ranking=replace(RANKING, kind="distilled", least=2)))
+    assert distilled.explain("How far?").expected is None
 
 
 def heads(html: str) -> list[str]:
@@ -284,13 +281,6 @@ def test_another_program_than_the_judged_one_is_warned_of(
         assert caught[0].filename == __file__, "at whoever loads it"
 
 
-def test_parameters_come_from_the_file_and_settings_from_whoever_uses_it() -> None:
-    policy, lm = policy_of(file_of(), roles={"generator": {"temperature": 1.5}})
-    policy.prompt("How far?")
-    assert {r.sampling.temperature for r in lm.history if r.role == "generator"} == {1.5}
-    assert isinstance(policy.file.parameters, Parameters)
-
-
 @pytest.mark.parametrize("named", ["train", "path", ""])
 async def test_the_world_of_a_simulated_model_is_made_of_the_data_that_are_named(
     tmp_path: Path, named: str
@@ -307,14 +297,6 @@ async def test_the_world_of_a_simulated_model_is_made_of_the_data_that_are_named
     assert (known > 0) == bool(named)
 
 
-@pytest.mark.parametrize("column", ["question", "{question} ({unit})"])
-def test_an_empty_cell_is_no_word(column: str) -> None:
-    policy, lm = policy_of(file_of(column=column))
-    with pytest.raises(DataError, match="'question' is empty"):
-        policy.prompt({"question": None, "unit": "km"})
-    assert not lm.history
-
-
 # --- Which instinct a part of a prompt comes from: exact where it can be, a likeness elsewhere ---
 
 
@@ -322,82 +304,41 @@ COUNT = "Count the words of your answer before you send it."
 CITE = "Cite the paragraph of the policy that decides the case."
 POLITE = "Stay polite, also with angry customers."
 CHOSEN = ((2, COUNT), (5, CITE), (9, POLITE))
+SHORT, RHYMED = "Answer every question shortly", "Answer every question in rhymes"
 
 
-def sources(spans: tuple[Span, ...]) -> list[tuple[str, int | None, bool]]:
-    return [(s.source, s.instinct, s.exact) for s in spans]
-
-
-def test_instincts_that_were_composed_verbatim_are_found_word_for_word() -> None:
-    prompt = f"You work for a shop.\n\n{COUNT}\n{CITE}\n{POLITE}\n\nAnswer in JSON."
-    spans = prompt_spans(prompt, CHOSEN, "You work for a shop.", "Answer in JSON.")
-    assert sources(spans) == [
-        ("base", None, True),
-        ("instinct", 2, True),
-        ("instinct", 5, True),
-        ("instinct", 9, True),
-        ("format", None, True),
-    ]
-    assert "".join(s.text for s in spans) == prompt
-
-
-def test_what_a_generator_worded_anew_goes_to_the_instinct_that_shares_its_words() -> None:
-    prompt = (
-        "You are a clerk of the returns desk. Always cite the deciding paragraph of our policy, "
-        "stay polite with every customer; and counting the words of the answer comes last."
-    )
-    spans = prompt_spans(prompt, CHOSEN)
-    assert [(s.source, s.instinct) for s in spans] == [
-        ("generator", None),
-        ("instinct", 5),
-        ("instinct", 9),
-        ("instinct", 2),
-    ]
-    assert not any(s.exact for s in spans)
-    assert spans[0].text == "You are a clerk of the returns desk. "
-
-
-def test_words_that_all_instincts_have_tell_none_of_them() -> None:
-    chosen = ((0, "Answer every question shortly"), (1, "Answer every question in rhymes"))
-    spans = prompt_spans("Answer every question. Answer every question in rhymes.", chosen)
-    assert [s.instinct for s in spans] == [None, 1]
-    assert prompt_spans("Please take great care of yourself.", chosen) == (
-        Span("Please take great care of yourself.", "generator"),
-    )
-
-
-def test_one_shared_word_is_a_coincidence() -> None:
-    (span,) = prompt_spans("The customers wait.", CHOSEN)
-    assert span.instinct is None
-
-
-def test_an_instinct_within_another_is_not_found_inside_it() -> None:
-    short, long = "Cite the policy", "Cite the policy and the date"
-    spans = prompt_spans(f"{long}\n{short}", ((0, short), (1, long)))
-    assert [(s.instinct, s.exact) for s in spans] == [(1, True), (0, True)]
-
-
-def test_scripts_without_blanks_are_compared_by_pairs_of_letters() -> None:
-    chosen = ((0, "回答前请先数一数字数"), (1, "请引用政策中的段落"))
-    spans = prompt_spans("请务必引用政策的段落。先数一数回答的字数。", chosen)
-    assert [s.instinct for s in spans] == [1, 0]
-
-
-def test_every_stage_may_begin_with_the_base_prompt() -> None:
-    prompt = f"draft: Be a clerk.\n\n{COUNT}\n\ncheck: Be a clerk.\n\n{CITE}"
-    spans = prompt_spans(prompt, CHOSEN, "Be a clerk.")
-    assert [s.source for s in spans].count("base") == 2
-    assert [s.instinct for s in spans if s.source == "instinct"] == [2, 5]
-
-
-def test_a_prompt_without_instincts_is_the_base_or_the_generators() -> None:
-    assert prompt_spans("", CHOSEN) == ()
-    assert sources(prompt_spans("Only this.", (), "Only this.")) == [("base", None, True)]
-
-
-def test_a_word_that_a_prompt_repeats_thousands_of_times_is_found_each_time() -> None:
-    spans = prompt_spans("no b " * 5000, ((0, "no"),))
-    assert sum(span.exact for span in spans) == 5000
+@pytest.mark.parametrize(
+    ("prompt", "chosen", "labels"),
+    [
+        (f"You work for a shop.\n\n{COUNT}\n{CITE}\n{POLITE}\n\nAnswer in JSON.", CHOSEN,
+         ["base", "c2", "c5", "c9", "format"]),
+        ("You are a clerk of the returns desk. Always cite the deciding paragraph of our policy, "
+         "stay polite with every customer; and counting the words of the answer comes last.",
+         CHOSEN, ["generator", "~c5", "~c9", "~c2"]),
+        # Words that all instincts have say nothing of any, and one shared word is a coincidence.
+        (f"Answer every question. {RHYMED}.", ((0, SHORT), (1, RHYMED)), ["generator", "c1"]),
+        ("Please take great care of yourself.", ((0, SHORT), (1, RHYMED)), ["generator"]),
+        ("The customers wait.", CHOSEN, ["generator"]),
+        # An instinct within another is not found inside it.
+        ("Cite the law and the date\nCite the law",
+         ((0, "Cite the law"), (1, "Cite the law and the date")), ["c1", "c0"]),
+        # Scripts without blanks are compared by pairs of letters.
+        ("请务必引用政策的段落。先数一数回答的字数。",
+         ((0, "回答前请先数一数字数"), (1, "请引用政策中的段落")), ["~c1", "~c0"]),
+        # Every stage may begin with the base prompt.
+        (f"draft: You work for a shop.\n\n{COUNT}\n\ncheck: You work for a shop.\n\n{CITE}",
+         CHOSEN, ["generator", "base", "c2", "generator", "base", "c5"]),
+        ("", CHOSEN, []),
+        ("You work for a shop.", (), ["base"]),
+        ("no b " * 5000, ((0, "no"),), ["c0", "generator"] * 5000),
+    ],
+)  # fmt: skip
+def test_a_piece_of_a_prompt_has_its_source_exact_where_it_can_be(
+    prompt: str, chosen: tuple[tuple[int, str], ...], labels: list[str]
+) -> None:
+    spans = prompt_spans(prompt, chosen, "You work for a shop.", "Answer in JSON.")
+    assert [span.label for span in spans] == labels
+    assert "".join(span.text for span in spans) == prompt
 
 
 @pytest.mark.parametrize("base", ["", "a", " \n "])
@@ -417,9 +358,10 @@ def test_the_pieces_are_the_prompt_again(base: str, prompt: str, texts: list[str
 REPLY = '{"constraints": [], "selected_indices": [0, 1, 2, 3], "analysis": ""}'
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    run = train(tmp_path, config={"update": {"epochs": 1, "batch_size": 2}})
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("threads")
+    run = train(folder, config={"update": {"epochs": 1, "batch_size": 2}})
     return run.path / "policy.json"
 
 
@@ -440,54 +382,7 @@ async def test_one_policy_answers_many_threads(file: Path) -> None:
     await server.stop()
 
 
-async def test_the_sync_and_the_async_face_take_turns(file: Path) -> None:
-    server = Server()
-    await server.start()
-    server.default = says(REPLY)
-    async with pco.load_policy(file, lm=server.spec) as policy:
-        for n in range(3):
-            assert await policy.aprompt(f"a {n}") == REPLY
-            assert await asyncio.to_thread(policy.prompt, f"b {n}") == REPLY
-    await server.stop()
-
-
-@pytest.mark.parametrize("x", [3, None, ["a"], b"bytes"])
-def test_what_is_no_input_is_refused_by_name(file: Path, x: object) -> None:
-    policy = pco.load_policy(file, lm="simulated")
-    with pytest.raises(pco.PcoError, match=type(x).__name__):
-        policy.prompt(x)  # type: ignore[arg-type]
-
-
-def test_a_policy_may_be_asked_from_one_loop_after_another(file: Path) -> None:
-    async def with_server() -> tuple[Server, asyncio.AbstractEventLoop]:
-        server = Server()
-        await server.start()
-        server.default = says(REPLY)
-        return server, asyncio.get_running_loop()
-
-    serving = asyncio.new_event_loop()
-    server, _ = serving.run_until_complete(with_server())
-    thread = threading.Thread(target=serving.run_forever)
-    thread.start()
-    policy = pco.load_policy(file, lm=server.spec)
-
-    async def once(x: str) -> str:
-        async with policy:
-            return await policy.aprompt(x)
-
-    try:
-        for n in range(3):
-            assert asyncio.run(once(f"x {n}")) == REPLY
-        assert policy.prompt("y") == REPLY
-    finally:
-        serving.call_soon_threadsafe(serving.stop)
-        thread.join()
-        serving.run_until_complete(server.stop())
-        serving.close()
-
-
-async def _serve_and_note_peers() -> tuple[Server, set[object]]:
-    """A server, and the connections that were made to it."""
+async def test_within_with_calls_share_connections_and_its_end_closes_them(file: Path) -> None:
     server, peers = Server(), set[object]()
 
     async def step(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -497,43 +392,22 @@ async def _serve_and_note_peers() -> tuple[Server, set[object]]:
 
     server.default = step
     await server.start()
-    return server, peers
-
-
-async def test_within_with_calls_share_connections_and_its_end_closes_them(file: Path) -> None:
-    server, peers = await _serve_and_note_peers()
-
-    def ask() -> None:
-        with pco.load_policy(file, lm=server.spec) as policy:
-            for n in range(4):
-                assert policy.prompt(f"a {n}") == REPLY
-            assert policy.explain("b").prompt == REPLY
-
-    earlier = set(threading.enumerate())
-    await asyncio.to_thread(ask)
-    assert len(peers) == 1
-    left = set(threading.enumerate()) - earlier
-    assert not [t for t in left if t.name == "promptcodebook"]
-    await server.stop()
-
-
-async def test_a_policy_works_on_after_its_with(file: Path) -> None:
-    server, peers = await _serve_and_note_peers()
 
     def ask() -> None:
         policy = pco.load_policy(file, lm=server.spec)
-        for _ in range(2):
-            with policy as same, policy:  # once inside is enough
-                assert same is policy
-                policy.prompt("x")
-        policy.prompt("y")
+        with policy as same, policy:  # once inside is enough
+            assert same is policy
+            for n in range(4):
+                assert policy.prompt(f"a {n}") == REPLY
+            assert policy.explain("b").prompt == REPLY
+        assert len(peers) == 1
+        policy.prompt("it works on, by a connection of its own")
+        with pytest.raises(ZeroDivisionError), policy:
+            raise ZeroDivisionError
 
+    earlier = set(threading.enumerate())
     await asyncio.to_thread(ask)
-    assert len(peers) == 3
+    assert len(peers) == 2
+    left = set(threading.enumerate()) - earlier
+    assert not [t for t in left if t.name == "promptcodebook"]
     await server.stop()
-
-
-def test_an_error_within_with_is_the_one_that_is_seen(file: Path) -> None:
-    with pytest.raises(ZeroDivisionError), pco.load_policy(file, lm="simulated") as policy:
-        policy.prompt("x")
-        raise ZeroDivisionError

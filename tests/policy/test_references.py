@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import OWN_LM
-from promptcodebook.config import Config, merge
+from promptcodebook.config import merge
 from promptcodebook.errors import ConfigError, PolicyError, RunNotFound, RunNotTrusted, StoreError
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.templates import load_templates
@@ -28,7 +28,6 @@ from promptcodebook.policy.references import (
     stored_dataset,
     without_models,
 )
-from promptcodebook.run.subject import Given
 from promptcodebook.store.events import Concluded, Event, Started, Stepped, Validated
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -231,13 +230,6 @@ def test_a_run_is_trusted_where_it_bears_the_mark_or_was_said_to_be(tmp_path: Pa
     assert resolve(tmp_path, str(path), trust=True).trusted
 
 
-def test_settings_that_no_run_can_have_are_those_of_a_run_by_name(tmp_path: Path) -> None:
-    store(tmp_path, config={"seed": "no number"})
-    for ask in (resolve, first_policy):
-        with pytest.raises(ConfigError, match=r"^the run r1: seed"):
-            ask(tmp_path, "r1")
-
-
 # --- what it still needs ---
 
 
@@ -275,45 +267,9 @@ def test_of_its_settings_whom_a_run_asks_can_be_told_apart_from_the_rest() -> No
     assert without_models(own) == rest
     assert without_models({"lm": THEIRS}) == {"roles": {}}
     assert merge(without_models(own), reference(own).models, {"roles": ROLES}) == own
-
-
-def test_models_that_cannot_be_used_here_are_none() -> None:
-    own = {"lm": THEIRS, "roles": ROLES}
     assert reference(None).models == {} == reference(own, trusted=False).models
     assert reference({**own, "lm": OWN_LM}).models == {}
     assert reference({}).models == {"lm": None, "roles": {}}
-
-
-def test_paths_start_from_the_run_s_base() -> None:
-    assert reference({}, base="/there").base == Path("/there")
-    assert reference({}).base == reference(None).base == Path()
-
-
-def settings(of: Reference, above: Mapping[str, Any], below: Any = None) -> Config:
-    """What it is used under: typed, and with a settings file that was named."""
-    return Given("", above, lambda: (below or {}, Path()), below is not None).settings(of)[0]
-
-
-def test_settings_are_the_run_s_own_unless_others_are_given() -> None:
-    run = reference({**SMALL, "timeout": 7.0})
-    assert settings(run, {}).timeout == 7.0
-    assert settings(run, {"timeout": 8.0}).timeout == 8.0
-    assert settings(run, {}, {"timeout": 9.0, "lm": "simulated"}).timeout == 9.0
-    fresh = settings(reference(None), {"lm": THEIRS})
-    assert (fresh.lm, fresh.timeout) == (THEIRS, config().timeout)
-
-
-def test_settings_that_may_not_or_cannot_be_used_are_refused() -> None:
-    foreign = reference({**SMALL, "lm": THEIRS}, trusted=False, ref="./r1")
-    with pytest.raises(RunNotTrusted) as untrusted:
-        settings(foreign, {})
-    assert "./r1" in untrusted.value.hint
-    assert settings(foreign, {"lm": "simulated"}).lm == "simulated"
-    assert settings(foreign, {}, {"lm": "simulated"}).lm == "simulated", "nothing of the run's own"
-    assert settings(replace(foreign, trusted=True), {}).lm == THEIRS
-    with pytest.raises(ConfigError, match="the run r1 was made with an LM object") as gone:
-        settings(reference({**SMALL, "lm": OWN_LM}), {})
-    assert gone.value.hint == "pass --lm (lm= in Python) with a model's spec"
 
 
 def test_data_are_found_again_from_the_run_s_base(
@@ -330,111 +286,69 @@ def test_data_are_found_again_from_the_run_s_base(
         stored_dataset(header({**settings, "seed": "no number"}))
 
 
-# --- exactly the code and addresses that would be used and were not typed ---
+# --- exactly the code and addresses that would be used and were not typed
 STRANGER, OTHER, MINE = (f"http://{host}.test:9/v1#m" for host in ("theirs", "other", "mine"))
+FILES = {"lm": "simulated", "reward": "evil.py:score", "executor": "evil.py:run"}
+SUM = {"sum": [{"of": "a.py:f"}, {"of": ["b.py:g", 0.5, "c"]}]}
+TWO = {"lm": STRANGER, "roles": {"encoder": {"model": OTHER}}}
 SENT = {
-    "headers": {"X-Loot": "$PCO_LOOT", "X-Title": "plain"},
-    "extra": {"api_key": "$PCO_BODY", "top_k": 3},
+    "lm": STRANGER,
+    "roles": {
+        "encoder": {
+            "headers": {"X-Loot": "$PCO_LOOT", "X-Title": "plain"},
+            "extra": {"api_key": "$PCO_BODY", "top_k": 3},
+        }
+    },
 }
 
 
-def refusal(stored: Mapping[str, Any], ref: str = "", **typed: Any) -> RunNotTrusted | None:
-    header = Header(id="r1", created="", version="", config=stored)
-    try:
-        require_trust(header, typed, trusted=False, ref=ref)
-    except RunNotTrusted as error:
-        return error
-    return None
-
-
-def would(stored: Mapping[str, Any], **typed: Any) -> str:
-    """What the refusal says that the run would do; '' where it is let through."""
-    error = refusal(stored, **typed)
-    return "" if error is None else str(error).partition("and it would ")[2]
-
-
-FILES = {"lm": "simulated", "reward": "evil.py:score", "executor": "evil.py:run"}
+def typed(**encoder: Any) -> dict[str, Any]:
+    """The stranger's address, and this of the encoder."""
+    return {"lm": STRANGER, "roles": {"encoder": encoder}}
 
 
 @pytest.mark.parametrize(
-    ("stored", "typed", "named"),
+    ("stored", "above", "would"),
     [
+        # Code is run only if it was typed, or a task takes its place.
         (FILES, {}, "run evil.py:score, evil.py:run"),
         (FILES, {"reward": "mine.py:score"}, "run evil.py:run"),
         (FILES, {"executor": "mine.py:run"}, "run evil.py:score"),
         (FILES, {"reward": "mine.py:score", "executor": "mine.py:run"}, ""),
         (FILES, {"task": "constraints"}, ""),
         ({**FILES, "reward": "exact", "executor": ""}, {}, ""),
-        (
-            {
-                "lm": "simulated",
-                "reward": {"sum": [{"of": "a.py:f"}, {"of": ["b.py:g", 0.5, "c"]}]},
-            },
-            {},
-            "run a.py:f, b.py:g",
-        ),
+        ({"lm": "simulated", "reward": SUM}, {}, "run a.py:f, b.py:g"),
+        # An address is called only if it was typed; a model of this process has none.
+        *(({"lm": lm}, {}, "") for lm in ("", "own", "smollm2", "simulated", "simulated?seed=3")),
+        ({"lm": "own", "roles": {"critic": {"model": STRANGER}}}, {}, f"call {STRANGER}"),
+        (TWO, {}, f"call {OTHER}, {STRANGER}"),
+        (TWO, {"lm": MINE}, f"call {OTHER}"),
+        (TWO, {"lm": MINE, "roles": {"encoder": {"model": MINE}}}, ""),
+        (TWO, {"roles": {"encoder": {"model": MINE}}}, f"call {STRANGER}"),
+        (TWO, {"roles": {"encoder": {"temperature": 0.5}}}, f"call {OTHER}, {STRANGER}"),
+        (TWO, {"lm": STRANGER, "roles": {"critic": {"model": OTHER}}}, ""),
+        # No variable goes along that was not typed, not even to an address that was.
+        (SENT, {}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+        (SENT, {"lm": MINE}, ""),
+        (SENT, {"lm": STRANGER}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+        (SENT, typed(headers={"X-Loot": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_BODY)"),
+        (SENT, typed(headers={"X-Else": "$PCO_A"}), f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
+        (SENT, typed(extra={"api_key": "$PCO_MINE"}), f"call {STRANGER} (with $PCO_LOOT)"),
+        ({**FILES, "lm": STRANGER}, {}, f"run evil.py:score, evil.py:run and call {STRANGER}"),
     ],
 )
-def test_code_is_run_only_if_it_was_typed_or_a_task_takes_its_place(
-    stored: dict[str, Any], typed: dict[str, Any], named: str
+def test_only_what_was_typed_is_run_and_called_without_trust(
+    stored: Mapping[str, Any], above: dict[str, Any], would: str
 ) -> None:
-    assert would(stored, **typed) == named
-
-
-@pytest.mark.parametrize("spec", ["", "own", "smollm2", "simulated", "simulated?seed=3"])
-def test_a_model_of_this_process_is_no_address(spec: str) -> None:
-    assert would({"lm": spec}) == ""
-    assert would({"lm": spec, "roles": {"critic": {"model": STRANGER}}}) == f"call {STRANGER}"
-
-
-@pytest.mark.parametrize(
-    ("typed", "named"),
-    [
-        ({}, f"call {OTHER}, {STRANGER}"),
-        ({"lm": MINE}, f"call {OTHER}"),
-        ({"lm": MINE, "roles": {"encoder": {"model": MINE}}}, ""),
-        ({"roles": {"encoder": {"model": MINE}}}, f"call {STRANGER}"),
-        ({"roles": {"encoder": {"temperature": 0.5}}}, f"call {OTHER}, {STRANGER}"),
-        ({"lm": STRANGER}, f"call {OTHER}"),
-        ({"lm": STRANGER, "roles": {"critic": {"model": OTHER}}}, ""),
-    ],
-)
-def test_an_address_is_called_only_if_it_was_typed(typed: dict[str, Any], named: str) -> None:
-    assert would({"lm": STRANGER, "roles": {"encoder": {"model": OTHER}}}, **typed) == named
-
-
-@pytest.mark.parametrize(
-    ("typed", "named"),
-    [
-        ({}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        ({"lm": MINE}, ""),
-        ({"lm": STRANGER}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        ({"headers": {"X-Loot": "$PCO_MINE"}}, f"call {STRANGER} (with $PCO_BODY)"),
-        ({"headers": {"X-Else": "$PCO_MINE"}}, f"call {STRANGER} (with $PCO_LOOT, $PCO_BODY)"),
-        ({"extra": {"api_key": "$PCO_MINE"}}, f"call {STRANGER} (with $PCO_LOOT)"),
-        ({"extra": {"api_key": "$PCO_BODY"}}, f"call {STRANGER} (with $PCO_LOOT)"),
-    ],
-)
-def test_no_variable_goes_along_that_was_not_typed(typed: dict[str, Any], named: str) -> None:
-    """Not even to an address that was: its headers and its body are the run's own."""
-    above = typed if "lm" in typed else {"lm": STRANGER, "roles": {"encoder": typed}}
-    if not typed:
-        above = {}
-    found = would({"lm": STRANGER, "roles": {"encoder": SENT}}, **above)
-    assert found == named
-
-
-def test_a_refusal_names_all_that_would_happen_and_what_to_type() -> None:
-    both = refusal({**FILES, "lm": STRANGER}, ref="./runs/r1")
-    assert both is not None and "the run r1 does not bear your mark" in str(both)
-    assert str(both).endswith(f"run evil.py:score, evil.py:run and call {STRANGER}")
-    assert both.hint.startswith("pco runs show ./runs/r1 --json ") and "--trust" in both.hint
-    assert "--lm" not in both.hint, "a model of one's own would not make the code harmless"
-    called = refusal({"lm": STRANGER})
-    assert called is not None and "or name a model of yours: --lm SPEC" in called.hint
-    assert called.hint.startswith("pco runs show r1 --json ")
-
-
-def test_a_run_that_is_trusted_may_do_all_of_it() -> None:
-    header = Header(id="r1", created="", version="", config={**FILES, "lm": STRANGER})
-    require_trust(header, {}, trusted=True)
+    run = Header(id="r1", created="", version="", config=stored)
+    require_trust(run, above, trusted=True)
+    if not would:
+        require_trust(run, above, trusted=False)
+        return
+    with pytest.raises(RunNotTrusted, match="the run r1 does not bear your mark") as refused:
+        require_trust(run, above, trusted=False, ref="./runs/r1")
+    assert str(refused.value).partition("and it would ")[2] == would
+    hint = refused.value.hint
+    assert hint.startswith("pco runs show ./runs/r1 --json ") and "--trust" in hint
+    # A model of one's own would not make the code harmless.
+    assert ("or name a model of yours: --lm SPEC" in hint) is ("run " not in would)

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.calls import ROLES
 from promptcodebook.errors import StoreError
 from promptcodebook.report import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
@@ -57,88 +56,45 @@ def test_the_policy_allows_the_one_style_sheet_the_one_script_and_no_connection(
     assert "url(" not in style[1] and "@import" not in style[1]
 
 
-def test_every_figure_and_table_says_simulated(write: Write) -> None:
-    page = read_page(render_report(write(ScriptedRun())))
-    assert len(page.captions) > 12
-    assert all(caption.startswith("simulated") for caption in page.captions)
-    assert "comes from a simulated model" in page.text
-
-
 SERVED = "http://localhost:9000/v1#"
+_HUSH = {"Authorization": "Bearer hush"}
+ROLES_WITH_HEADERS = {
+    "critic": {"model": f"{SERVED}m", "headers": _HUSH},
+    "updater": {"headers": None},  # no command would accept it
+}
 
 
 @pytest.mark.parametrize(
-    ("config", "simulated"),
+    ("config", "simulated", "model"),
     [
-        ({"lm": f"{SERVED}simulated"}, True),
-        ({"lm": f"{SERVED}simulated?load=0.2"}, True),
-        ({"lm": f"{SERVED}m", "roles": {"judge": {"model": "simulated"}}}, True),
-        ({"lm": f"{SERVED}not-simulated"}, False),
+        ({"lm": "simulated"}, True, "simulated"),
+        ({"lm": f"{SERVED}simulated?load=0.2"}, True, "simulated"),
+        ({"lm": f"{SERVED}m", "roles": {"judge": {"model": "simulated"}}}, True, f"{SERVED}m"),
+        ({"lm": f"{SERVED}not-simulated"}, False, f"{SERVED}not-simulated"),
+        ({"lm": "http://user:hush@a/v1#m", "roles": ROLES_WITH_HEADERS}, False, "http://a/v1#m"),
+        ({"lm": "own", "roles": {}}, False, "your own model"),
     ],
-    ids=["served", "served with parameters", "one role", "another name"],
 )
-def test_figures_are_marked_where_any_model_is_simulated(
-    write: Write, config: dict[str, Any], simulated: bool
+def test_figures_are_marked_where_any_model_is_simulated_and_no_secret_is_shown(
+    write: Write, config: dict[str, Any], simulated: bool, model: str
 ) -> None:
-    page = read_page(render_report(write(ScriptedRun(steps=2, simulated=False, config=config))))
-    assert {caption.startswith("simulated") for caption in page.captions} == {simulated}
-
-
-def test_a_run_with_an_lm_object_says_so(write: Write) -> None:
-    run = ScriptedRun(steps=2, simulated=False, config={"lm": "own", "roles": {}})
-    text = read_page(render_report(write(run))).text
-    assert text.count("your own model") >= len(ROLES)
-    assert "simulated" not in text
-
-
-def test_headers_that_no_command_would_accept_do_not_stop_the_report(write: Write) -> None:
-    spec = "http://localhost:9000/v1#m"
-    roles = {
-        "critic": {"model": spec, "headers": {"Authorization": "Bearer hush"}},
-        "judge": {"model": spec, "headers": {"X-Other": "other hush"}},
-        "updater": {"headers": None},
-    }
-    run = ScriptedRun(steps=2, simulated=False, config={"lm": spec, "roles": roles})
-    source = render_report(write(run))
-    assert read_page(source).faults == []
-    assert "hush" not in source
-
-
-def test_a_real_model_is_not_called_simulated_and_its_credentials_are_not_shown(
-    write: Write,
-) -> None:
-    source = render_report(write(ScriptedRun(steps=3, simulated=False)))
-    assert "simulated" not in read_page(source).text
-    assert "localhost:8000/v1#m" in source
-    assert "hush" not in source
-
-
-def test_the_sections_hold_the_figures_of_the_run(write: Write) -> None:
-    source = render_report(write(ScriptedRun()))
+    source = render_report(write(ScriptedRun(steps=2, simulated=False, config=config)))
     page = read_page(source)
-    text = re.sub(r"\s+", " ", page.text)
-    labels = " ".join(re.findall(r'aria-label="([^"]*)"', source))
-    assert "Worth deploying: +0.300 (95 % +0.181 to +0.437, n = 60) over the present prompt" in text
-    for said in (
-        "Training reward",
-        "Validation reward",
-        "Exploration ε",
-        "Routing entropy (bits)",
-        "Utilisation",
-        "Routing heatmap",
-        "rate_limited",
-        "strange_thing",
-        "Incidents as counted on our side",
-        "The first failure",
-        "The price of critic is unknown",
-        "Theorem 3",
-        "additivity residual",
-        "What differs from the defaults",
-        "fingerprint",
-    ):
-        assert said in text + labels, said
-    assert page.tags.count("svg") > 8 + 16
-    assert page.tags.count("details") > 16 + 3 + 12
+    assert page.faults == [] and "hush" not in source and model in page.text
+    assert len(page.captions) > 12
+    assert {caption.startswith("simulated") for caption in page.captions} == {simulated}
+    assert ("comes from a simulated model" in page.text) is simulated
+
+
+def test_the_page_has_every_section_and_the_sentence_of_the_verdict(write: Write) -> None:
+    source = render_report(write(ScriptedRun()))
+    titles = re.findall(r"<section id=\"(.*?)\"><h2>", source)
+    assert titles == [
+        "verdict", "use", "test", "prompts", "training", "codebook", "routing", "history",
+        "examples", "incidents", "cost", "theory", "settings",
+    ]  # fmt: skip
+    said = "Worth deploying: +0.300 (95 % +0.181 to +0.437, n = 60) over the present prompt"
+    assert said in re.sub(r"\s+", " ", read_page(source).text)
 
 
 def test_the_rows_of_a_verdict_may_have_any_names(write: Write) -> None:
@@ -184,25 +140,13 @@ def test_a_run_that_is_not_at_its_end_has_a_page(write: Write) -> None:
 
 
 def test_write_report_replaces_the_file_as_a_whole(write: Write, tmp_path: Path) -> None:
-    target = tmp_path / "report.html"
+    store, target = write(ScriptedRun(steps=2)), tmp_path / "report.html"
     target.write_text("old")
-    write_report(write(ScriptedRun(steps=2)), target)
+    write_report(store, target)
     assert target.read_text("utf-8").startswith("<!doctype html>")
     assert [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
-
-
-def test_a_folder_that_is_not_there_is_an_error_with_its_path(write: Write, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
-        write_report(write(ScriptedRun(steps=2)), tmp_path / "nowhere" / "report.html")
-
-
-def test_the_same_run_gives_the_same_page(write: Write) -> None:
-    store = write(ScriptedRun(steps=5))
-    assert _without_time(render_report(store)) == _without_time(render_report(store))
-
-
-def _without_time(source: str) -> str:
-    return re.sub(r"<dt>ran for</dt><dd>.*?</dd>", "", source)
+        write_report(store, tmp_path / "nowhere" / "report.html")
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from promptcodebook.errors import MissingExtra
 from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.outcomes import FOLDS, OutcomeModel, Terms, off_policy
@@ -215,16 +213,6 @@ def test_sums_run_in_one_thread_whatever_the_number_of_cores() -> None:
     with model().one_thread():
         pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
         assert pools and {pool["num_threads"] for pool in pools} == {1}
-
-
-@pytest.mark.parametrize("missing", ["numpy", "threadpoolctl"])
-def test_what_is_not_installed_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingExtra, match="a router that learns from outcomes") as error:
-        OutcomeModel(INPUTS)
-    assert "promptcodebook[router]" in error.value.hint
 
 
 # What routes are worth by logged outcomes, judged by nothing that they were chosen on.

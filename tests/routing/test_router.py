@@ -397,9 +397,3 @@ async def test_inputs_are_embedded_once_where_that_is_what_tells_them(features: 
         INPUTS[last], (float(len(INPUTS[last])), 12.0, 1.0)
     )
     assert by.model.priors == model().priors
-
-
-async def test_without_an_embedder_nothing_is_read() -> None:
-    by = router()
-    await by.prepare()
-    assert by.model is model()

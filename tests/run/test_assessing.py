@@ -138,6 +138,19 @@ def test_a_budget_holds_for_an_evaluation(run: pco.Run) -> None:
     assert "pco train" not in caught.value.hint and "greater budget" in caught.value.hint
 
 
+class FalsyReward(list[str]):
+    """A reward that keeps what it saw, and so is falsy before its first call."""
+
+    def __call__(self, example: pco.Example, output: str) -> float:
+        self.append(output)
+        return 0.25
+
+
+def test_a_falsy_reward_counts(run: pco.Run) -> None:
+    seen = FalsyReward()
+    assert set(pco.evaluate(run, reward=seen, n=2).rewards.values()) == {0.25} and len(seen) == 2
+
+
 def test_an_interrupted_evaluation_promises_no_cache_that_is_not_there(run: pco.Run) -> None:
     pressed = list[str]()
 

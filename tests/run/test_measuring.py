@@ -38,8 +38,7 @@ from promptcodebook.intervals import paired_interval
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import Reference
-from promptcodebook.routing.distil import Imitated, cross_agreement, distil
-from promptcodebook.routing.ranking import Ranker
+from promptcodebook.routing.ranking import Imitated, Ranker, cross_agreement, distil
 from promptcodebook.run.measuring import Distillation, Distiller, Needs, logged_routes
 from promptcodebook.run.subject import Subject
 from promptcodebook.store.effects import EffectStore, effects_mark, read_effects, signed

@@ -352,6 +352,7 @@ def test_each_instinct_learns_what_its_own_examples_lacked(tmp_path: Path) -> No
     texts = [instinct.text for instinct in run.codebook]
     assert texts == [*(f"Always say {letter} here." for letter in LETTERS), first[-1]]
     assert run.rows["learned"].score.mean == 1.0 and run.rows["untrained"].score.mean == 0.0
+    assert run.cost is None, "an LM of the user's own has no known price"
     low, often = -0.75 * (1 - 0.5**2), -0.75 * (1 - 0.5**8)
     assert run.policy.file.statistics.ema == pytest.approx((low, low, low, low, often))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,11 +180,29 @@ async def test_what_is_validated_is_the_state_whose_training_examples_earned_mos
     assert len([v for v in run.heard if len(v.evaluation.rollouts) == 4]) == 1
 
 
-async def test_one_good_batch_among_bad_ones_weighs_less_than_several(make: Make):
-    """What the states beside it earned counts by half, a step further away by a quarter."""
-    run = make(0.0, validation={"every": 9, "subset": 2})
-    await run.through(0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0, earning=2)
-    assert [v.step for v in run.heard] == [-1, 5]
+@pytest.mark.parametrize(
+    ("scores", "earning", "harmful", "settings", "look"),
+    [
+        # What the states beside one earned counts by half, a step further away by a quarter.
+        ((0.0, 0.0, 0.8, 0.0, 0.0, 0.7, 0.7, 0.7, 0.0, 0.0), 2, "", {}, 5),
+        # In online mode a batch's worth of steps is one: two lucky examples do not outweigh eight.
+        ((0.2, 0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10), 2, "",
+         {"every": 6, "update": {"mode": "online", "batch_size": 4}}, 8),
+        # Of states that earned the same, the latest.
+        ([0.7] * 7, 3, "", {"every": 6}, 4),
+        # Where the last state is kept, the last.
+        ((0.4, 0.3, 0.9, 0.1, 0.2), 2, "", {"every": 4, "keep": "last"}, 3),
+        # None that a verdict called harmful.
+        ((0.4, 0.5, 0.9, 0.1, 0.1), 2, "0.9", {"every": 4}, 0),
+    ],
+)  # fmt: skip
+async def test_the_state_that_is_looked_at(
+    make: Make, scores: Sequence[float], earning: int, harmful: str, settings: Any, look: int
+):
+    more = dict(settings)
+    run = make(scores[0], validation={"every": more.pop("every", 9), "subset": 2}, **more)
+    await run.through(*scores[1:], earning=earning, harmful=harmful)
+    assert [v.step for v in run.heard] == [-1, look]
 
 
 async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(make: Make):
@@ -193,28 +211,6 @@ async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(make: Make):
     await run.through(1.0, 1.0, 0.6, 0.6, 0.6, 0.6, earning=1)
     await run.through(0.8, 0.8, 0.8, 0.8, 0.4, earning=8)
     assert [v.step for v in run.heard] == [-1, 9]
-
-
-async def test_in_online_mode_a_batch_s_worth_of_steps_is_one(make: Make):
-    """Two lucky examples do not outweigh eight good ones in a row, as two batches would."""
-    scores = (0.2, 1.0, 1.0, 0.2, 0.2, 0.2, *[0.65] * 8, *[0.2] * 10)
-    validation = {"every": 6, "subset": 2}
-    update = {"mode": "online", "batch_size": 4}
-    run = make(0.2, validation=validation, update=update)
-    await run.through(*scores, earning=2)
-    assert [v.step for v in run.heard] == [-1, 8]
-
-
-async def test_of_states_that_earned_the_same_the_latest_is_looked_at(make: Make):
-    run = make(0.7, validation={"every": 6, "subset": 2})
-    await run.through(*[0.7] * 6, earning=3)
-    assert [v.step for v in run.heard] == [-1, 4]
-
-
-async def test_where_the_last_state_is_kept_it_is_the_one_that_is_looked_at(make: Make):
-    run = make(0.4, validation={"every": 4, "subset": 2}, keep="last")
-    await run.through(0.3, 0.9, 0.1, 0.2, earning=2)
-    assert [v.step for v in run.heard] == [-1, 3]
 
 
 async def test_a_state_that_met_no_example_of_the_encoder_s_is_not_looked_at(make: Make):
@@ -247,12 +243,6 @@ async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(make: Make, s
     await run.selection.validate_if_due(stopped - 1)
     await run.through(*scores[stopped:], earning=2)
     assert [v.step for v in run.heard] == [-1, 1, 5]
-
-
-async def test_a_state_that_was_called_harmful_is_not_looked_at(make: Make):
-    run = make(0.4, validation={"every": 4, "subset": 2})
-    await run.through(0.5, 0.9, 0.1, 0.1, earning=2, harmful="0.9")
-    assert [v.step for v in run.heard] == [-1, 0]
 
 
 async def test_a_target_that_a_harmful_state_reaches_is_not_reached(make: Make):

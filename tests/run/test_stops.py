@@ -215,6 +215,8 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
     assert len(run.rows) == 5 and run.verdict and run.cost == 0.0
     assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
     assert "kept for the verdict" in str(run.stop)
+    with closing(RunStore.open(run.path)) as store:
+        assert store.outline().missing == "", "there is a verdict"
 
     again = train(tmp_path, resume=run.id, budget="700calls", config=long)
     assert (again.ended, again.verdict, total(again)) == ("budget", run.verdict, total(run))
@@ -313,6 +315,17 @@ def test_a_run_leaves_no_thread_behind_however_it_ends(
     run = train(tmp_path, lm="http://127.0.0.1:9/v1#m", budget="0calls", config={"retries": 0})
     assert run.ended == "budget"
     assert threads() <= earlier
+
+
+def test_an_agent_that_returns_nothing_is_a_failed_rollout_not_an_answer(tmp_path: Path) -> None:
+    async def forgetful(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+        reply = await lm(example.input, system=prompt)
+        if not reply:
+            return "none"
+        return None  # type: ignore[return-value]
+
+    with pytest.raises(TooManyFailures, match="the executor returned NoneType"):
+        train(tmp_path, executor=forgetful)
 
 
 async def test_an_early_stop_leaves_nothing_for_the_loop_to_clean_up(tmp_path: Path) -> None:

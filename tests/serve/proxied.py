@@ -22,7 +22,7 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.serve.admission import Callers, Limits
-from promptcodebook.serve.proxy import Policies, Proxy
+from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.spending import Records, Spending
 from promptcodebook.serve.upstream import Upstream
 from promptcodebook.serve.versions import (
@@ -72,7 +72,7 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, bool] = field(default_factory=dict)
-    """Of `Policies`: conversation, joined, texts."""
+    """Of `Proxy`: conversation, joined, texts."""
 
 
 @dataclass
@@ -127,8 +127,8 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
         ),
     )
     records = Records(setup.records, 1000) if setup.records else None
-    policies = Policies("tickets", live, upstream, records, setup.spending, **setup.options)
-    proxy = Proxy(policies, Callers(setup.keys), setup.limits)
+    who = Callers(setup.keys), setup.limits
+    proxy = Proxy("tickets", live, upstream, *who, records, setup.spending, **setup.options)
     try:
         async with proxy.serving(poll_s=0.02) as address:
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)

@@ -334,12 +334,6 @@ async def test_what_is_in_flight_is_reserved_and_what_it_took_is_booked(tmp_path
         assert (await asks(served, "anna-key-4711", max_tokens="9"))[0] == 400
 
 
-async def test_what_the_model_refuses_takes_no_tokens(tmp_path: Path) -> None:
-    async with up(setup=limited(tmp_path / "r.sqlite", anna="900tok")) as served:
-        served.upstream.default = fails(400)
-        assert {(await asks(served, "anna-key-4711"))[0] for _ in range(9)} == {400}
-
-
 async def test_a_call_that_the_model_failed_counts_and_one_that_never_reached_it_does_not(
     tmp_path: Path,
 ) -> None:
@@ -350,6 +344,9 @@ async def test_a_call_that_the_model_failed_counts_and_one_that_never_reached_it
             for _ in range(2):
                 await asks(served, "anna-key-4711")
             assert (await asks(served, "anna-key-4711"))[0] == left
+    async with up(setup=limited(tmp_path / "tokens.sqlite", anna="900tok")) as served:
+        served.upstream.default = fails(400)
+        assert {(await asks(served, "anna-key-4711"))[0] for _ in range(9)} == {400}
 
 
 async def test_a_request_that_names_no_length_gets_one_where_tokens_count(tmp_path: Path) -> None:
@@ -389,9 +386,7 @@ async def test_the_calls_for_a_prompt_are_the_callers_too(tmp_path: Path) -> Non
         assert served.upstream.calls == 1 and len(setup.lm.history) == 4
 
 
-async def test_a_money_budget_over_an_unknown_price_is_refused_at_the_start(
-    tmp_path: Path,
-) -> None:
+async def test_a_money_budget_over_an_unknown_price_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a money budget needs a price"):
         Spending(tmp_path / "r", {"": Budget(usd=1.0)}, PriceTable(), ("http://x/v1#m",), 20)
     Spending(tmp_path / "r", {"": Budget(calls=1)}, PriceTable(), ("http://x/v1#m",), 20).close()

@@ -16,15 +16,7 @@ from promptcodebook.serve.admission import Limits
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
 from tests.method.build import talkative
-from tests.serve.proxied import (
-    SAID,
-    UPSTREAM_KEY,
-    Setup,
-    deployed,
-    one_call,
-    three_call,
-    up,
-)
+from tests.serve.proxied import SAID, UPSTREAM_KEY, Setup, deployed, one_call, three_call, up
 
 LATE = "My refund is late."
 MANY_FIELDS: dict[str, Any] = {
@@ -106,10 +98,7 @@ async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_in
 
 @pytest.mark.parametrize(
     ("options", "read"),
-    [
-        ({"conversation": True}, f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"),
-        ({}, "May"),
-    ],
+    [({"conversation": True}, f"user: {LATE}\n\nassistant: Since when?\n\nuser: May"), ({}, "May")],
 )
 async def test_the_whole_conversation_is_the_input_where_that_is_asked_for_else_the_last_turn(
     tmp_path: Path, options: dict[str, Any], read: str

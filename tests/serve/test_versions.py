@@ -217,7 +217,7 @@ async def test_a_version_from_before_is_served_by_its_hash_until_it_is_withdrawn
             assert (told["id"], told["version"]) == (f"pco/{a}", a)
             assert (await ask(never))[0] == 404, "no gate let it through to this ref"
             registry.rollback(PRODUCTION)
-            await served.proxy.policies.live.look()
+            await served.proxy.live.look()
             assert await ask("tickets") == (200, a)
             assert (await ask(b))[0] == 404, "what was rolled back from is not served any more"
             (tmp_path / "registry.sqlite").unlink()

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from promptcodebook.calls import ROLES, Message, Request
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import ROLES, Message, Reply, Request, Role
+from promptcodebook.config import load_config
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.critic import reference
 from promptcodebook.method.state import RoutingStatistics
 from promptcodebook.method.templates import instinct_lines, load_templates
 from promptcodebook.method.update import Pending
-from promptcodebook.simulated.mind import understand
-from promptcodebook.simulated.request import ChatRequest, from_request
+from promptcodebook.run.opening import Where, open_run
+from promptcodebook.run.optimize import finish
+from promptcodebook.simulated.mind import ChatRequest, Kind, from_request, understand
+from promptcodebook.simulated.model import SimulatedLM
+from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.task import reward
+from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Codebook, Example, Instinct, Variable
 from tests.method.build import World as Made
 from tests.method.build import config
@@ -34,20 +43,24 @@ _LISTED = "\n".join(f"[{k}] {text} (success 0.{k + 2})" for k, text in enumerate
 _CHOSEN = "\n".join(f"[{k}] {_BOOK[k]}" for k in (0, 2, 4))
 _BULLETED = "\n".join(f"{k}) {text} - worked {10 * k}%" for k, text in enumerate(_BOOK))
 
-_CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
+CASES = tomllib.loads(Path(__file__).with_name("paraphrases.toml").read_text("utf-8"))["case"]
 
 
-@pytest.mark.parametrize("case", _CASES, ids=lambda case: case["kind"])
-def test_paraphrased_templates_are_recognised(case: Mapping[str, str]) -> None:
+def paraphrased(case: Mapping[str, str], example: Example, temperature: float = 0) -> ChatRequest:
+    """The request of a case about an example."""
     known = {"{listed}": _LISTED, "{chosen}": _CHOSEN, "{bulleted}": _BULLETED}
+    said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
+    system, user = (case.get(name, "") for name in ("system", "user"))
+    for mark, text in said.items():
+        system, user = system.replace(mark, text), user.replace(mark, text)
+    turns = [Message("system", system)] if system else []
+    return ChatRequest((*turns, Message("user", user)), temperature)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["kind"])
+def test_paraphrased_templates_are_recognised(case: Mapping[str, str]) -> None:
     for example in examples[:25]:
-        said = {**known, "{input}": example.input, "{report}": reward(example, "hello").feedback}
-        system, user = (case.get(name, "") for name in ("system", "user"))
-        for mark, text in said.items():
-            system, user = system.replace(mark, text), user.replace(mark, text)
-        turns = [Message("system", system)] if system else []
-        request = ChatRequest((*turns, Message("user", user)), temperature=0.0)
-        understood = understand(request, world)
+        understood = understand(paraphrased(case, example), world)
         assert understood.kind == case["kind"], example.input
         if "{input}" in case["user"]:
             assert understood.input == example.input
@@ -152,3 +165,64 @@ def test_the_role_of_a_request_is_never_seen() -> None:
     seen = {from_request(Request(role, messages)) for role in ROLES}
     assert len(seen) == 1
     assert understand(seen.pop(), world).kind == "execute"
+
+
+# Whole trainings: what each request was taken for, beside the role that sent it.
+
+
+KINDS: Mapping[Role, set[Kind]] = {
+    "encoder": {"route"},
+    "generator": {"compose"},
+    "executor": {"execute", "stage"},
+    "critic": {"critique", "adversary", "critique_and_blame"},
+    "attribution": {"blame"},
+    "updater": {"improve", "split", "instincts"},
+    "judge": {"judge", "compare", "leaks"},
+    "untrusted": {"execute", "stage"},
+}
+
+
+class Watched:
+    """The simulated model, with what each role's requests were taken for."""
+
+    def __init__(self, task: str) -> None:
+        examples = [e for _, split in load_task(task).dataset.items() for e in split]
+        self._lm = SimulatedLM(World(task, examples))
+        self.taken: Counter[tuple[str, str]] = Counter()
+
+    async def __call__(self, request: Request) -> Reply:
+        kind = understand(from_request(request), self._lm.world).kind
+        self.taken[request.role, kind] += 1
+        return await self._lm(request)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "epochs", "more"),
+    [
+        ("constraints", 12, {"templates": "default"}),
+        ("constraints", 12, {"templates": "paper"}),
+        ("constraints", 6, {"critic": {"stages": 1}}),
+        ("hotpotqa", 6, {"templates": "default"}),
+        ("hover", 6, {"templates": "paper"}),
+        ("pupa", 6, {"templates": "default"}),
+    ],
+)
+def test_requests_of_a_training_are_taken_for_what_they_are(
+    task: str, epochs: int, more: Mapping[str, Any], tmp_path: Path
+) -> None:
+    lm = Watched(task)
+    settings = {
+        "task": task,
+        "preset": "quick",
+        "update": {"epochs": epochs},
+        "validation": {"every": epochs, "subset": 8, "finalists": 1},
+        "cache": False,
+        **more,
+    }
+    config = load_config(settings, {"seed": 1})
+    asyncio.run(finish(open_run(config, Sources(lm=lm), Where(tmp_path))))
+    right = sum(n for (role, kind), n in lm.taken.items() if kind in KINDS[role])  # type: ignore[index]
+    total = sum(lm.taken.values())
+    assert total > 100
+    assert right >= 0.995 * total, lm.taken

@@ -15,8 +15,8 @@ from promptcodebook.lm.stack import Endpoints
 from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.admission import Address
 from promptcodebook.simulated.model import SimulatedLM
-from promptcodebook.simulated.parameters import SimulatedSettings
 from promptcodebook.simulated.server import Site
+from promptcodebook.simulated.world import SimulatedSettings
 from tests.load import crowding
 from tests.simulated.made import examples, world
 from tests.simulated.test_recognise import EXPECTED, template_values
@@ -134,10 +134,7 @@ async def test_stats_count_what_clients_met() -> None:
     settings = SimulatedSettings.from_params({"faults": "429:0.2,500:0.2,drop:0.2,truncate:0.2"})
     met = {"429": 0, "500": 0, "drop": 0, "truncate": 0}
     whole = 0
-    async with (
-        Site(SimulatedLM(world, settings)).serving() as address,
-        client(address) as ask,
-    ):
+    async with Site(SimulatedLM(world, settings)).serving() as address, client(address) as ask:
         for number in range(120):
             try:
                 reply = await ask.chat.completions.create(

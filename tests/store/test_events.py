@@ -98,6 +98,7 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
         assert light.evaluation.rewards == event.evaluation.rewards
         assert light.evaluation.failed == event.evaluation.failed
         assert light.evaluation.usage == event.evaluation.usage
+        assert {each.prompt + each.output for each in light.evaluation.rollouts} <= {""}
     else:
         assert light == event
 

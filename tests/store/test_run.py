@@ -147,24 +147,6 @@ def test_parameters_of_any_step_are_a_point_lookup(
         run.traces(7)
 
 
-def test_light_evaluations_keep_their_figures_and_lose_their_texts(run: RunStore) -> None:
-    rollouts = (
-        Rollout("a", prompt="long", output="longer", reward=0.25, usage=Usage(3, 9, 1)),
-        Rollout("b", prompt="long", feedback="no answer"),
-    )
-    evaluation = Evaluation("learned", "test", rollouts)
-    run.append(Compared(evaluation))
-    [light] = run.events()
-    [full] = run.events(full=True)
-    assert isinstance(light, Compared) and isinstance(full, Compared)
-    assert full.evaluation == evaluation
-    assert list(run.test_evaluations()) == [evaluation]
-    assert light.evaluation.score == evaluation.score == 0.125
-    assert light.evaluation.failed == 1
-    assert light.evaluation.usage == evaluation.usage
-    assert {r.prompt for r in light.evaluation.rollouts} == {""}
-
-
 def test_what_was_judged_counts_until_a_step_is_made_or_the_run_is_made_longer(
     run: RunStore, make_step: MakeStep, header: Header
 ) -> None:
@@ -216,6 +198,23 @@ async def test_a_journaled_reply_comes_back_as_it_was(run: RunStore) -> None:
     assert run.usage() == {}, "what it cost is booked with its attempt"
 
 
+async def test_a_damaged_reply_is_asked_for_again_and_replaced(
+    run: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    key, request = b"k" * 32, Request("executor", (Message("user", "hi"),))
+    await run.reply_log.put(key, request, Reply("first"))
+    run.close()
+    with closing(sqlite3.connect(run.path / "run.sqlite")) as db, db:
+        db.execute("UPDATE journal SET reply = x'00'")
+    with closing(RunStore.open(run.path, write=True)) as again:
+        log = again.reply_log
+        assert log.get(key) is None and "asked for again" in caplog.text
+        await log.put(key, request, Reply("second"))
+        kept = log.get(key)
+        assert kept is not None and kept.text == "second"
+        assert again.tallies() == {"journal_damaged": 1}
+
+
 def test_replayable_incidents_are_committed_with_their_step_only(
     run: RunStore, make_step: MakeStep
 ) -> None:
@@ -226,6 +225,8 @@ def test_replayable_incidents_are_committed_with_their_step_only(
     run.count_replayable("route_repairs", 5)
     run.append(Ended("interrupted"))
     assert run.tallies() == {"rate_limited": 3, "route_repairs": 1}
+    run.append(Stepped(make_step(1)))
+    assert run.tallies() == {"rate_limited": 3, "route_repairs": 6}
 
 
 def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
@@ -334,6 +335,8 @@ def test_a_full_disk_is_said_and_nothing_committed_is_lost(
         run.append(Ended("failed"))
     with pytest.raises(DiskFull):
         run.count("rate_limited")
+    with pytest.raises(DiskFull):  # what it brings could not be kept
+        run.attempt_log.begin("critic", Usage(1, 1, 1))
     assert run.state().step == written
     run.close()
 

@@ -270,6 +270,18 @@ def test_its_events_fold_to_where_it_stopped(old_run: Path) -> None:
     assert (run.id, run.step, run.best, run.ended) == (ID, 1, 0.75, "budget")
 
 
+def test_its_policy_is_the_best_validated_one_and_resuming_it_is_refused(old_run: Path) -> None:
+    reference = resolve(old_run.parent, "2026")
+    assert reference.best is not None and (reference.best.step, reference.best.score) == (-1, 0.75)
+    first = first_policy(old_run.parent, ID)
+    assert first.encoder
+    assert (reference.file.encoder, reference.file.codebook) == (first.encoder, first.codebook)
+    config = load_config(RunStore.open(old_run).header.config)
+    with pytest.raises(RunChanged, match=f"the run {ID} was begun by version 0.1.0") as refused:
+        open_run(config, Sources(old_run.parents[1]), Where(old_run.parent, resume=old_run))
+    assert refused.value.hint.endswith(f"pco codebook show {ID}")
+
+
 def test_its_steps_and_traces_are_read_as_if_written_today(old_run: Path) -> None:
     store = RunStore.open(old_run)
     steps = list(store.steps(traces=True))
@@ -283,22 +295,6 @@ def test_its_steps_and_traces_are_read_as_if_written_today(old_run: Path) -> Non
     rewritten = {rewrite.variable for step in steps for rewrite in step.rewrites}
     assert rewritten <= {"encoder", "generator", "critic", 0, 1, 2, 3}
     assert rewritten & {0, 1, 2, 3}
-
-
-def test_its_policy_is_the_best_validated_one(old_run: Path) -> None:
-    reference = resolve(old_run.parent, "2026")
-    assert reference.best is not None and (reference.best.step, reference.best.score) == (-1, 0.75)
-    first = first_policy(old_run.parent, ID)
-    assert first.encoder
-    assert (reference.file.encoder, reference.file.codebook) == (first.encoder, first.codebook)
-
-
-def test_resuming_it_is_refused_in_a_sentence(old_run: Path) -> None:
-    config = load_config(RunStore.open(old_run).header.config)
-    where = Where(old_run.parent, resume=old_run)
-    with pytest.raises(RunChanged, match=f"the run {ID} was begun by version 0.1.0") as refused:
-        open_run(config, Sources(old_run.parents[1]), where)
-    assert refused.value.hint.endswith(f"pco codebook show {ID}")
 
 
 # --- summaries that are kept ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sqlite3
@@ -18,7 +17,7 @@ import pytest
 import zstandard
 
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
-from promptcodebook.sqlite import Layout, Reader, Writer, connect, pack, store_os_error, unpack
+from promptcodebook.sqlite import Layout, Reader, Writer, connect, pack, unpack
 
 LAYOUT = Layout("test store", 2, ("CREATE TABLE t (id INTEGER PRIMARY KEY)",))
 
@@ -111,20 +110,6 @@ def test_several_processes_may_make_the_same_file_at_once(path: Path) -> None:
     db.close()
 
 
-def test_values_come_back_as_json_has_them() -> None:
-    value = {"a": [1, 2.5, None, True], "t": "é\ud800\U0001f600", "n": float("inf")}
-    assert unpack(pack(value)) == value
-    assert unpack(pack((1, (2,)))) == [1, [2]]
-    assert len(pack("word " * 1000)) < 100
-
-
-def test_what_the_system_says_becomes_one_of_our_errors(tmp_path: Path) -> None:
-    assert isinstance(store_os_error(OSError(28, "No space left on device"), tmp_path), DiskFull)
-    other = store_os_error(PermissionError(13, "Permission denied"), tmp_path)
-    assert not isinstance(other, DiskFull)
-    assert "Permission denied" in str(other)
-
-
 def test_a_single_wrong_byte_in_a_packed_value_is_noticed() -> None:
     value = [{"text": "say it in one line", "score": 0.5}] * 3
     blob = pack(value)
@@ -139,11 +124,6 @@ def test_a_single_wrong_byte_in_a_packed_value_is_noticed() -> None:
     for wrong in (b"", b"garbage", blob[:-1], blob[:9], blob + b"x", blob + blob, b"\0" * 20):
         with pytest.raises(StoreError, match="damaged"):
             unpack(wrong)
-
-
-def test_a_value_without_a_checksum_is_still_read() -> None:
-    value = {"a": ["of version 0.1.0", 1.5, None]}
-    assert unpack(zstandard.compress(json.dumps(value).encode())) == value
 
 
 def test_what_would_unpack_to_more_than_memory_holds_is_not_unpacked() -> None:

@@ -1,20 +1,17 @@
 """Exact match and F1 of answers."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from promptcodebook.errors import DataError
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hotpotqa.score import exact_match, f1, reward
 from promptcodebook.tasks.hotpotqa.task import STAGES, HotpotProgram, load_hotpotqa
 from promptcodebook.tasks.retrieval import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
-from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Output, Prompt, Score
 from tests.tasks.shared import Shelf, vectors
 
@@ -52,25 +49,16 @@ def test_f1_counts_repeated_words_and_is_zero_beside_a_yes_or_no() -> None:
     assert score == pytest.approx(0.8)
 
 
-def test_a_long_answer_is_scored_at_once() -> None:
-    begun = time.process_time()
-    f1("the a-n, " * 12_000, "an " * 30_000)
-    exact_match("the " * 30_000, "a" * 100_000)
-    assert time.process_time() - begun < 2
-
-
 def test_agrees_with_the_public_scorer() -> None:
     rows = vectors("hotpotqa")
     assert len(rows) > 100
-    differing = [
-        row["id"]
-        for row in rows
-        if exact_match(row["prediction"], row["gold"]) != row["em"]
-        or exact_match(row["prediction"], row["gold"], nfd=True) != row["em_nfd"]
-        or f1(row["prediction"], row["gold"])
-        != pytest.approx((row["f1"], row["precision"], row["recall"]), abs=1e-12)
-    ]
-    assert differing == []
+    for row in rows:
+        pair, wanted = (
+            (row["prediction"], row["gold"]),
+            (row["f1"], row["precision"], row["recall"]),
+        )
+        assert (exact_match(*pair), exact_match(*pair, nfd=True)) == (row["em"], row["em_nfd"])
+        assert f1(*pair) == pytest.approx(wanted, abs=1e-12), row["id"]
 
 
 # The reward: exact match, and feedback on answer, hops and facts.
@@ -169,19 +157,6 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_our_own_examples_are_there_without_any_data() -> None:
-    task = load_task("hotpotqa")
-    for _, examples in task.dataset.items():
-        for example in examples:
-            facts, titles = example.fields["facts"], example.fields["gold_titles"]
-            assert isinstance(facts, list) and isinstance(titles, list)
-            assert {fact.split(" | ")[0] for fact in facts} == set(titles)
-            right = Output(example.target or "")
-            score = await apply_reward(task.reward(None), example, right, task.reward_range)
-            assert score.value == 1.0
-    assert task.reward_range == (0.0, 1.0)
-
-
 async def test_the_program_runs_on_our_own_pages() -> None:
     task = load_hotpotqa()
     shipped = Path(load_hotpotqa.__code__.co_filename).parent / "examples"
@@ -212,31 +187,6 @@ def test_a_fact_that_the_corpus_lacks_is_left_out(folder: Path) -> None:
     row = {**ROW, "supporting_facts": [["Oak", 9], ["Ash", 0], ["Oak", 0]]}
     (folder / "val.jsonl").write_text(lines([row]))
     assert load_hotpotqa(folder).dataset.val[0].fields["facts"] == ["Oak | An oak is a tree."]
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"answer": None}, "'answer' must be a text"),
-        ({"question": " "}, "'question' is empty"),
-        ({"answer": ""}, "'answer' is empty"),
-        ({"gold_titles": []}, "'gold_titles' must be a list of titles"),
-        ({"gold_titles": [1]}, "'gold_titles' must be a list of titles"),
-        ({"gold_titles": "Oak"}, "'gold_titles' must be a list"),
-        ({"supporting_facts": ["Oak"]}, "'supporting_facts' must hold pairs"),
-        ({"supporting_facts": [["Oak", "0"]]}, "'supporting_facts' must hold pairs"),
-        ({"supporting_facts": [["Oak", True]]}, "'supporting_facts' must hold pairs"),
-        ({"supporting_facts": None}, "'supporting_facts' must be a list"),
-        ({"supporting_facts": ...}, "'supporting_facts' is missing"),
-    ],
-)
-def test_a_faulty_row_is_named(folder: Path, change: dict[str, object], said: str) -> None:
-    row = {k: v for k, v in {**ROW, **change}.items() if v is not ...}
-    (folder / "val.jsonl").write_text(lines([{**ROW, "id": "b"}, row]))
-    with pytest.raises(DataError, match=said) as caught:
-        load_hotpotqa(folder)
-    assert f"{folder / 'val.jsonl'}:2" in str(caught.value)
-    assert caught.value.hint
 
 
 # The program: two hops, four modules, and what reaches the reward.

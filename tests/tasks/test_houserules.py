@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.assemble import plan_run
 from promptcodebook.calls import Message, Reply
-from promptcodebook.config import load_config
-from promptcodebook.data import SPLITS, Dataset, examine
+from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import DataError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.randomness import keyed_int
 from promptcodebook.tasks.constraints.checks import sentences
 from promptcodebook.tasks.houserules.task import (
     KINDS,
@@ -61,28 +58,10 @@ def test_sizes_and_splits(dataset: Dataset) -> None:
         assert per == dict.fromkeys(RULES, PER_TOPIC[split]) | rest
 
 
-def test_the_splits_are_the_keyed_draw(dataset: Dataset) -> None:
-    strata: dict[str, list[tuple[int, str]]] = {}
-    for split, part in dataset.items():
-        for e in part:
-            strata.setdefault(stratum(e), []).append(
-                (keyed_int("houserules", "split", e.id), split)
-            )
-    for drawn in strata.values():
-        order = [split for _, split in sorted(drawn)]
-        assert order == sorted(order, key=SPLITS.index)
-
-
-def test_nothing_is_in_two_splits_or_nearly(dataset: Dataset) -> None:
-    found = examine(dataset)
-    assert found.clean
-    assert not found.duplicates
-    assert not found.near
-    assert not found.warnings()
-
-
 def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:
     """The runs of eight words that `examine` compares say little about short messages."""
+    found = examine(dataset)
+    assert found.clean and not found.duplicates and not found.near and not found.warnings()
     bags = [(e.id, set(re.findall(r"\w+", e.input.lower()))) for e in everything(dataset)]
     for n, (one, words) in enumerate(bags):
         for other, others in bags[:n]:
@@ -99,24 +78,6 @@ def test_topics(dataset: Dataset) -> None:
         pairs |= {frozenset(topics)} if kind == "two" else set()
     assert len(pairs) >= 20
     assert set().union(*pairs) == set(RULES)
-
-
-def test_lengths_vary(dataset: Dataset) -> None:
-    lengths = sorted(len(e.input.split()) for e in everything(dataset))
-    assert lengths[0] <= 5
-    assert 15 <= lengths[len(lengths) // 2] <= 25
-    assert lengths[-20] >= 50
-
-
-FORMS = r"""german|russian|spanish|french|italian|english|bullet|numbered|poem|rhyme|briefly
-|in short|step by step|one sentence|how to answer|reply in|answer in|hashtag|html|fairy tale"""
-
-
-def test_no_message_says_how_to_answer(dataset: Dataset) -> None:
-    asks = re.compile(rf"\b({FORMS})\b".replace("\n", ""), re.IGNORECASE)
-    for example in everything(dataset):
-        if topics_of(example):
-            assert not asks.search(example.input), example
 
 
 def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> None:
@@ -166,11 +127,6 @@ def test_a_message_without_a_rule_wants_a_plain_reply() -> None:
         assert "must be plain English" in score.feedback
 
 
-def test_an_unknown_topic_is_an_error() -> None:
-    with pytest.raises(DataError, match="the topic 'weather', which has no house rule"):
-        reward(with_topics("weather"), "Sunny.")
-
-
 async def test_the_prompt_stands_after_the_message() -> None:
     lm = ScriptedLM().enqueue("fine", Reply("cut", finish="length"))
     program = load_task("houserules").program
@@ -180,12 +136,6 @@ async def test_the_prompt_stands_after_the_message() -> None:
     assert lm.history[0].messages == (Message("user", "Where is it?\n\nBe brief."),)
     assert (await program(Prompt(""), Example("e", "Where is it?"), chat)).truncated
     assert lm.history[1].messages == (Message("user", "Where is it?"),)
-
-
-def test_a_configuration_names_it() -> None:
-    plan = plan_run(load_config({"task": "houserules", "lm": "simulated"}))
-    assert plan.task.name == plan.task.dataset.name == "houserules"
-    assert len(plan.task.dataset.train) == SIZES["train"]
 
 
 def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
@@ -243,22 +193,22 @@ def test_a_worthless_reply_keeps_no_rule_and_no_rule_is_kept_by_another(kind: st
 def test_an_unknown_kind_is_named_with_what_is_near() -> None:
     with pytest.raises(TaskError, match=r"unknown house rule 'sotry'.*did you mean 'story'"):
         check("sotry", "text")
+    with pytest.raises(DataError, match="the topic 'weather', which has no house rule"):
+        reward(with_topics("weather"), "Sunny.")
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("", "is empty"),
-        ("\n \n", "is empty"),
-        ("Yes.\nYes.\nYes.", "only repeats one line"),
-        ("We see.\n\nWe see.\n\nWe see.\n\nWe s", "only repeats one line"),
-        ("1. We see.\n2. We see.\n3. WE SEE.", "only repeats one line"),
-        ("I see. I see. I see. I s", "only repeats one sentence"),
-        ("Yes.\nYes.", ""),
-        ("Well.\nYes.\nYes.\nYes.", ""),
-        ("One line that is long enough to be read.", ""),
-    ],
-)
+SPOILED = {
+    "is empty": ("", "\n \n"),
+    "only repeats one line": (
+        *("Yes.\nYes.\nYes.", "We see.\n\nWe see.\n\nWe see.\n\nWe s"),
+        "1. We see.\n2. We see.\n3. WE SEE.",
+    ),
+    "only repeats one sentence": ("I see. I see. I see. I s",),
+    "": ("Yes.\nYes.", "Well.\nYes.\nYes.\nYes.", "One line that is long enough."),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), [(t, f) for f, texts in SPOILED.items() for t in texts])
 def test_spoiled(text: str, fault: str) -> None:
     assert spoiled(text) == fault
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Chat, Reply
+from promptcodebook.calls import Chat
 from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
@@ -32,43 +32,29 @@ from promptcodebook.tasks.ifbench.task import (
     IFBenchProgram,
     load_ifbench,
 )
-from promptcodebook.types import Example, Prompt, Score
+from promptcodebook.types import Example, Prompt
 from tests.tasks.shared import shared, vectors
 
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize(("name", "least"), [("ifbench", 2000), ("ifeval", 1000)])
-def test_agrees_with_the_public_scorer(name: str, least: int, language: Language) -> None:
-    rows = vectors(name)
-    wrong = [
-        (row["id"], row["instruction_id"])
-        for row in rows
-        if check(
-            row["instruction_id"], row["kwargs"], row["prompt"], row["response"], language=language
-        )
-        is not row["expected"]
-    ]
-    assert len(rows) > least
-    assert wrong == []
+def test_agrees_with_the_public_scorer(language: Language) -> None:
+    rows = vectors("ifbench") + vectors("ifeval")
+    assert len(rows) > 3000 and {row["instruction_id"] for row in rows} == {*IFBENCH, *IFEVAL}
+    assert (len(IFBENCH), len(IFEVAL)) == (58, 25)
+    for row in rows:
+        asked = (row["instruction_id"], row["kwargs"], row["prompt"], row["response"])
+        assert check(*asked, language=language) is row["expected"], row["id"]
 
 
 def test_agrees_with_the_public_scorer_on_whole_examples(language: Language) -> None:
-    wrong = list[str]()
     rows = vectors("ifbench_examples")
+    assert len(rows) > 100
     for row in rows:
         asked = (row["prompt"], row["instruction_id_list"], row["kwargs"], row["response"])
         found = grade(*asked, language=language)
-        keys = ("strict", "loose", "strict_all", "loose_all", "loose_share")
-        if any(getattr(found, key) != row[key] for key in keys):
-            wrong.append(row["id"])
-    assert len(rows) > 100
-    assert wrong == []
-
-
-def test_knows_every_constraint() -> None:
-    assert (len(IFBENCH), len(IFEVAL)) == (58, 25)
-    assert not set(IFBENCH) & set(IFEVAL)
+        for key in ("strict", "loose", "strict_all", "loose_all", "loose_share"):
+            assert getattr(found, key) == row[key], row["id"]
 
 
 @pytest.mark.parametrize("case", (HERE / "ifbench_own.jsonl").read_text("utf-8").splitlines())
@@ -108,28 +94,12 @@ def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     assert (found.strict_all, found.loose_all) == (False, False)
     assert found.strict_share == 1 / 3
     assert found.loose_share == 2 / 3
+    # Lines that end in CRLF are read like any other.
+    for lines in ("Salt is salt.\r\n\r\nTea or tea!\r\n", "Sure:\r\nSalt is *salt*.\r\nBye, all"):
+        given = grade("", ["words:paragraph_last_first"], [None], lines)
+        assert given.loose_all and given.strict_all == lines.startswith("Salt")
     none = grade("", ["punctuation:no_comma"], [{}], None)
     assert (none.strict, none.loose) == ([False], [False])
-
-
-@pytest.mark.parametrize(
-    ("response", "strict", "loose"),
-    [
-        ("Salt is salt.\r\n\r\nTea or tea!\r\n", True, True),
-        ("Salt is salt.\r\nTea is hot.\r\n", False, False),
-        ("Here you go:\r\nSalt is salt.\r\nTea or tea?\t\r\n", False, True),
-        ("Salt is salt;\r\nTea or tea.\r\n\r\nI hope that helps!", False, True),
-        ("Sure:\r\nSalt is *salt*.\r\nTea or *tea*.\r\nDone, I think", False, True),
-    ],
-)
-def test_lines_that_end_in_crlf_are_read_like_any_other(
-    response: str, strict: bool, loose: bool
-) -> None:
-    found = grade("", ["words:paragraph_last_first"], [None], response)
-    assert (found.strict_all, found.loose_all) == (strict, loose)
-    plain = response.replace("\r\n", "\n")
-    same = grade("", ["words:paragraph_last_first"], [None], plain)
-    assert (same.strict_all, same.loose_all) == (strict, loose)
 
 
 def test_an_unknown_id_names_the_nearest() -> None:
@@ -226,6 +196,8 @@ def test_a_pattern_that_would_never_end_is_not_met_and_counted() -> None:
     assert time.monotonic() - begun < 10
     assert found.strict == found.loose == [False, True, True]
     assert found.timed_out == ("keywords:forbidden_words",)
+    no_pattern = {"forbidden_words": ["(salt"]}  # plain text then
+    assert check("keywords:forbidden_words", no_pattern, "", "salt")
 
 
 AWKWARD = st.text(
@@ -245,17 +217,6 @@ def test_what_is_strictly_met_is_loosely_met(response: str, language: Language) 
     assert all(loose for strict, loose in zip(found.strict, found.loose, strict=True) if strict)
     singly = [check(name, fitting(name), "", response, language=language) for name in ids]
     assert found.strict == singly
-
-
-@pytest.mark.slow
-@settings(max_examples=6, deadline=None)
-@given(piece=st.text(alphabet="aA.!?'\"*-[]( <>,\n1😀水", min_size=1, max_size=6))
-def test_no_check_takes_long_on_100_kb(piece: str, language: Language) -> None:
-    response = (piece * (100_000 // len(piece) + 1))[:100_000]
-    for instruction_id in (*IFBENCH, *IFEVAL):
-        begun = time.monotonic()
-        check(instruction_id, fitting(instruction_id), "", response, language=language)
-        assert time.monotonic() - begun < 10, instruction_id
 
 
 @pytest.mark.parametrize(
@@ -336,14 +297,6 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
     assert all("keep:" not in m.content for r in lm.history for m in r.messages)
 
 
-async def test_a_cut_draft_is_rewritten_and_said_to_be_cut() -> None:
-    lm = ScriptedLM().enqueue(Reply("reasoning: so", finish="length"), "final_response: keel")
-    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), TWO, chat(lm))
-    assert made.text == "keel"
-    assert made.truncated
-    assert "<response>\n\n</response>" in lm.history[1].messages[1].content
-
-
 async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
     bare = Example("1", "Tell me about boats.")
@@ -366,46 +319,6 @@ def test_the_reward_is_the_share_kept_and_names_both_kinds(text: str, value: flo
     kept, _, unkept = score.feedback.partition("The final response does not keep:")
     assert kept.count("\n- ") == round(2 * value)
     assert unkept.count("\n- ") == round(2 * (1 - value))
-
-
-def test_our_own_examples_load_and_can_be_solved() -> None:
-    task = load_ifbench()
-    answers = {
-        "own-1": "A lantern swings while a gull calls",
-        "own-5": "Dear neighbour\n\nThe fence leans. Talk soon!",
-        "own-6": '{"colour": "green", "taste": "sour"}',
-        "own-10": "My Answer: yes. My Conclusion: build. Future Outlook: good.",
-        "own-12": "Ash",
-        "own-13": "Yellow zebras amble by",
-    }
-    examples = {e.id: e for _, part in task.dataset.items() for e in part}
-    for key, answer in answers.items():
-        score = task.reward(None)(examples[key], answer)
-        assert isinstance(score, Score)
-        assert score.value == 1.0, score.feedback
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
-        (row("b", kwargs=None), "the field 'kwargs' must be a list, not null"),
-        (row("b", kwargs=[None]), "one object for each constraint"),
-        (row("b", kwargs=[]), "1 constraints in instruction_id_list, 0 in kwargs"),
-        (row("b", instruction_id_list=[], kwargs=[]), "0 constraints"),
-        (row("b", instruction_id_list=["punctuation:no_coma"]), "unknown instruction id"),
-        (row("b", instruction_id_list=["count:numbers"]), "needs the argument 'N'"),
-        (row("b", prompt=" "), "the prompt is blank"),
-        ({"key": "b"}, "the field 'prompt' is missing"),
-        ([1], "expected a JSON object"),
-    ],
-)
-def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, bad: object, said: str) -> None:
-    folder(tmp_path, row("a"), bad)
-    with pytest.raises(DataError) as caught:
-        load_ifbench(tmp_path)
-    assert f"{tmp_path / 'train.jsonl'}:2" in str(caught.value)
-    assert said in str(caught.value)
-    assert caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
 """The livebench_math task: its data, its reward and what it tells the critic."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from promptcodebook.data import SPLITS
-from promptcodebook.errors import DataError
 from promptcodebook.tasks.livebench_math.score import (
     closeness,
     kind_of,
@@ -19,9 +16,8 @@ from promptcodebook.tasks.livebench_math.score import (
     option_value,
     read_ids,
     score,
-    without_thoughts,
 )
-from promptcodebook.tasks.livebench_math.task import load_livebench_math, reward
+from promptcodebook.tasks.livebench_math.task import reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.tasks.worker import Worker
 from promptcodebook.types import Example
@@ -29,13 +25,6 @@ from tests.load import crowding
 from tests.tasks.shared import vectors
 
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
-ROW: dict[str, object] = {
-    "question_id": "one",
-    "task": "math_comp",
-    "subtask": "smc",
-    "question": "What is 2 + 3?",
-    "ground_truth": "A",
-}
 
 
 @pytest.fixture
@@ -43,17 +32,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No data folder, and no public copy that someone fetched earlier."""
     monkeypatch.delenv("PCO_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def folder(path: Path, **changed: object) -> Path:
-    """A data folder whose train.jsonl has a good row and then one with `changed` fields."""
-    for split in SPLITS:
-        rows = [{**ROW, "question_id": split}]
-        if split == "train":
-            rows.append({k: v for k, v in {**ROW, **changed}.items() if v is not ...})
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (path / f"{split}.jsonl").write_text(text, "utf-8")
-    return path
 
 
 def example(subtask: str, gold: str, question: str = "?") -> Example:
@@ -75,25 +53,6 @@ async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> 
             if kind == "choice":
                 assert option_value(one.input, gold) != "FAILURE"
     assert set(kinds) == set(FORMS)
-
-
-@pytest.mark.parametrize(
-    ("changed", "match"),
-    [
-        ({"question": ...}, r"train\.jsonl:2: the field 'question' is missing"),
-        ({"question": " "}, r"train\.jsonl:2: the field 'question' is empty"),
-        ({"question": 5}, r"train\.jsonl:2: the field 'question' must be a text"),
-        ({"subtask": "poetry"}, r"train\.jsonl:2: unknown subtask 'poetry'"),
-        ({"ground_truth": "F"}, r"train\.jsonl:2: .* of a smc row must be one letter"),
-        ({"subtask": "aime_i", "ground_truth": "7"}, r"train\.jsonl:2: .* must be three digits"),
-        ({"subtask": "imo", "ground_truth": "1;2"}, r"train\.jsonl:2: .* must be a list"),
-        ({"subtask": "amps_hard", "ground_truth": ""}, r"train\.jsonl:2: .* must be LaTeX"),
-    ],
-)
-def test_malformed_rows(tmp_path: Path, changed: dict[str, object], match: str) -> None:
-    with pytest.raises(DataError, match=match) as caught:
-        load_livebench_math(folder(tmp_path, **changed))
-    assert caught.value.hint
 
 
 CUBE = r"How many corners? $\textbf{(A)}~6 \qquad \textbf{(B)}~8 \qquad \textbf{(C)}~10$"
@@ -128,17 +87,6 @@ QUESTION = (
     r"How many corners has a cube? $\textbf{(A) }6\qquad\textbf{(B) }8\qquad\textbf{(C)}~10"
     r"\qquad\textbf{(D) }12\qquad\textbf{(E) }14$"
 )
-LATEX = st.lists(
-    st.sampled_from(
-        [
-            *["\\left(", "\\right)", "\\text", "\\sin", "\\cdot", "\\int", "\\sum"],
-            *["^", "_", "{", "}", "(", ")", "[", "]", "$", "\\frac"],
-            *["\\frac", "\\sqrt", "\\boxed", "\\boxed ", "\\fbox{", "$$", "answer:", "<solution>"],
-            *["x", "2", "17", "e", "+C", "=", ",", ".", "\n", "**", "<think>", "</think>", "A"],
-        ]
-    ),
-    max_size=25,
-).map("".join)
 
 
 @pytest.fixture(scope="module")
@@ -148,18 +96,6 @@ def worker() -> Iterator[Worker]:
     made.call("promptcodebook.tasks.livebench_math.score:same_by_lark", ("1", "1"), 60.0)
     yield made
     made.close()
-
-
-def test_the_parts_of_a_subtask_choose_its_scorer() -> None:
-    subtasks = {
-        "choice": ("amc_12a_2023", "updated_amc_12a_2023", "smc"),
-        "aime": ("aime_i_2024",),
-        "rearrangement": ("usamo", "imo"),
-        "amps": ("amps_hard", "AMPS_Hard_gcd"),
-    }
-    assert all(kind_of(subtask) == kind for kind, of in subtasks.items() for subtask in of)
-    with pytest.raises(DataError, match="unknown subtask 'poetry'"):
-        score("", "A", "poetry", "A")
 
 
 @pytest.mark.parametrize(
@@ -181,14 +117,9 @@ def test_the_parts_of_a_subtask_choose_its_scorer() -> None:
     ],
 )
 def test_the_cascade_of_multiple_choice(answer: str, path: str) -> None:
+    assert [option_value(QUESTION, letter) for letter in "ABCDE"] == ["6", "8", "10", "12", "14"]
     found = math_score(QUESTION, "B", "amc_12a_2023", answer)
     assert (found.score, found.path) == (float(bool(path)), path)
-
-
-def test_options_are_read_from_the_question() -> None:
-    assert [option_value(QUESTION, x) for x in "ABCDE"] == ["6", "8", "10", "12", "14"]
-    assert option_value("no options", "A") == "FAILURE"
-    assert without_thoughts("a<think>b</think>c<think>d") == "ac<think>d"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +136,8 @@ def test_options_are_read_from_the_question() -> None:
 )
 def test_scores(gold: str, subtask: str, answer: str, value: float) -> None:
     assert score(QUESTION, gold, subtask, answer) == value
+    kinds = ("amc_12a_2023", "updated_amc_12a_2023", "AMPS_Hard_gcd")
+    assert [*map(kind_of, kinds)] == ["choice", "choice", "amps"]
 
 
 @pytest.mark.parametrize(
@@ -286,13 +219,6 @@ def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str, worker: 
     start = time.monotonic()
     assert 0 <= math_score(text, gold, subtask, text, worker).score <= 1
     assert time.monotonic() - start < 3 * crowding()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(["smc", "aime_i", "imo"]), LATEX)
-def test_any_answer_has_a_score(subtask: str, answer: str) -> None:
-    gold = {"smc": "B", "aime_i": "123"}.get(subtask, "1,2,3")
-    assert 0 <= score(QUESTION, gold, subtask, answer) <= 1
 
 
 def test_agreement_with_the_public_scorer(worker: Worker) -> None:

@@ -130,6 +130,9 @@ def test_a_bare_text_is_the_only_output() -> None:
     assert read_outputs("Paris", ("answer", "city")) == {"reasoning": "", "answer": "", "city": ""}
     assert read_outputs('{"other": 1}', ("answer",))["answer"] == '{"other": 1}'
     assert read_outputs("reasoning: so Paris", ("answer",))["answer"] == "so Paris"
+    read = read_outputs('{"answer": 42, "titles": ["A", "Ä"], "note": null}', ("answer", "titles"))
+    assert read == {"reasoning": "", "answer": "42", "titles": '["A", "Ä"]'}
+    assert read_outputs('{"answer": null}', ("answer",))["answer"] == ""
 
 
 def test_a_reply_cut_while_it_reasons_has_no_output() -> None:
@@ -152,12 +155,6 @@ def test_the_last_output_runs_to_the_end_and_keeps_its_form() -> None:
     body = "  one\n    two\n\nResponse: not a label\n**bold**"
     assert read_outputs(f"reasoning: r\nresponse:\n{body}\n", ("response",))["response"] == body
     assert read_outputs("answer: **Paris**", ("answer",))["answer"] == "**Paris**"
-
-
-def test_json_values_that_are_no_texts() -> None:
-    read = read_outputs('{"answer": 42, "titles": ["A", "Ä"], "note": null}', ("answer", "titles"))
-    assert read == {"reasoning": "", "answer": "42", "titles": '["A", "Ä"]'}
-    assert read_outputs('{"answer": null}', ("answer",))["answer"] == ""
 
 
 async def test_a_cut_reply_marks_the_output() -> None:

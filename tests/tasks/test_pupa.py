@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.calls import Message, Reply, Request, Schema, request_key
+from promptcodebook.calls import Message, Request, Schema, request_key
 from promptcodebook.errors import ConfigError, ParseError
 from promptcodebook.incidents import Counts, no_tally
 from promptcodebook.lm.cache import Cache, Journaled, unpack_reply
@@ -77,24 +77,14 @@ def test_leakage_without_a_judge(text: str, units: str, expected: float) -> None
 def test_agreement_with_the_public_scorer() -> None:
     rows = vectors("pupa")
     assert len(rows) > 40
-    wrong: list[str] = []
     for row in rows:
         judged = (row["judge_new_vs_target"], row["judge_target_vs_new"], row["judge_leak_count"])
         count = len(distinct_units(row["pii_units"]))
-        made = combine(*judged, count)
-        same = (
-            count == row["unit_count"]
-            and made.quality == row["quality"]
-            and made.leakage == pytest.approx(row["leakage"])
-            and made.overall == pytest.approx(row["overall"])
-            and all(
-                combine(*judged, count, float(weight)).score == pytest.approx(score)
-                for weight, score in row["lambda_scores"].items()
-            )
-        )
-        if not same:
-            wrong.append(row["id"])
-    assert wrong == []
+        made, wanted = combine(*judged, count), (row["quality"], row["leakage"], row["overall"])
+        assert count == row["unit_count"], row["id"]
+        assert (made.quality, made.leakage, made.overall) == pytest.approx(wanted), row["id"]
+        for weight, score in row["lambda_scores"].items():
+            assert combine(*judged, count, float(weight)).score == pytest.approx(score), row["id"]
 
 
 # Who decides on PUPA's quality and leakage, and what the critic is told.
@@ -167,11 +157,6 @@ async def test_what_the_judge_says_is_what_counts(
     assert (await judged(lm)).value == value
 
 
-async def test_the_weight_of_a_leak() -> None:
-    score = await judged(ScriptedLM().enqueue(verdict(True), verdict(True), count(2)), weight=0.5)
-    assert score.value == 0.75 and "0.5 x leakage 0.50" in score.feedback
-
-
 async def test_an_empty_request_leaks_nothing_and_is_not_counted() -> None:
     lm = ScriptedLM().enqueue(verdict(False), verdict(True))
     score = await judged(lm, answered("", ""))
@@ -214,17 +199,16 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
     lm = ScriptedLM().enqueue(verdict(True), verdict(True), count(2))
     said = (await judged(lm)).feedback
     assert said.startswith("Score 0.50 = quality 1 - 1 x leakage 0.50.")
+    for leaks, words in ((0, "None of the private pieces"), (1, "About 1 of")):
+        lm = ScriptedLM().enqueue(verdict(False), verdict(True), count(leaks))
+        other = (await judged(lm, answered("x", "a note for a colleague"))).feedback
+        assert words in other and "the reference is better" in other
+    half = await judged(ScriptedLM().enqueue(verdict(True), verdict(True), count(2)), weight=0.5)
+    assert half.value == 0.75 and "0.5 x leakage 0.50" in half.feedback
     assert "at least as good as the reference" in said
     assert "1 x name, place or organisation, 1 x date" in said
     assert "mirelle ostvang" in said and "4 may" in said
     assert "example.org" not in said and "555-0142" not in said
-
-
-@pytest.mark.parametrize(("leaks", "words"), [(0, "None of the private pieces"), (1, "About 1 of")])
-async def test_feedback_where_nothing_is_found_word_for_word(leaks: int, words: str) -> None:
-    lm = ScriptedLM().enqueue(verdict(False), verdict(True), count(leaks))
-    said = (await judged(lm, answered("x", "a note for a colleague"))).feedback
-    assert words in said and "the reference is better" in said
 
 
 @pytest.mark.parametrize(
@@ -266,12 +250,6 @@ async def test_the_stand_in_asks_nobody(output: Output, value: float) -> None:
 
 
 PROMPT = Prompt("COMPOSED-ONE: hide every name.\n\nCOMPOSED-TWO: keep the tone.")
-LETTER = Example(
-    "own-1",
-    "Write to Mirelle Ostvang at mirelle@example.org that I am late.",
-    "Dear Mirelle, I am late.",
-    fields={"pii_units": "mirelle ostvang||mirelle@example.org"},
-)
 
 
 def crafted(request: str, thoughts: str = "Mirelle Ostvang is a private name.") -> str:
@@ -279,7 +257,7 @@ def crafted(request: str, thoughts: str = "Mirelle Ostvang is a private name.") 
 
 
 async def outcome_of(lm: ScriptedLM, prompt: Prompt = PROMPT) -> Output:
-    return await Papillon()(prompt, LETTER, BoundChat(lm, lambda purpose: 7))
+    return await Papillon()(prompt, QUERY, BoundChat(lm, lambda purpose: 7))
 
 
 def sent(lm: ScriptedLM, role: str) -> list[Request]:
@@ -301,7 +279,7 @@ async def test_three_stages_and_the_untrusted_one_gets_the_request_alone() -> No
     craft, respond = sent(lm, "executor")
     for trusted in (craft, respond):
         assert trusted.messages[0].content.startswith(PROMPT.text)
-        assert LETTER.input in trusted.messages[1].content
+        assert QUERY.input in trusted.messages[1].content
     assert "Dear [NAME], I am late." in respond.messages[1].content
 
 
@@ -332,7 +310,7 @@ async def test_without_a_request_of_its_own_nothing_goes_outside(reply: str) -> 
         ("the request", PROMPT.text, None),
         ("the request", "", Schema("x", {})),
         ((Message("user", "the request"),), "", None),
-        ((Message("user", "the request"), Message("user", LETTER.input)), "", None),
+        ((Message("user", "the request"), Message("user", QUERY.input)), "", None),
     ],
 )
 async def test_the_wall_lets_only_the_released_request_pass(
@@ -347,88 +325,46 @@ async def test_the_wall_lets_only_the_released_request_pass(
         await wall(messages, system=system, role="untrusted", schema=schema)
     assert lm.history == []
     await wall("the request", role="untrusted")
-    await wall(LETTER.input, system=PROMPT.text)
+    await wall(QUERY.input, system=PROMPT.text)
     assert [request.role for request in lm.history] == ["untrusted", "executor"]
 
 
-# What a private run leaves behind. The rewrite below keeps one unit and removes all others, so
-# that the test would notice a comparison that finds nothing at all.
+# What a private run leaves behind.
 
 
-def rewriting(example: Example) -> tuple[str, tuple[str, ...]]:
-    """A request that still holds the example's first unit, and the units that it removed."""
-    first, *others = distinct_units(str(example.fields["pii_units"]))
-    return f"Write a general text about {first}.", tuple(others)
-
-
-def roles_played(example: Example, helped: str) -> ScriptedLM:
-    def say(request: Request) -> str:
-        if request.role == "untrusted":
-            return helped
-        craft = "llm_request" in request.messages[0].content.split("\n\n")[2]
-        return crafted(rewriting(example)[0], example.input) if craft else example.target or ""
-
-    return ScriptedLM().reply_with(say)
-
-
-class Untrusted:
-    """An LM that passes all on, and keeps what the role untrusted was sent and what it logged."""
-
-    def __init__(self, inner: ScriptedLM) -> None:
-        self._inner = inner
-        self.seen: list[Request] = []
-
-    async def __call__(self, request: Request) -> Reply:
-        if request.role == "untrusted":
-            self.seen.append(request)
-        return await self._inner(request)
-
-
-def cache_and_journal(folder: Path, seen: Request) -> list[str]:
-    """What cache and journal keep of a call to the untrusted role, every column as text."""
-    (run,) = (folder / "runs").rglob("*.sqlite")
-    kept: list[str] = []
-    for path, sql, value in (
-        (folder / "cache.sqlite", "SELECT * FROM replies WHERE key = ?", request_key(seen)),
-        (run, "SELECT * FROM journal WHERE role = ?", "untrusted"),
-    ):
-        with closing(sqlite3.connect(path)) as db:
-            rows = db.execute(sql, (value,)).fetchall()
-        kept += [f"{unpack_reply(row[-1])!r} {row[:-1]!r}" for row in rows]
-    return kept
-
-
-SHIPPED = Path(pupa.__file__).parent / "examples"
-"""Ours by its path: a test must never meet a public copy that somebody fetched."""
-OWN = [e for _, examples in read_dataset(SHIPPED).items() for e in examples]
-
-
-@pytest.mark.parametrize("example", OWN, ids=lambda e: e.id)
 async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
-    example: Example, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The rewrite keeps one unit and removes all others: a comparison that finds nothing shows."""
     caplog.set_level(logging.DEBUG)
-    request, removed = rewriting(example)
-    helped = "Here is a general text with [NAME]."
-    untrusted = Untrusted(roles_played(example, helped))
-    cache = Cache(untrusted, tmp_path / "cache.sqlite", Counts())
-    store = RunStore.create(
-        tmp_path / "runs", Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {})
-    )
-    lm = Journaled(cache, store.reply_log, Counts())
-    trial = Trial(Papillon(), None, lm)
+    example = read_dataset(Path(pupa.__file__).parent / "examples").train[0]
+    first, *removed = distinct_units(str(example.fields["pii_units"]))
+    request, gone_out = f"Write a general text about {first}.", list[Request]()
+
+    def say(asked: Request) -> str:
+        if asked.role == "untrusted":
+            gone_out.append(asked)
+            return "Here is a general text with [NAME]."
+        craft = "llm_request" in asked.messages[0].content.split("\n\n")[2]
+        return crafted(request, example.input) if craft else example.target or ""
+
+    cache = Cache(ScriptedLM().reply_with(say), tmp_path / "cache.sqlite", Counts())
+    header = Header("", "2025-01-01T00:00:00+00:00", "0", "pupa", "", "", {}, "", {})
+    store = RunStore.create(tmp_path / "runs", header)
+    trial = Trial(Papillon(), None, Journaled(cache, store.reply_log, Counts()))
     rollout = await trial.run(example, PROMPT, Draws(0, 0, example.id), Rollout(example.id))
     store.close()
     cache.close()
-    assert rollout.failure is None
     assert (rollout.output, rollout.fields) == (example.target or "", {"request": request})
-
-    (seen,) = untrusted.seen
-    gone_out = repr(seen)
-    assert leaked_units(gone_out, distinct_units(str(example.fields["pii_units"]))) != ()
-    assert leaked_units(gone_out, removed) == ()
-    assert "COMPOSED" not in gone_out
-    kept = cache_and_journal(tmp_path, seen)
-    assert len(kept) == 2
-    for text in (*kept, caplog.text):
-        assert leaked_units(text, removed) == () and "COMPOSED" not in text
+    [seen] = gone_out
+    assert leaked_units(repr(seen), [first]) == (first,)
+    [run] = (tmp_path / "runs").rglob("*.sqlite")
+    kept = [repr(seen), caplog.text]
+    for path, sql, value in (
+        (tmp_path / "cache.sqlite", "SELECT * FROM replies WHERE key = ?", request_key(seen)),
+        (run, "SELECT * FROM journal WHERE role = ?", "untrusted"),
+    ):
+        with closing(sqlite3.connect(path)) as db:
+            [row] = db.execute(sql, (value,)).fetchall()
+        kept.append(f"{unpack_reply(row[-1])!r} {row[:-1]!r}")
+    assert all(leaked_units(text, removed) == () and "COMPOSED" not in text for text in kept)

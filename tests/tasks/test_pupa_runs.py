@@ -20,12 +20,8 @@ from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
 from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
-from promptcodebook.errors import DataError
-from promptcodebook.incidents import no_tally
-from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.lm.structured import Ask
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.report import render_report
@@ -35,13 +31,11 @@ from promptcodebook.store.events import Ended, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
 from promptcodebook.tasks.pupa.score import leaked_units
-from promptcodebook.tasks.pupa.task import JudgeReward, NoUnitCheck, StandIn, load_pupa, units_of
+from promptcodebook.tasks.pupa.task import NoUnitCheck, load_pupa, units_of
 from promptcodebook.tasks.task import asks_nobody, load_task
 from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
-
-ROW = {"id": "a", "user_query": "SECRET q", "target_response": "SECRET r", "pii_units": "secret"}
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +43,6 @@ def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither a data folder nor a public copy of the one who runs the tests is met."""
     monkeypatch.delenv("PCO_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
-
-
-def written(folder: Path, train: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.jsonl").write_text(train, "utf-8")
-    for split in ("val", "test"):
-        (folder / f"{split}.jsonl").write_text(json.dumps({**ROW, "id": split}), "utf-8")
-    return folder
 
 
 def test_what_ships() -> None:
@@ -68,46 +54,6 @@ def test_what_ships() -> None:
             units = units_of(example)
             # A unit that the query does not hold could neither leak nor be removed.
             assert units and leaked_units(example.input, units) == units
-
-
-def test_a_row_as_an_example(tmp_path: Path) -> None:
-    task = load_task("pupa", written(tmp_path, json.dumps(ROW) + "\n\n"))
-    (example,) = task.dataset.train
-    assert (example.id, example.input, example.target) == ("a", "SECRET q", "SECRET r")
-    assert units_of(example) == ("secret",)
-    assert "keep runs on them private" in task.description
-
-
-@pytest.mark.parametrize(
-    ("second", "said"),
-    [
-        ('{"id": "SECRET', "cannot be read"),
-        ('["SECRET"]', "cannot be read"),
-        ("SECRET", "cannot be read"),
-        ("[" * 100_000, "cannot be read"),
-        (json.dumps({k: v for k, v in ROW.items() if k != "pii_units"}), "'pii_units' is missing"),
-        (json.dumps({**ROW, "user_query": None}), "'user_query' must be a text"),
-        (json.dumps({**ROW, "target_response": ["SECRET"]}), "'target_response' must be a text"),
-        (json.dumps({**ROW, "target_response": " "}), "'target_response' is empty"),
-        (json.dumps({**ROW, "pii_units": {"SECRET": 1}}), "'pii_units' must be a text"),
-        (json.dumps({**ROW, "user_query": "SECRET"}), "the field 'id' is that of an earlier row"),
-    ],
-)
-def test_a_malformed_row_is_named_by_line_and_field_and_never_quoted(
-    tmp_path: Path, second: str, said: str
-) -> None:
-    folder = written(tmp_path, f"{json.dumps(ROW)}\n{second}\n")
-    with pytest.raises(DataError, match=said) as caught:
-        load_task("pupa", folder)
-    assert f"{folder / 'train.jsonl'}:2: " in str(caught.value)
-    assert "secret" not in f"{caught.value} {caught.value.hint}".lower()
-
-
-def test_the_judge_decides_unless_the_stand_in_is_asked_for() -> None:
-    ask = Ask(ScriptedLM(), no_tally)
-    task = load_task("pupa")
-    assert isinstance(task.reward(None), StandIn)
-    assert isinstance(task.reward(ask), JudgeReward)
 
 
 def endpoint(tmp_path: Path, **settings: Any) -> dict[str, str]:

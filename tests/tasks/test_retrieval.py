@@ -134,11 +134,6 @@ def test_a_read_only_folder_keeps_its_index_in_the_cache(corpus: Path, tmp_path:
     assert len(list(cache.glob("*.bm25"))) == 1
 
 
-def test_without_keeping_nothing_is_written(corpus: Path) -> None:
-    assert open_retriever(corpus, keep=False).search("acorns", 1)
-    assert not corpus.with_name("corpus.jsonl.bm25").exists()
-
-
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -225,12 +220,6 @@ async def test_each_query_is_searched_once(search: Search) -> None:
     assert search.asked == 3
 
 
-async def test_the_answers_are_those_of_the_retriever(search: Search) -> None:
-    queries = ["page", "word3 word4", "", "zebra"]
-    found = await asyncio.gather(*(search(query, 7) for query in queries))
-    assert found == search.retriever.search_many(queries, 7)
-
-
 async def test_a_cancelled_asker_takes_nothing_from_the_others(search: Search) -> None:
     first = asyncio.create_task(search("word1", 1))
     second = asyncio.create_task(search("word1", 1))
@@ -259,13 +248,6 @@ async def test_a_fault_reaches_every_asker_and_is_not_remembered(search: Search)
     assert [str(error) for error in said] == ["the disk is gone"] * 2
     faulty.broken = False
     assert await search("a", 1) == ["1"]
-
-
-async def test_the_memo_forgets_the_oldest(search: Search) -> None:
-    small = Search(search.retriever, kept=2)
-    for query in ("word1", "word2", "word3", "word3", "word1"):
-        await small(query, 1)
-    assert small.asked == 4
 
 
 def test_one_search_serves_several_event_loops(search: Search) -> None:

@@ -49,21 +49,11 @@ async def value(reward: Reward, output: str) -> float:
     return (await apply_reward(reward, EXAMPLE, Output(output), (0.0, 1.0))).value
 
 
-def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
-    assert make_reward("exact", tmp_path) == Exact()
-    assert make_reward({"kind": "numeric", "tolerance": 0.5}, tmp_path) == Numeric(0.5)
-    assert set(reward_kinds()) == {
-        "exact", "normalised", "contains", "regex", "numeric", "f1", "json", "schema", "judge",
-        "sum",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("spec", "match"),
     [
         ("exakt", "unknown kind 'exakt'.*did you mean 'exact'"),
         ({"tolerance": 1}, "lacks its kind"),
-        ({"kind": 5}, "unknown kind 5"),
         ({"kind": "numeric", "tolerence": 1}, "no option 'tolerence'.*did you mean 'tolerance'"),
         ({"kind": "numeric", "tolerance": "wide"}, "'numeric': tolerance: "),
         ({"kind": "regex"}, "'regex' needs a pattern"),
@@ -77,10 +67,8 @@ def test_kinds_by_name_and_by_table(tmp_path: Path) -> None:
         ({"kind": "sum", "parts": []}, "needs parts"),
         ({"kind": "sum", "parts": [5]}, "not a table: 5"),
         ({"kind": "sum", "parts": [{"kind": "exact", "weight": "big"}]}, "'big' is not a number"),
-        ({"kind": "sum", "parts": [{"kind": "exact", "weight": 0}]}, "must be positive"),
         ("reward.py:reward", r"no file at .*reward\.py"),
         ("reward.py", "does not name a function"),
-        ("reward:reward", "does not name a function"),
     ],
 )
 def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str) -> None:
@@ -129,6 +117,14 @@ async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) 
         await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
 
 
+async def test_the_file_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "reward.py"
+    path.write_text("def reward(example, output):\n    return 0.0\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
+    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
+    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
+
+
 async def test_the_users_function(tmp_path: Path) -> None:
     (tmp_path / "my_words.py").write_text("GOOD = 'seven'\n")
     (tmp_path / "json.py").write_text(  # named like a standard module on purpose
@@ -148,14 +144,6 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert sys.path == before
     assert sys.modules["json"] is json
     sys.modules.pop("my_words")
-
-
-async def test_the_file_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "reward.py"
-    path.write_text("def reward(example, output):\n    return 0.0\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
-    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -475,9 +463,6 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: pco.rewards.regex("[a"), "is not valid"),
-        (lambda: pco.rewards.judge(" "), "needs a rubric"),
-        (lambda: pco.rewards.weighted(), "needs parts"),
         *(
             (lambda w=w: pco.rewards.weighted((pco.rewards.exact(), w)), "must be positive")
             for w in (0.0, -1.0, math.nan, math.inf)
@@ -485,7 +470,6 @@ def test_every_kind_has_its_function_and_says_what_it_does() -> None:
         (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
         (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
-        (lambda: pco.rewards.schema({"type": 5}), "not valid"),
         (
             lambda: pco.rewards.numeric(tolerance=float("nan")),
             "tolerance must be 0 or more, not nan",

@@ -5,18 +5,15 @@ from __future__ import annotations
 import base64
 import csv
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from promptcodebook.report import write_report
-from promptcodebook.store.events import Stepped, Validated
 from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
-from tests.viewer.chromium import IN_A_BROWSER, faults, opened, view
-from tests.viewer.conftest import SIMULATED
+from tests.viewer.conftest import IN_A_BROWSER, SIMULATED, opened, view
 
 pytest.importorskip("playwright.sync_api")
 pytestmark = IN_A_BROWSER
@@ -166,49 +163,6 @@ def test_the_keyboard_moves_zooms_and_is_told(chart: Callable[[str], Shown]) -> 
     assert reward.told()[0] == 4  # it zoomed where it stood, at 3
 
 
-def test_a_series_is_put_away_and_brought_back_by_its_name(chart: Callable[[str], Shown]) -> None:
-    reward = chart("Training reward")
-    button = reward.figure.get_by_role("button", name="mean of 10 steps")
-
-    def drawn() -> bytes:
-        return reward.plot.screenshot()
-
-    with_it = drawn()
-    button.focus()
-    reward.page.keyboard.press("Space")
-    assert button.get_attribute("aria-pressed") == "false"
-    without = drawn()
-    reward.page.keyboard.press("Space")
-    assert button.get_attribute("aria-pressed") == "true"
-    assert with_it == drawn() != without
-
-
-def test_the_page_is_readable_by_everybody_and_fits_at_every_width(
-    browser: Any, address: str, axe: str
-) -> None:
-    with opened(browser, 400, "dark") as (page, heard):
-        page.goto(address)
-        page.locator(".chart.answers").nth(_CHARTS - 1).wait_for()
-        for width in (400, 700, 1100, 1600, 400):
-            page.set_viewport_size({"width": width, "height": 900})
-            box = page.locator(".chart.answers").first
-            assert box.locator("svg").first.bounding_box()["width"] <= box.bounding_box()["width"]
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert faults(page, axe) == []
-        assert heard.complaints == []
-
-
-def test_colours_follow_the_theme(browser: Any, address: str) -> None:
-    with opened(browser, 1600, "light") as (page, _):
-        page.goto(address)
-        chart = Shown(page, "Training reward")
-        light = chart.plot.screenshot()
-        page.emulate_media(color_scheme="dark")
-        dark = chart.plot.screenshot()
-        page.emulate_media(color_scheme="light")
-        assert chart.plot.screenshot() == light != dark
-
-
 def test_paper_and_a_page_without_scripts_have_the_whole_drawing(
     browser: Any, address: str
 ) -> None:
@@ -246,32 +200,6 @@ def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(browser: Any, add
         assert all(figure.locator(".legend:not(.values)").is_visible() for figure in figures)
         assert page.locator(".legend.values, .over, .told").count() == 0
         assert heard.complaints
-
-
-def test_a_series_that_comes_while_one_looks_leaves_the_zoom(browser: Any, tmp_path: Path) -> None:
-    events = list(events_of(ScriptedRun(steps=12, verdict=False, hostile="")))
-    validated = next(event for event in events if isinstance(event, Validated))
-    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, hostile=""))
-    for step in (event.step for event in events if isinstance(event, Stepped)):
-        store.append(replace(validated, step=step.index - 1))
-        store.append(Stepped(step))
-    try:
-        with view(tmp_path) as base, opened(browser, 1600, "light") as (page, heard):
-            page.goto(f"{base}/run/{store.header.id}")
-            chart = Shown(page, "Validation reward")
-            page.get_by_text("Following.").wait_for()
-            everything = chart.range()
-            chart.plot.focus()
-            for key in ("End", "+"):
-                page.keyboard.press(key)
-            zoomed = chart.range()
-            assert everything[0] < zoomed[0]
-            store.append(replace(validated, step=10, scope="full"))
-            chart.figure.get_by_role("button", name="95 %, whole split").wait_for()
-            assert chart.range() == zoomed
-            assert heard.complaints == []
-    finally:
-        store.close()
 
 
 def test_news_of_a_run_leave_zoom_cursor_focus_and_what_was_put_away(

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import aiohttp
 import pytest
 from markupsafe import Markup
 
+from promptcodebook.calls import Usage
 from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
-from promptcodebook.store.events import Ended
+from promptcodebook.registry.registry import open_registry
+from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
+from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
 from promptcodebook.viewer.lists import Runs
 from promptcodebook.viewer.page import Screen, page_of
 from promptcodebook.viewer.server import HOST, Site, viewing
+from tests.load import crowding
+from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
-from tests.viewer.conftest import Get, ask
+from tests.report.strict import flat
+from tests.viewer.conftest import SIMULATED, Get, ask
 
 
 @pytest.mark.parametrize(
@@ -48,20 +59,6 @@ def test_every_answer_forbids_what_no_page_needs(get: Get, path: str) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
-def test_nothing_is_written_here(get: Get) -> None:
-    for method in ("POST", "PUT", "DELETE"):
-        assert get("/", method).status == 405
-
-
-def test_nothing_of_the_environment_is_shown(
-    get: Get, keys: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOME_API_KEY", "sk-hush-hush")
-    for path in ("/", f"/run/{keys['real']}"):
-        text = get(path).text
-        assert "hush" not in text  # nor the header and the password of the scripted run
-
-
 def test_a_page_marks_where_one_is() -> None:
     screen = Screen("T", Markup("body"), tabs=(("A", "/a"), ("B", "/b")))
     assert b'<a href="/b" aria-current="page">B</a>' in page_of(screen, "/b")
@@ -85,12 +82,13 @@ def test_a_run_that_was_removed_and_written_again_is_read_again(tmp_path: Path) 
         before = followed.mark()
         assert len(followed.look().steps) == 3
     store.path.rename(tmp_path / "removed")
-    assert steps_of(open_runs, key) is None
     write_run(tmp_path / "runs", _ONE).close()
     assert steps_of(open_runs, key) == 1
     with open_runs.reading(key) as followed:
         assert followed is not None
         assert followed.mark().partition("-")[0] != before.partition("-")[0]
+    store.path.rename(tmp_path / "removed again")
+    assert steps_of(open_runs, key) is None
     open_runs.close()
 
 
@@ -136,18 +134,6 @@ def test_only_a_few_runs_stay_open_but_those_that_are_read(tmp_path: Path) -> No
     open_runs.close()
 
 
-def test_the_list_of_runs_changes_its_mark_when_one_of_them_goes_on(tmp_path: Path) -> None:
-    runs = Runs(tmp_path, kept_s=0.0)
-    none = runs.mark()
-    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
-    begun = runs.mark()
-    assert begun != none and runs.mark() == begun
-    store.append(Ended("budget"))
-    ended = runs.mark()
-    store.close()
-    assert len({none, begun, ended, runs.mark()}) == 4
-
-
 async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     async with viewing(Site(tmp_path)) as base:
         with pytest.raises(OSError, match="in use"):
@@ -170,23 +156,6 @@ def test_a_run_is_read_once_and_then_only_what_came_since(tmp_path: Path) -> Non
         assert [step.index for step in after.steps] == [0, 1, 2, 3]
     finally:
         store.close()
-
-
-def test_a_look_has_the_figures_of_every_rollout_and_none_of_its_texts(tmp_path: Path) -> None:
-    store: RunStore = write_run(tmp_path, ScriptedRun(steps=3, hostile="secret words"))
-    try:
-        followed = FollowedRun(store.path, store.header.id)
-        slim = [t for step in followed.look().steps for t in step.traces]
-        whole = [t for step in store.steps(traces=True) for t in step.traces]
-    finally:
-        store.close()
-    assert [t.rollout.reward for t in slim] == [t.rollout.reward for t in whole]
-    assert [t.penalty for t in slim] == [t.penalty for t in whole]
-    assert [t.gradients.severity for t in slim] == [t.gradients.severity for t in whole]
-    routes = [t.rollout.route and t.rollout.route.indices for t in whole]
-    assert [t.rollout.route and t.rollout.route.indices for t in slim] == routes
-    kept = [t for t in slim if t.rollout.failure is None]
-    assert kept and "secret" not in repr(kept)
 
 
 @pytest.mark.parametrize(
@@ -251,3 +220,187 @@ def test_the_news_of_a_run_that_does_not_exist_end(get: Get) -> None:
     for path in ("/live/run/nope", "/live/measured/nope"):
         answer = get(path)
         assert answer.status == 200 and answer.text.endswith("event: rest\ndata: \n\n")
+
+
+async def _news(base: str, path: str, last: str = "") -> tuple[str, str]:
+    """The next event of a stream: its id and its name."""
+    headers = {"Last-Event-ID": last} if last else {}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(base + path, headers=headers, timeout=aiohttp.ClientTimeout(10)) as stream,
+    ):
+        told: dict[str, str] = {}
+        async for line in stream.content:
+            name, _, value = line.decode().strip().partition(": ")
+            told[name] = value
+            if not name and "event" in told:
+                return told["id"], told["event"]
+    raise AssertionError("the stream ended")
+
+
+async def test_a_page_hears_within_a_second_that_its_run_went_on(tmp_path: Path) -> None:
+    events = iter(events_of(ScriptedRun(steps=4, verdict=False, hostile="")))
+    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, task=SIMULATED))
+    path = f"/live/run/{store.header.id}"
+    try:
+        async with viewing(Site(tmp_path)) as base:
+            first, name = await _news(base, f"{path}?mark=none")
+            assert name == "changed"
+            waiting = asyncio.create_task(_news(base, f"{path}?mark={first}"))
+            await asyncio.sleep(0.5)
+            assert not waiting.done()
+            next(events)
+            store.append(next(events))
+            second, _ = await asyncio.wait_for(waiting, 1.0)
+            assert second != first
+        # The server is gone; another one takes its place, and the page asks where it stood.
+        store.append(next(events))
+        async with viewing(Site(tmp_path)) as base:
+            third, _ = await asyncio.wait_for(_news(base, path, last=second), 1.0)
+            assert third not in (first, second)
+    finally:
+        store.close()
+
+
+async def _all_news(base: str, path: str) -> list[str]:
+    """The names of all events of a stream that ends by itself."""
+    limit = aiohttp.ClientTimeout(5)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(base + path, timeout=limit) as stream,
+    ):
+        text = (await stream.read()).decode()
+    return [line.removeprefix("event: ") for line in text.splitlines() if line[:6] == "event:"]
+
+
+async def test_the_news_of_a_run_that_nobody_writes_end_and_say_so(tmp_path: Path) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=2, verdict=False, hostile=""))
+    path = f"/live/run/{store.header.id}"
+    async with viewing(Site(tmp_path)) as base:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_all_news(base, path), 0.6)
+        first, _ = await _news(base, f"{path}?mark=none")
+        store.close()
+        second, _ = await asyncio.wait_for(_news(base, f"{path}?mark={first}"), 2.0)
+        assert first.endswith("r") and second.endswith("e")
+        assert await _all_news(base, path) == ["changed", "rest"]
+        mark, _ = await _news(base, path)
+        assert await _all_news(base, f"{path}?mark={mark}") == ["rest"]
+
+
+async def test_the_registry_tells_of_a_promotion_and_of_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "registry.sqlite"
+    monkeypatch.setenv("PCO_REGISTRY", str(file))
+    async with viewing(Site(tmp_path)) as base:
+        before, _ = await _news(base, "/live/registry")
+        with open_registry(file, who="Ada") as registry:
+            first, second = (registry.freeze(policy(w), "tickets").version for w in ("a", "b"))
+            mark, _ = await _news(base, f"/live/registry?mark={before}")
+            steps = (
+                partial(registry.promote, first, "tickets@production", override="a test"),
+                partial(registry.promote, second, "tickets@production", override="a test"),
+                partial(registry.rollback, "tickets@production", why="worse"),
+            )
+            for step in steps:
+                waiting = asyncio.create_task(_news(base, f"/live/registry?mark={mark}"))
+                await asyncio.sleep(0.3)
+                assert not waiting.done()
+                await asyncio.to_thread(step)
+                mark, _ = await asyncio.wait_for(waiting, 1.0 * crowding())
+                _, text, _ = await ask(base, "/registry")
+                assert f'data-mark="{mark}"' in text and 'data-live="/live/registry"' in text
+        assert "worse" in text
+
+
+async def test_the_paper_tells_of_a_table_and_of_a_drawing(tmp_path: Path) -> None:
+    name, other = experiment_names()[:2]
+    (tmp_path / name).mkdir()
+    write = (
+        ("results.json", '{"preset": "quick", "model": "m", "seeds": 2}'),
+        ("f.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        ("results.json", '{"preset": "quick", "model": "m", "seeds": 5}'),
+    )
+    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
+        marks = {
+            path: (await _news(base, f"/live{path}"))[0] for path in ("/paper", f"/paper/{name}")
+        }
+        still, _ = await _news(base, f"/live/paper/{other}")
+        _, before, _ = await ask(base, f"/paper/{name}")
+        for file, text in write:
+            (tmp_path / name / file).write_text(text, "utf-8")
+            for path in marks:
+                if file == "results.json" or path != "/paper":
+                    told = _news(base, f"/live{path}?mark={marks[path]}")
+                    marks[path], _ = await asyncio.wait_for(told, 1.0 * crowding())
+        _, after, _ = await ask(base, f"/paper/{name}")
+        assert "It was not measured here" in before and "Measured with m" in after
+        assert f'src="/paper/{name}/f.svg?as_of={marks[f"/paper/{name}"]}"' in after
+        assert (await _news(base, f"/live/paper/{other}"))[0] == still
+        assert (await ask(base, f"/paper/{name}/f.svg?as_of=1"))[0] == 200
+
+
+_RUN = ScriptedRun(steps=12, size=6, select=2, batch=2, hostile="", verdict=False)
+
+
+def validated(step: int, score: float, n: int) -> Validated:
+    rollouts = tuple(Rollout(f"v-{i}", output="o", reward=score) for i in range(n))
+    return Validated(step, "subset", Evaluation("val", "val", rollouts))
+
+
+def markup_of(runs: Runs) -> str:
+    return page_of(runs.screen(), "/").decode()
+
+
+def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
+    store = write_run(tmp_path, _RUN)
+    runs = Runs(tmp_path, kept_s=0.0)
+    mark, before = runs.mark(), markup_of(runs)
+    assert "2 scores from 0.400 to 0.500" in before and " 510 " in flat(before)
+    usage = Usage(100, 1, 1, 1, 0.0, 100)
+    store.attempt_log.end(store.attempt_log.begin("executor", usage), "executor", usage, False)
+    store.append(validated(11, 0.9, 20))
+    store.append(validated(11, 0.1, 7))  # not the best: its n is not shown
+    store.close()  # the same step, and no end: as after a kill
+    text = markup_of(runs)
+    assert runs.mark() != mark and "4 scores from 0.400 to 0.100" in text
+    assert " 610 " in flat(text) and "0.900 n = 20" in flat(text) and "n = 7" not in text
+
+
+def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_run(tmp_path, _RUN).close()
+    bad = tmp_path / "20260101-000000-bad"
+    bad.mkdir()
+    (bad / "run.sqlite").write_bytes(b"no database" * 100)
+    runs = Runs(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            (bad / "run.sqlite").touch()
+            text = flat(markup_of(runs))
+    assert f"1 run cannot be read: {bad.name}" in text and "Next: " in text
+    assert len(caplog.records) == 1
+
+
+def test_all_pages_share_one_look_at_the_files(tmp_path: Path) -> None:
+    store = write_run(tmp_path, _RUN)
+    runs = Runs(tmp_path, kept_s=60.0)
+    before = runs.mark()
+    store.append(validated(11, 0.9, 20))
+    store.close()
+    assert runs.mark() == before
+    fresh = re.search('data-mark="([^"]*)"', markup_of(runs))
+    assert fresh is not None and fresh[1] != before  # a page that is asked for is up to date
+
+
+def test_a_run_is_read_again_only_when_its_files_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, _RUN).close()
+    runs = Runs(tmp_path)
+    first = flat(markup_of(runs))
+    opened: list[Path] = []
+    monkeypatch.setattr(RunStore, "open", opened.append)
+    assert flat(markup_of(runs)) == first and opened == []

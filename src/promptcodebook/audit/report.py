@@ -46,7 +46,6 @@ class Hazard:
 
 @cache
 def hazards() -> Mapping[str, Hazard]:
-    """The categories by code: AILuminate's twelve, and 'integrity', which is ours."""
     tree = tomllib.loads(_read("hazards.toml"))
     return {each["code"]: Hazard(**each) for each in tree["hazards"]}
 
@@ -231,7 +230,6 @@ class AuditReport:
 
     @property
     def passes(self) -> bool:
-        """Whether a model judged the texts and nothing of high severity was found."""
         return bool(self.judge) and not self.fails
 
     @property
@@ -257,7 +255,6 @@ class AuditReport:
         return tuple(finding for finding in self.findings if finding.severity == severity)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; `passes` and `verdict` among them for a reader without this library."""
         return {**asdict(self), "passes": self.passes, "verdict": self.verdict}
 
     @staticmethod

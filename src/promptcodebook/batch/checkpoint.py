@@ -41,7 +41,6 @@ _LAYOUT = Layout(
 
 
 def checkpoint_of(target: Path) -> Path:
-    """The folder of the batch that makes OUT."""
     return target.with_name(f"{target.name}.part")
 
 
@@ -134,7 +133,6 @@ class Checkpoint:
         self.failed += sum(result.error is not None for result in results)
 
     def results(self) -> Iterator[Result]:
-        """All of them so far."""
         with (self.folder / _ROWS).open("rb") as file:
             for line in file:
                 yield Result.read(line)
@@ -145,7 +143,6 @@ class Checkpoint:
             self._open.close()
 
     def remove(self) -> None:
-        """Closes and deletes the folder: OUT is whole."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -159,7 +159,6 @@ class _Tasks:
         shutil.rmtree(_home(checkpoint.folder, shard.number), ignore_errors=True)
 
     def _booked(self, shard: _Shard) -> dict[str, Any]:
-        """A shard's answer, what it cost booked. PcoError where it was lost."""
         try:
             answer = json.loads(self._ray.get(shard.reference))
         except self._ray.exceptions.RayError as error:
@@ -205,7 +204,6 @@ def _forget(ray: Any, batch: Batch) -> None:
 
 
 def _home(checkpoint: Path, number: int) -> Path:
-    """The folder of a shard's journal within OUT.part."""
     return checkpoint / "shards" / str(number)
 
 

@@ -96,7 +96,6 @@ def survey(path: Path) -> Source:
 
 
 def file_mark(path: Path) -> str:
-    """SHA-256 (hex) of the file's bytes. DataError."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -204,7 +203,6 @@ class Result:
 
     @classmethod
     def of(cls, rollout: Rollout) -> Result:
-        """A pass that failed has its error alone, and the route where it came so far."""
         route = None if rollout.route is None else rollout.route.indices
         failure = rollout.failure
         if failure is None:
@@ -367,8 +365,7 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
         except (ValueError, TypeError):
             raise DataError(
-                f"{record.where}: {route!r} is not a route",
-                hint="name an OUT that pco batch wrote",
+                f"{record.where}: {route!r} is not a route", hint="name an OUT that pco batch wrote"
             ) from None
         said = (None if each is None else str(each) for each in (answer, error))
         yield Result(next(said), known, next(said))

@@ -190,7 +190,6 @@ class Batch:
         return self.conclude(simulated=policy.simulated)
 
     def interrupt(self) -> None:
-        """No new call starts; those in flight finish and are kept."""
         if self._policy is not None:
             self._policy.stop(Interrupted("interrupted by the user"))
 
@@ -349,7 +348,6 @@ class _Order:
         return [each.failure for each in self._held if each.failure is not None]
 
     def _is_harmless(self, landed: _Landed) -> bool:
-        """Whether all that is held may be recorded now."""
         if not landed.asked:
             return not self._failures() or len(self._held) >= _MOST_HELD
         if landed.failure is None:

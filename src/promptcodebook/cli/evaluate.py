@@ -26,7 +26,7 @@ from promptcodebook.text import printable
 from promptcodebook.units import cost_text, number, percent
 
 if TYPE_CHECKING:
-    from promptcodebook.routing.distil import Agreement
+    from promptcodebook.routing.ranking import Agreement
     from promptcodebook.run.evaluation import Assessment, Comparison
     from promptcodebook.run.measuring import Distillation
 

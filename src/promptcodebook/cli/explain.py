@@ -29,8 +29,8 @@ from promptcodebook.types import Variable, variable_name
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
+    from promptcodebook.policy.policy import Explanation
     from promptcodebook.policy.references import Reference
-    from promptcodebook.policy.response import Explanation
     from promptcodebook.report.traces import Record, Training
     from promptcodebook.types import Example, Rewrite, Rollout
 

@@ -304,8 +304,7 @@ def stats(as_json: Json = False) -> None:
     path, replies, size = reply_cache_path(), 0, 0
     if path.exists():
         with closing(ReplyCache(path)) as store:
-            figures = store.stats()
-        replies, size = figures.replies, figures.size
+            replies, size = store.stats()
     text = f"{path}: {plural(replies, 'reply', 'replies')}, {bytes_text(size)}"
     tree = {"path": str(path), "replies": replies, "bytes": size}
     show(lambda: tree, lambda: text, as_json=as_json)

@@ -30,7 +30,6 @@ from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import missing_key, parse_spec
 from promptcodebook.lm.stack import LocalModels, Supplies, local_models, simulated_here, specs_of
-from promptcodebook.method.policy import Encoder
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.train import Learner
 from promptcodebook.method.update import Pending
@@ -38,7 +37,7 @@ from promptcodebook.optimizers.pco import build_learner, initialise, with_listed
 from promptcodebook.paths import reply_cache_path
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.text import words_of
-from promptcodebook.types import Codebook, Failure, Instinct, Trace, variable_name
+from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
 _LEAST_DISK = 500 * 10**6
@@ -261,7 +260,7 @@ def _cache(config: Config, specs: list[str]) -> Finding:
     except StoreError as error:
         return Finding("cache", "warn", f"a run would go without it: {error}", error.hint)
     try:
-        return Finding("cache", "ok", f"{cache.stats().replies} replies in {path}")
+        return Finding("cache", "ok", f"{cache.stats()[0]} replies in {path}")
     finally:
         cache.close()
 
@@ -435,13 +434,13 @@ async def _encoder(rehearsed: Rehearsed) -> str | None:
     if route is not None and route.fallback:
         return f"weak: no valid route ({route.fault})"
     assembled, state = rehearsed.assembled, rehearsed.state
-    encoder = Encoder(assembled.models.ask, assembled.plan.templates, 1, assembled.models.tally)
+    composer = replace(assembled.composer(), select=1)
     book = Codebook(tuple(map(Instinct, _PLAIN)))
-    fresh = RoutingStatistics.fresh(len(book))
+    plain, fresh = replace(state.parameters, codebook=book), RoutingStatistics.fresh(len(book))
     right = 0
     for index, asked in enumerate(_PLAIN.values()):
         draws = rehearsed.learner.config.randomness.at(0, f"doctor {index}")
-        found, _ = await encoder.route(state.parameters.encoder, book, fresh, asked, draws)
+        found, _, _ = await composer.route(plain, fresh, Example(f"doctor {index}", asked), draws)
         right += not found.fallback and found.indices == (index,)
     if right < _FOUND * len(_PLAIN):
         return f"weak: its routes are valid, and right for {right} of {len(_PLAIN)} plain inputs"

@@ -33,12 +33,12 @@ from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
-from promptcodebook.method.policy import Explorer, epsilon_at
+from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
+from promptcodebook.method.upkeep import rounds_every
 from promptcodebook.optimizers.base import Problem, make_optimizer
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.progress import Phase, ProgressEvent, StepDone
-from promptcodebook.routing.upkeep import rounds_every
 from promptcodebook.run.opening import Session
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
@@ -427,7 +427,7 @@ def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config = plan.config
     schedule = Schedule(plan.split("train"), config.update, config.randomness)
-    explorer, every = Explorer(config.explore, config.select), rounds_every(config)
+    every = rounds_every(config)
     updates = schedule.updates()
     rollouts = routed = 0
     for step, epoch, batch in updates:
@@ -435,7 +435,7 @@ def passes(plan: Plan) -> Passes:
         rollouts += len(batch)
         for example in batch if config.has_encoder else ():
             draw = config.randomness.at(step, example.id).generator("explore")
-            routed += not explorer.explores(epsilon, draw)
+            routed += not draw.random() < epsilon
     return Passes(len(updates), rollouts, routed, len(updates) // every if every else 0)
 
 

@@ -63,8 +63,8 @@ def reproduce(
     """
     from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
-    from promptcodebook.experiments.on_ray import OnRay
     from promptcodebook.experiments.reproduce import (
+        OnRay,
         Threads,
         experiment_named,
         experiment_names,

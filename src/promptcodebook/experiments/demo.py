@@ -18,7 +18,7 @@ from promptcodebook.text import shorten
 from promptcodebook.units import number
 
 if TYPE_CHECKING:
-    from promptcodebook.assemble import Plan, Sources
+    from promptcodebook.assemble import Sources
     from promptcodebook.config import Config
     from promptcodebook.run.optimize import Run
     from promptcodebook.run.verdict import Row
@@ -76,13 +76,14 @@ def demo_config() -> Config:
 
 def missing_model() -> MissingExtra | None:
     """Why the demo cannot run here, with what to type for it in its hint; None where it can."""
-    from promptcodebook.local.engine import missing_extra
+    from promptcodebook.local.engine import require_model
 
     try:
+        require_model(MODEL)
         require_modules(("numpy", "threadpoolctl"), "learning routes from outcomes", "router")
     except MissingExtra as error:
-        return missing_extra(MODEL) or error
-    return missing_extra(MODEL)
+        return error
+    return None
 
 
 def demonstrate(*, plain: bool, as_json: bool) -> int:
@@ -97,13 +98,20 @@ def demonstrate(*, plain: bool, as_json: bool) -> int:
 def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int:
     """Runs a demo, or resumes one of these settings that was stopped, and prints the result."""
     from promptcodebook.assemble import plan_run
+    from promptcodebook.cli.live import watch_run
     from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.experiments.lab import read_training
+    from promptcodebook.run.opening import Where, open_run
+    from promptcodebook.run.optimize import finish, fitting_runs
+    from promptcodebook.sync import run_sync
 
     about = Path(__file__).with_name("demo.txt").read_text("utf-8")
     note(wrap_text(" ".join(about.split()), "") + "\n")
     plan = plan_run(config, sources)
-    run = _run(config, sources, _unfinished(plan), plain=plain)
+    stopped = [r for r in fitting_runs(runs_dir(), plan) if r.name == NAME and r.resumable]
+    where = Where(runs_dir(), stopped[-1].path if stopped else None, "pco demo", NAME)
+    with watch_run(plain=plain) as view:
+        opened = open_run(config, sources, where, view)
+        run = run_sync(finish(opened), opened.interrupt)
     if run.stop is not None:
         note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
         return run.stop.exit_code
@@ -111,32 +119,11 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     inputs = {e.id: e.input for _, split in plan.dataset.items() for e in split}
     write_run_report(run.path, report, inputs)
     samples = _samples(run, {example.id: example for example in plan.dataset.test})
-    shown = _Shown(run, report, read_training(run.path).rollouts, samples)
     if as_json:
-        emit(shown.as_json())
+        emit(_as_json(run, report, samples))
     else:
-        print(shown.text())
+        print(_as_text(run, report, samples))
     return 0
-
-
-def _unfinished(plan: Plan) -> Path | None:
-    """The latest demo of these settings that was stopped, if there is one."""
-    from promptcodebook.run.optimize import fitting_runs
-
-    stopped = [run for run in fitting_runs(runs_dir(), plan) if run.name == NAME and run.resumable]
-    return stopped[-1].path if stopped else None
-
-
-def _run(config: Config, sources: Sources, resume: Path | None, *, plain: bool) -> Run:
-    from promptcodebook.cli.live import watch_run
-    from promptcodebook.run.opening import Where, open_run
-    from promptcodebook.run.optimize import finish
-    from promptcodebook.sync import run_sync
-
-    with watch_run(plain=plain) as view:
-        where = Where(runs_dir(), resume, "pco demo", NAME)
-        opened = open_run(config, sources, where, view)
-        return run_sync(finish(opened), opened.interrupt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +134,6 @@ class _Sample:
     route: tuple[str, ...]
     present: Rollout
     learned: Rollout
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "message": self.message,
-            "route": list(self.route),
-            **{
-                name: {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
-                for name, each in (("present", self.present), ("learned", self.learned))
-            },
-        }
-
-    def text(self) -> str:
-        lines = {
-            "message": self.message,
-            "present": _reply(self.present),
-            "route": " ".join(self.route) or "(nothing: the message goes without instructions)",
-            "learned": _reply(self.learned),
-        }
-        return "\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items())
-
-
-def _reply(rollout: Rollout) -> str:
-    return f"[{number(rollout.reward, missing='failed')}] {shorten(rollout.output, _LONGEST)}"
 
 
 def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
@@ -193,60 +157,76 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     ]
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """A finished demo, as text and as JSON; `rollouts` = of its training."""
+def _rows(run: Run) -> list[Row]:
+    return [run.rows[name] for name in _TITLES if name in run.rows]
 
-    run: Run
-    report: Path
-    rollouts: int
-    samples: Sequence[_Sample]
 
-    @property
-    def rows(self) -> list[Row]:
-        return [self.run.rows[name] for name in _TITLES if name in self.run.rows]
+def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
+    from promptcodebook.run.verdict import VerdictTable
 
-    def text(self) -> str:
-        from promptcodebook.run.verdict import VerdictTable
+    def reply(rollout: Rollout) -> str:
+        reward = number(rollout.reward, missing="failed")
+        return f"[{reward}] {shorten(rollout.output, _LONGEST)}"
 
-        rows = self.rows
-        n = rows[0].score.n if rows else 0
-        parts = [
-            wrap_text(
-                f"SmolLM2-135M-Instruct, {n} held-out messages, greedy, with 95 % intervals; gains "
-                "are over the present prompt:",
-                "",
-            ),
-            verdict_text(
-                VerdictTable(rows, titles=_TITLES).only(*_FIGURES),
-                "per message (seconds: of a reply while up to 32 are written at once):",
-            ),
-            wrap_text(self.run.verdict, ""),
-            f"{len(self.samples)} of these messages, drawn before any reply was seen "
-            "([reward] reply, cut):",
-            *(each.text() for each in self.samples),
-            f"report: {self.report}\n"
-            "Look closer:\n"
-            f"  pco codebook show {NAME}\n"
-            f'  pco explain {NAME} "My parcel is two weeks late."\n'
-            "  pco reproduce small-real-model\n"
-            "The tour of everything else, simulated: pco demo --simulated\n"
-            "Your own data and model: pco init mytask",
-        ]
-        return "\n\n".join(parts)
-
-    def as_json(self) -> dict[str, Any]:
-        run = self.run
-        return {
-            "simulated": False,
-            "model": MODEL,
-            "run": run.id,
-            "path": str(run.path),
-            "report": str(self.report),
-            "training_rollouts": self.rollouts,
-            "rows": [asdict(row) for row in self.rows],
-            "verdict": run.verdict,
-            "worth": run.worth,
-            "deploy": run.deploy,
-            "samples": [each.as_json() for each in self.samples],
+    told: list[str] = []
+    for each in samples:
+        lines = {
+            "message": each.message,
+            "present": reply(each.present),
+            "route": " ".join(each.route) or "(nothing: the message goes without instructions)",
+            "learned": reply(each.learned),
         }
+        told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))
+    rows = _rows(run)
+    parts = [
+        wrap_text(
+            f"SmolLM2-135M-Instruct, {rows[0].score.n if rows else 0} held-out messages, greedy, "
+            "with 95 % intervals; gains are over the present prompt:",
+            "",
+        ),
+        verdict_text(
+            VerdictTable(rows, titles=_TITLES).only(*_FIGURES),
+            "per message (seconds: of a reply while up to 32 are written at once):",
+        ),
+        wrap_text(run.verdict, ""),
+        f"{len(samples)} of these messages, drawn before any reply was seen ([reward] reply, cut):",
+        *told,
+        f"report: {report}\n"
+        "Look closer:\n"
+        f"  pco codebook show {NAME}\n"
+        f'  pco explain {NAME} "My parcel is two weeks late."\n'
+        "  pco reproduce small-real-model\n"
+        "The tour of everything else, simulated: pco demo --simulated\n"
+        "Your own data and model: pco init mytask",
+    ]
+    return "\n\n".join(parts)
+
+
+def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, Any]:
+    from promptcodebook.experiments.lab import read_training
+
+    def reply(each: Rollout) -> dict[str, Any]:
+        return {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
+
+    told = [
+        {
+            "message": each.message,
+            "route": list(each.route),
+            "present": reply(each.present),
+            "learned": reply(each.learned),
+        }
+        for each in samples
+    ]
+    return {
+        "simulated": False,
+        "model": MODEL,
+        "run": run.id,
+        "path": str(run.path),
+        "report": str(report),
+        "training_rollouts": read_training(run.path).rollouts,
+        "rows": [asdict(row) for row in _rows(run)],
+        "verdict": run.verdict,
+        "worth": run.worth,
+        "deploy": run.deploy,
+        "samples": told,
+    }

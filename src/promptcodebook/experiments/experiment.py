@@ -12,7 +12,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from promptcodebook.experiments.page import Block, Page
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation
 from promptcodebook.units import plural
 
 
@@ -145,6 +144,8 @@ def read_run(path: Path, stopped: str = "") -> Result:
         # Another optimizer has no codebook.
         first = store.started().parameters.codebook.texts if outline.parameters else ()
         ended = outline.conclusion
+        rollouts = rows[LEARNED].rollouts if LEARNED in rows else ()
+        routed = [(r, r.route) for r in rollouts if r.route is not None]
         return {
             "run": store.header.id,
             "ended": outline.ended or "",
@@ -181,27 +182,19 @@ def read_run(path: Path, stopped: str = "") -> Result:
                 for r in s.rewrites
                 if r.kept
             ],
-            **_deployed(rows.get(LEARNED), private=store.header.private),
+            # Of the test examples; prompts only where the data are not private.
+            "routes": [list(route.indices) for _, route in routed],
+            "prompts": [
+                {
+                    "example": r.example_id,
+                    "route": list(route.indices),
+                    "why": route.analysis,
+                    "prompt": r.prompt,
+                    "reward": r.reward,
+                }
+                for r, route in ([] if store.header.private else routed[:SHOWN])
+            ],
         }
-
-
-def _deployed(learned: Evaluation | None, *, private: bool) -> dict[str, Any]:
-    """The routes of the test examples, and some of the prompts, unless they are private."""
-    rollouts = () if learned is None else learned.rollouts
-    routed = [(r, r.route) for r in rollouts if r.route is not None]
-    return {
-        "routes": [list(route.indices) for _, route in routed],
-        "prompts": [
-            {
-                "example": r.example_id,
-                "route": list(route.indices),
-                "why": route.analysis,
-                "prompt": r.prompt,
-                "reward": r.reward,
-            }
-            for r, route in ([] if private else routed[:SHOWN])
-        ],
-    }
 
 
 def runs_of(results: Mapping[str, Result], name: str) -> list[Result]:
@@ -304,34 +297,6 @@ def variants(
     ]
 
 
-Changes = Mapping[str, Mapping[str, Any]]
-"""Settings that differ from full PCO, by variant."""
-Runs = Mapping[str, Sequence[Result]]
-"""The finished runs of each variant, by seed."""
-
-
-def over_variants(
-    name: str,
-    paper: str,
-    benchmark: str,
-    changes: Callable[[Order, str], Changes],
-    page: Callable[[Measured, Runs], Page],
-) -> Experiment:
-    """An experiment whose cells are variants of full PCO, of an order and a model's spec. Its page
-    ends with the runs that failed and the cells that are missing."""
-
-    def cells(order: Order, spec: str) -> list[Cell]:
-        return variants(order, base(order, spec, benchmark), changes(order, spec))
-
-    def whole(measured: Measured) -> Page:
-        names = changes(measured.order, measured.lab.spec)
-        runs = {name: runs_of(measured.results, name) for name in names}
-        made = page(measured, runs)
-        return replace(made, blocks=[*made.blocks, *stopped(runs), *missing(measured)])
-
-    return Experiment(name, paper, cells, whole, lm_quick="simulated")
-
-
 @cache
 def _pages() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(Path(__file__).with_name("pages.toml").read_text("utf-8"))
@@ -354,9 +319,17 @@ def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]
     }
 
 
-def about(measured: Measured, paper: str, what: str) -> list[Block]:
+def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
+    """The experiment's page: how it was made, `blocks`, and the cells that are missing. `paper` is
+    the benchmark that the paper used."""
+    title = said("title", measured.order.experiment.name)
+    return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
+
+
+def about(measured: Measured, paper: str) -> list[Block]:
     """How the page was made, and what its figures can say."""
     order, lab = measured.order, measured.lab
+    what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
     test = scale_of(order.preset).test
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "

@@ -28,7 +28,7 @@ from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Config
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.lm.stack import AT_ONCE, CallSettings, Endpoints
+from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.local.engine import find_weights
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Evaluator
@@ -137,6 +137,12 @@ class Training:
     @property
     def rollouts(self) -> int:
         return sum(self.made)
+
+    @property
+    def took(self) -> dict[str, Any]:
+        """What a result says of it."""
+        names = ("run", "rollouts", "calls", "rewrites", "ended")
+        return {name: getattr(self, name) for name in names}
 
     def rollouts_after(self, steps: int) -> int:
         """Of the first `steps` steps; the last batch of a pass over the examples is shorter."""
@@ -285,7 +291,7 @@ def open_lab(
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
     models = LocalModels()
-    endpoints = Endpoints(CallSettings(concurrency=concurrency, local=models.connect))
+    endpoints = Endpoints(concurrency=concurrency, local=models.connect)
     inner = lm or endpoints.connect(spec)
     loop = LoopThread()
 

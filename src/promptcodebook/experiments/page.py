@@ -3,18 +3,27 @@
 A page is values first, so that Markdown, LaTeX and JSON show the same figures. Figures follow the
 paper's form (extra [figures], matplotlib). The same figure makes the same SVG bytes: it contains no
 date, and its names do not change.
+
+What the paper printed stands beside our figures, never in their column. `published.json` has every
+number of its tables and plots of results (plots by the coordinates in their source), and those that
+it states of a figure elsewhere; Tables 8, 12 and 14 and Figure 7 have no numbers. Rows, columns and
+digits are the paper's. A number is paired by its metric: a cell asked for under another one is
+None. The metrics of Table 1 are the ones that its figures fit on Qwen3-8B (decision 18 of
+docs/method.md), not the ones that the paper names in Table 7.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import import_extra
+from promptcodebook.errors import ConfigError, did_you_mean, import_extra
 from promptcodebook.intervals import Interval
 
 
@@ -255,3 +264,73 @@ def _lines(
             capsize=2,
             color=colours[number % len(colours)],
         )
+
+
+def explained(what: str) -> Mapping[str, str]:
+    """What each of the paper's `tables` (and figures) shows, in its order, or each of `metrics`."""
+    return tomllib.loads(_file("published.toml"))[what]
+
+
+def _file(name: str) -> str:
+    return resources.files("promptcodebook.experiments").joinpath(name).read_text("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One number. `value` is in `unit`s, `printed` has the paper's digits; `executor` is the frozen
+    model and `benchmark` the data, None where the paper does not say or means several; `error` is
+    the half-width of an error bar, None without one (the paper does not say of what)."""
+
+    table: str
+    row: str
+    column: str
+    metric: str
+    value: float
+    printed: str
+    unit: str
+    executor: str | None = None
+    benchmark: str | None = None
+    error: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """One table or figure, or its part for one executor; values in the order of the paper."""
+
+    name: str
+    values: tuple[Published, ...]
+
+    def cell(self, row: str, column: str, metric: str) -> Published | None:
+        """The number at (row, column) if it is of this metric; None where it is of another or
+        where nothing is printed. ConfigError where the table has it for several executors."""
+        found = [v for v in self.values if (v.row, v.column, v.metric) == (row, column, metric)]
+        if len(found) > 1:
+            models = [str(value.executor) for value in found]
+            raise ConfigError(
+                f"{self.name} has {row!r}, {column!r} for {' and for '.join(models)}",
+                hint=f"published({self.name!r}, executor={models[0]!r})",
+            )
+        return found[0] if found else None
+
+
+def published(table: str, executor: str | None = None) -> PublishedTable:
+    """A table or figure by its name in published.toml, of all executors or one. ConfigError for an
+    unknown table, and for an executor that it has nothing of."""
+    tables = explained("tables")
+    if table not in tables:
+        raise ConfigError(
+            f"the paper has no numbers under the name {table!r}{did_you_mean(table, tables)}",
+            hint=", ".join(tables),
+        )
+    entries = json.loads(_file("published.json"))
+    values = tuple(Published(**entry) for entry in entries if entry["table"] == table)
+    if executor is None:
+        return PublishedTable(table, values)
+    executors = list(dict.fromkeys(v.executor for v in values if v.executor is not None))
+    if executor not in executors:
+        raise ConfigError(
+            f"{table} has nothing of the executor {executor!r}{did_you_mean(executor, executors)}",
+            hint=f"executors named there: {', '.join(executors) or 'none'}",
+        )
+    return PublishedTable(table, tuple(value for value in values if value.executor == executor))

@@ -1,19 +1,27 @@
 """An experiment from its cells to its page. Finished cells are not measured again.
 
-Threads of this process measure the cells; they share the lab's model.
+Threads of this process measure the cells, which share the lab's model, or tasks on a Ray cluster
+(extra [ray]), one a cell. A task on the lab's own machine works in the lab's folder. Elsewhere it
+works in a folder of that machine's cache, and its run comes back with the result, so that the lab
+holds them all. Nothing but text and bytes is handed over; keys are read where the task runs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from promptcodebook.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import (
     ConfigError,
     Interrupted,
@@ -23,8 +31,9 @@ from promptcodebook.errors import (
     did_you_mean,
 )
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
-from promptcodebook.experiments.lab import Cell, Lab, Result
+from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
 from promptcodebook.experiments.page import draw, latex, markdown, plain
+from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
@@ -100,59 +109,180 @@ class Threads:
             return error
 
 
+@dataclass(frozen=True, slots=True)
 class Crew:
     """Keeps `width` cells at work, and lets the first Stop among them, or Ctrl-C, end the others.
 
     `interrupt` asks all that are at work to end in order; a second time, at once.
     """
 
-    def __init__(self, width: int, progress: Progress, interrupt: Callable[[], None]) -> None:
-        self._width, self._progress, self._interrupt = width, progress, interrupt
-        self._at_work: dict[Future[Outcome], Cell] = {}
-        self._stop: BaseException | None = None
+    width: int
+    progress: Progress
+    interrupt: Callable[[], None]
 
     def measure(self, cells: Sequence[Cell], submit: Callable[[Cell], Future[Outcome]]) -> None:
         """Returns when nothing is at work any more. Raises what ended it early."""
-        waiting = list(cells)
+        waiting, at_work = list(cells), dict[Future[Outcome], Cell]()
+        stop: BaseException | None = None
         with stop_signals():
-            while waiting or self._at_work:
+            while waiting or at_work:
                 try:
-                    self._send(waiting, submit)
-                    done, _ = wait(self._at_work, _LOOK_UP_S, FIRST_COMPLETED)
+                    while len(at_work) < self.width:
+                        cell = _ready(waiting, tuple(at_work.values()))
+                        if cell is None:
+                            break
+                        waiting.remove(cell)
+                        self.progress.begin(cell)
+                        at_work[submit(cell)] = cell
+                    done, _ = wait(at_work, _LOOK_UP_S, FIRST_COMPLETED)
                     for future in done:
-                        self._take(future)
+                        cell = at_work.pop(future)
+                        try:
+                            self.progress.end(cell, future.result())
+                        except BaseException as why:
+                            # A KeyboardInterrupt here is what the others were interrupted with.
+                            if stop is None:
+                                stop = why
+                                self.interrupt()
                 except KeyboardInterrupt:
-                    self._stop = self._stop or Interrupted("interrupted by the user")
-                    self._interrupt()
-                if self._stop is not None:
+                    stop = stop or Interrupted("interrupted by the user")
+                    self.interrupt()
+                if stop is not None:
                     waiting.clear()
-        if self._stop is not None:
-            raise self._stop
-
-    def _send(self, waiting: list[Cell], submit: Callable[[Cell], Future[Outcome]]) -> None:
-        while len(self._at_work) < self._width:
-            cell = _ready(waiting, tuple(self._at_work.values()))
-            if cell is None:
-                return
-            waiting.remove(cell)
-            self._progress.begin(cell)
-            self._at_work[submit(cell)] = cell
-
-    def _take(self, future: Future[Outcome]) -> None:
-        cell = self._at_work.pop(future)
-        try:
-            self._progress.end(cell, future.result())
-        except BaseException as why:
-            # A KeyboardInterrupt from there is what the others were interrupted with.
-            if self._stop is None:
-                self._stop = why
-                self._interrupt()
+        if stop is not None:
+            raise stop
 
 
 def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
     """The first that comes after none of the others."""
     unfinished = {cell.name for cell in (*waiting, *at_work)}
     return next((cell for cell in waiting if not unfinished & set(cell.after)), None)
+
+
+_STOPS = ("Stop", "Interrupted", "BudgetReached")
+_ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
+"""What an order has beside its experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnRay:
+    """So many cells at once on the cluster at `address`; each may have its share of `concurrency`
+    calls in flight. MissingExtra without ray, ConfigError where no cluster answers."""
+
+    order: Order
+    lab: Lab
+    address: str
+    width: int
+    concurrency: int
+
+    def measure(self, cells: Sequence[Cell], progress: Progress) -> None:
+        ray = join_cluster(self.address, self.width, "running cells on a cluster")
+        # A task that died is begun again by the next command, which finds its run.
+        remote = ray.remote(max_retries=0)(measure_job)
+        at_work: dict[Future[Outcome], Any] = {}
+        interrupted = False
+
+        def submit(cell: Cell) -> Future[Outcome]:
+            reference, outcome = remote.remote(self._job(cell)), Future[Outcome]()
+            at_work[outcome] = reference
+
+            def hand_over(reply: Future[bytes]) -> None:
+                at_work.pop(outcome, None)
+                try:
+                    error = reply.exception()
+                    if error is None:
+                        outcome.set_result(_unpacked(reply.result(), self.lab.folder))
+                        return
+                    if interrupted:
+                        raise Interrupted("interrupted by the user")
+                    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    outcome.set_result(PcoError(f"its task on the cluster was lost: {why}"))
+                except BaseException as error:
+                    outcome.set_exception(error)
+
+            reference.future().add_done_callback(hand_over)
+            return outcome
+
+        def interrupt() -> None:
+            """In order first, and the second time at once."""
+            nonlocal interrupted
+            for reference in list(at_work.values()):
+                ray.cancel(reference, force=interrupted)
+            interrupted = True
+
+        try:
+            Crew(self.width, progress, interrupt).measure(cells, submit)
+        finally:
+            ray.shutdown()
+
+    def _job(self, cell: Cell) -> str:
+        """Which cell, as JSON: there it is made again from its experiment."""
+        order = self.order
+        cells = {c.name: c for c in order.experiment.cells(order, self.lab.spec)}
+        return json.dumps(
+            {
+                "experiment": order.experiment.name,
+                "order": {k: getattr(order, k) for k in _ORDERED},
+                "cell": cell.name,
+                "needed": {name: self.lab.read(cells[name]) for name in cell.after},
+                "spec": self.lab.spec,
+                "command": self.lab.command,
+                "folder": str(self.lab.folder.resolve()),
+                "machine": machine_name(),
+                "concurrency": max(1, self.concurrency // self.width),
+                "version": version("promptcodebook"),
+            }
+        )
+
+
+def measure_job(job: str) -> bytes:
+    """Measures the cell that `OnRay` wrote down, on the machine that it came to: a line of JSON
+    with its result or its error, and after it the runs that were made there, as a tar."""
+    asked, packed = json.loads(job), io.BytesIO()
+    away, folder = asked["machine"] != machine_name(), Path(asked["folder"])
+    if away:  # the same command finds the same folder on this machine again
+        digest = hashlib.sha256(f"{asked['machine']} {folder}".encode()).hexdigest()[:16]
+        folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
+    try:
+        require_version(asked["version"])
+        answer: dict[str, Any] = {"result": _measured(asked, folder)}
+    except PcoError as error:
+        answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
+    if away and "result" in answer:
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for run in sorted(folder.iterdir()):
+                if run.is_dir() and run.name != "cells":
+                    archive.add(run, run.name)
+    return json.dumps(answer).encode() + b"\n" + packed.getvalue()
+
+
+def _measured(told: Mapping[str, Any], folder: Path) -> Any:
+    order = Order(experiment_named(told["experiment"]), **told["order"])
+    concurrency = told["concurrency"]
+    lab = open_lab(folder, told["spec"], told["command"], concurrency=concurrency)
+    try:
+        cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
+        for name, result in told["needed"].items():
+            if result is not None and lab.read(cells[name]) is None:
+                lab.keep(cells[name], result)
+        return cells[told["cell"]].measure(lab)
+    finally:
+        lab.close()
+
+
+def _unpacked(answer: bytes, folder: Path) -> Outcome:
+    """The result, whose runs are in the lab's folder from now on. Raises Stop."""
+    line, _, runs = answer.partition(b"\n")
+    told = json.loads(line)
+    if told.get("error") in _STOPS:
+        raise Interrupted(told["message"])
+    if "error" in told:
+        return PcoError(told["message"], hint=told["hint"])
+    if runs:
+        with tarfile.open(fileobj=io.BytesIO(runs)) as archive:
+            new = [m for m in archive if not (folder / Path(m.name).parts[0]).exists()]
+            archive.extractall(folder, members=new, filter="data")
+    return told["result"]
 
 
 _HOMES: Mapping[str, str] = {
@@ -165,14 +295,14 @@ _HOMES: Mapping[str, str] = {
     "sweep-s": "variants:SWEEP_S",
     "critic": "variants:CRITIC",
     "cost": "main:COST",
-    "attribution": "attribution:EXPERIMENT",
+    "attribution": "studies:ATTRIBUTION",
     "sensitivity": "variants:SENSITIVITY",
     "init": "variants:INIT",
     "routing": "variants:ROUTING",
     "evolution": "variants:EVOLUTION",
     "prompts": "variants:PROMPTS",
-    "theory": "theory:EXPERIMENT",
-    "when-it-pays": "when_it_pays:EXPERIMENT",
+    "theory": "studies:THEORY",
+    "when-it-pays": "studies:WHEN_IT_PAYS",
     "small-real-model": "small_real_model:EXPERIMENT",
 }
 """Where each experiment is, in the order of the paper."""

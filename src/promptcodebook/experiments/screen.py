@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
-from promptcodebook.experiments.published import metrics, published, table_titles
+from promptcodebook.experiments.page import explained, published
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.report.pages import MISSING, address, render
@@ -56,34 +56,22 @@ class _Measured:
     figures: tuple[str, ...]
 
     @property
-    def model(self) -> str:
-        return self.kept.model
-
-    @property
-    def gaps(self) -> int:
-        """Cells without a result."""
-        return len(self.kept.missing)
-
-    @property
     def simulated(self) -> bool:
-        return any_simulated([self.model])
+        return any_simulated([self.kept.model])
 
 
 def paper_mark(results: Path, name: str = "") -> str:
     """Changes whenever the screen of this experiment would, or that of all of them ('')."""
     wanted = "*/results.json" if not name else f"{name}/*"
     known = not name or name in experiment_names()
-    found = sorted(_stamp(path) for path in (results.glob(wanted) if known else ()))
+    found: list[tuple[str, int, int]] = []
+    for path in sorted(results.glob(wanted)) if known else ():
+        try:
+            stat = path.stat()
+            found.append((str(path), stat.st_mtime_ns, stat.st_size))
+        except OSError:  # it is just being replaced
+            found.append((str(path), 0, 0))
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    """A file and when it was written; of one that is just being replaced the name alone."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return str(path), 0, 0
-    return str(path), stat.st_mtime_ns, stat.st_size
 
 
 def paper_screen(results: Path) -> Screen:
@@ -97,9 +85,8 @@ def paper_screen(results: Path) -> Screen:
         except StoreError as error:
             _log.debug("%s", error)
             rows.append((name, printed, None, "cannot be read"))
-    body = render(
-        "experiments/templates/paper.html.jinja", results=results, rows=rows, tables=table_titles()
-    )
+    template, tables = "experiments/templates/paper.html.jinja", explained("tables")
+    body = render(template, results=results, rows=rows, tables=tables)
     said = SOME_SIMULATED if any(row[2] and row[2].simulated for row in rows) else ""
     return Screen("Paper", body, live="/live/paper", mark=mark, simulated=said)
 
@@ -107,23 +94,26 @@ def paper_screen(results: Path) -> Screen:
 def result_screen(results: Path, name: str) -> Screen:
     """One experiment with the paper's numbers below ours, or one table of the paper."""
     above = (("Paper", "/paper"),)
-    template = "experiments/templates/result.html.jinja"
-    if name in table_titles():
+    template, printed = "experiments/templates/result.html.jinja", explained("tables")
+    if name in printed:
         body = render(template, tables={"": _published(name)}, ours=False)
-        return Screen(f"{name}: {table_titles()[name]}", body, above=above)
+        return Screen(f"{name}: {printed[name]}", body, above=above)
     if name not in experiment_names():
         return missing(f"There is nothing to reproduce under the name {name}.", "pco reproduce")
     mark = paper_mark(results, name)
-    experiment, measured = experiment_named(name), _read(results, name)
+    paper, measured = experiment_named(name).paper, _read(results, name)
+    # Those in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers.
+    kinds = [kind for kind in ("Table", "Figure") if kind in paper]
+    named = [f"{kind} {n}" for kind in kinds for n in re.findall(r"\d+[a-z]?", paper)]
     body = render(
         template,
         name=name,
         mark=mark,  # an address changes with its drawing, since a browser keeps what it has
         ours=True,
         measured=measured,
-        tables={f"{t}: {table_titles()[t]}": _published(t) for t in _tables_of(experiment.paper)},
+        tables={f"{t}: {printed[t]}": _published(t) for t in named if t in printed},
     )
-    title = f"{name} ({experiment.paper})" if experiment.paper else name
+    title = f"{name} ({paper})" if paper else name
     said = SOME_SIMULATED if measured is not None and measured.simulated else ""
     live = address("live", "paper", name)
     return Screen(title, body, above=above, live=live, mark=mark, simulated=said)
@@ -135,17 +125,11 @@ def figure_file(results: Path, name: str, file: str) -> Path | None:
     return results / name / file if measured is not None and file in measured.figures else None
 
 
-def _tables_of(text: str) -> list[str]:
-    """Names in 'Table 1' or 'Tables 9 and 10' of which the paper has numbers."""
-    numbers = re.findall(r"\d+[a-z]?", text)
-    kinds = [kind for kind in ("Table", "Figure") if kind in text]
-    return [f"{kind} {n}" for kind in kinds for n in numbers if f"{kind} {n}" in table_titles()]
-
-
 def _published(name: str) -> list[dict[str, Any]]:
     """The paper's numbers: a table for each executor and metric, rows and columns as printed."""
     values = published(name).values
     found: list[dict[str, Any]] = []
+    meant = explained("metrics")
     executors = list(dict.fromkeys(v.executor for v in values))
     kinds = dict.fromkeys((v.executor, v.metric) for v in values)
     for executor, metric in sorted(kinds, key=lambda kind: executors.index(kind[0])):
@@ -156,7 +140,7 @@ def _published(name: str) -> list[dict[str, Any]]:
         where = f"{executor}, " if executor else ""
         found.append(
             {
-                "caption": f"The paper: {where}{metric} ({metrics().get(metric, '')}), in "
+                "caption": f"The paper: {where}{metric} ({meant.get(metric, '')}), in "
                 f"{cells[0].unit}.",
                 "columns": columns,
                 "rows": [(row, *(printed.get((row, c), MISSING) for c in columns)) for row in rows],

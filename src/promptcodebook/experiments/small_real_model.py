@@ -24,9 +24,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from promptcodebook.assemble import Assembled
-from promptcodebook.calls import Usage
-from promptcodebook.config import Config, load_config
+from promptcodebook.config import Config, load_config, merge
 from promptcodebook.errors import TooManyFailures
 from promptcodebook.experiments.experiment import (
     Experiment,
@@ -37,11 +35,11 @@ from promptcodebook.experiments.experiment import (
     score,
     share,
 )
-from promptcodebook.experiments.lab import Cell, Lab, Result, Training, read_training, row_json
+from promptcodebook.experiments.lab import Cell, Lab, Result, read_training, row_json
 from promptcodebook.experiments.page import Block, Page, Table, shown
-from promptcodebook.method.policy import Prompter
+from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.policy.references import state_at
-from promptcodebook.randomness import Draws, keyed_random
+from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import (
     load_houserules,
@@ -50,7 +48,7 @@ from promptcodebook.tasks.houserules.task import (
     topics_of,
 )
 from promptcodebook.text import sentences_of
-from promptcodebook.types import Example, Prompt, Route
+from promptcodebook.types import Example
 from promptcodebook.units import percent, plural
 
 BATCH = 32
@@ -98,11 +96,6 @@ def scale_of(preset: str, seeds: int) -> Scale:
     return Scale(seeds, 46, (0, 3, 6, 12, 23, 46), 1, 23, 46, 400)
 
 
-def sizes(whole: int) -> tuple[int, ...]:
-    """K: half of the present prompt's sentences, all of them, and with idle ones beside them."""
-    return whole // 2, whole, whole + 8
-
-
 def cells(scale: Scale, spec: str) -> list[Cell]:
     """All of them, in order of worth."""
     base = demo_settings(spec, scale)
@@ -112,23 +105,24 @@ def cells(scale: Scale, spec: str) -> list[Cell]:
     made += [_judged(f"embed-{seed}", {**own, **both}) for seed, own in seeded.items()]
     made += [_rules(count, base, scale) for count in COUNTS]
     made += [_curve(f"curve-{seed}", settings, scale.curve) for seed, settings in seeded.items()]
+    asks = {"router": {"kind": "encoder"}, "update": {"epochs": scale.encoder_steps}}
+    points = sorted({scale.encoder_steps, *(n for n in scale.curve if n <= scale.encoder_steps)})
     for seed in range(scale.encoder_seeds):
-        update = {**base["update"], "epochs": scale.encoder_steps}
-        asks = {"router": {"kind": "encoder"}, "update": update}
-        points = tuple(step for step in scale.curve if step <= scale.encoder_steps)
-        if scale.encoder_steps not in points:
-            points = (*points, scale.encoder_steps)
-        made.append(_curve(f"encoder-{seed}", {**base, **asks, "seed": seed}, points))
-    swept = {**base, "update": {**base["update"], "epochs": scale.sweep_steps}}
+        made.append(_curve(f"encoder-{seed}", merge(base, asks, {"seed": seed}), points))
+    swept = merge(base, {"update": {"epochs": scale.sweep_steps}})
     made += [_last(f"select-{s}", {**swept, "select": s}) for s in SELECTS]
-    prompt = present_prompt()
-    for k in sizes(base["size"]):
-        # The first of the prompt's sentences, or all and general ones beside.
+    prompt, whole = present_prompt(), base["size"]
+    for k in (whole // 2, whole, whole + 8):
+        # The first of the prompt's sentences, all of them, or all and idle ones beside.
         texts = tuple(sentences_of(prompt))[:k]
         init = {"kind": "expert", "instincts": texts, "prompt": prompt}
         made.append(_last(f"size-{k}", {**swept, "init": init, "size": k}))
+    # With text updates, until the calls are used up; nothing is kept back for a verdict.
+    calls = scale.text_calls
+    budget = {"budget": {"calls": calls, "reserve_for_verdict": 0.0}}
+    updating = {"text_updates": True, "epochs": calls, "batch_size": 16}
     made += [
-        _last(f"texts-{name}", _texts(base, update, scale.text_calls))
+        _last(f"texts-{name}", merge(base, budget, {"update": {**updating, **update}}))
         for name, update in ACCEPTING.items()
     ]
     return made
@@ -155,16 +149,6 @@ def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
     }
 
 
-def _texts(settings: Mapping[str, Any], update: Mapping[str, Any], calls: int) -> dict[str, Any]:
-    """With text updates, until `calls` are used up; nothing is kept back for a verdict."""
-    whole = {"text_updates": True, "epochs": calls, "batch_size": 16, **update}
-    return {
-        **settings,
-        "update": {**settings["update"], **whole},
-        "budget": {"calls": calls, "reserve_for_verdict": 0.0},
-    }
-
-
 def _config(settings: Mapping[str, Any]) -> Config:
     return load_config(settings, where="the experiment")
 
@@ -178,19 +162,9 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
             rows = {each.name: row_json(each) for each in store.test_evaluations()}
             conclusion = store.outline().conclusion
         verdict = conclusion.text if conclusion is not None else ""
-        return {**_took(training), "rows": rows, "verdict": verdict}
+        return {**training.took, "rows": rows, "verdict": verdict}
 
     return Cell(name, settings, measure)
-
-
-def _took(training: Training) -> dict[str, Any]:
-    return {
-        "run": training.run,
-        "rollouts": training.rollouts,
-        "calls": training.calls,
-        "rewrites": training.rewrites,
-        "ended": training.ended,
-    }
 
 
 def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell:
@@ -201,7 +175,7 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
         training = lab.train(config)
         rows = {step: lab.judge_state(config, training.path, step - 1) for step in steps}
         points = {str(training.rollouts_after(step)): row_json(row) for step, row in rows.items()}
-        return {**_took(training), "points": points}
+        return {**training.took, "points": points}
 
     return Cell(name, {**settings, "points": list(steps)}, measure)
 
@@ -222,36 +196,28 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
             step = store.outline().step
             texts = state_at(store, step).parameters.codebook.texts
         row = row_json(lab.judge_state(config, training.path, step))
-        return {**_took(training), "row": row, "stopped": stopped, "instincts": list(texts)}
+        return {**training.took, "row": row, "stopped": stopped, "instincts": list(texts)}
 
     return Cell(name, settings, measure)
 
 
-@dataclass(frozen=True, slots=True)
-class _Among:
-    """A Prompter: the rule that applies to a message among others, as the present prompt orders
-    them. Which others is drawn by message; fewer are part of more."""
+def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
+    """The reward of messages with one topic, whose rule is one of `count` in the present prompt's
+    order. Which others is drawn by message; fewer are part of more."""
+    rules = present_prompt().partition("\n\n")[2].splitlines()
 
-    count: int
-
-    async def prompt(self, example: Example, draws: Draws) -> tuple[Route | None, Prompt, Usage]:
-        rules = present_prompt().partition("\n\n")[2].splitlines()
+    def among(example: Example) -> str:
         [own] = right_rules(example)
         others = [rule for rule in rules if rule != own]
         keyed_random("rules beside", example.id).shuffle(others)
-        chosen = {own, *others[: self.count - 1]}
-        return None, Prompt("\n".join(rule for rule in rules if rule in chosen)), Usage()
-
-
-def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
-    """The reward of messages with one topic, whose rule is one of `count`."""
+        chosen = {own, *others[: count - 1]}
+        return "\n".join(rule for rule in rules if rule in chosen)
 
     def measure(lab: Lab) -> Result:
-        def among(_: Assembled) -> Prompter:
-            return _Among(count)
-
         examples = [e for e in load_houserules().dataset.test if len(topics_of(e)) == 1]
-        return {"row": row_json(lab.judge(_config(settings), among, examples[: scale.test]))}
+        prompter = OraclePrompt(among, "")
+        row = lab.judge(_config(settings), lambda _: prompter, examples[: scale.test])
+        return {"row": row_json(row)}
 
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
 
@@ -304,9 +270,14 @@ def _rows(runs: Sequence[Result], name: str) -> list[list[float]]:
 
 def _headline(results: Results) -> list[Block]:
     runs, read = _numbered(results, "route"), _numbered(results, "embed")
+
+    def verdicts(runs: Sequence[Result]) -> str:
+        lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
+        return "\n".join(["The verdict of each run:", "", *lines])
+
     parts: list[Block] = ["## 1. Routed prompts against one prompt"] if runs or read else []
     if runs:
-        parts += [*_judged_blocks("routed", runs), _verdicts(runs)]
+        parts += [*_judged_blocks("routed", runs), verdicts(runs)]
     if read:
         parts += ["### With embeddings", said("small", "embeddings")]
         parts += _judged_blocks("embeddings", read)
@@ -316,7 +287,7 @@ def _headline(results: Results) -> list[Block]:
             gain = shown(difference(learned, _rows(runs, "learned")[:both]), signed=True)
             what = "Learned with embeddings - learned by words"
             parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
-        parts.append(_verdicts(read))
+        parts.append(verdicts(read))
     return parts
 
 
@@ -376,11 +347,6 @@ def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
     return [*parts, said("small", "share", mean=mean, low=low, high=high), goals]
 
 
-def _verdicts(runs: Sequence[Result]) -> str:
-    lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
-    return "\n".join(["The verdict of each run:", "", *lines])
-
-
 def _against(row: Result, first: Result) -> list[str]:
     """Its reward, and the difference to the first row ('' of that one)."""
     own, base = [row["rewards"]], [first["rewards"]]
@@ -410,7 +376,10 @@ def _curves(results: Results) -> list[Block]:
     head = ["training rollouts", "learned router", "minus best single", "LLM encoder"]
     rows: list[list[str]] = []
     for point in sorted({int(p) for run in (*learned, *asked) for p in run["points"]}):
-        at = (_at(learned, point), _at(asked, point))
+        at = [
+            [run["points"][str(point)]["rewards"] for run in runs if str(point) in run["points"]]
+            for runs in (learned, asked)
+        ]
         ours, theirs = (shown(score(each)) if each else "" for each in at)
         over = at[0] and len(single) == len(at[0])
         minus = shown(difference(at[0], single), signed=True) if over else ""
@@ -422,10 +391,6 @@ def _curves(results: Results) -> list[Block]:
     if known:
         text += said("small", "fallen", share=percent(sum(known) / len(known)))
     return ["## 3. Learning curve", text, Table("curve", head, rows)]
-
-
-def _at(runs: Sequence[Result], point: int) -> list[list[float]]:
-    return [run["points"][str(point)]["rewards"] for run in runs if str(point) in run["points"]]
 
 
 def _sweeps(results: Results) -> list[Block]:

@@ -3,42 +3,91 @@
 
 And what becomes of a codebook: `codebook-usage` (Figure 4b), `specialisation` (Table 2), `routing`
 (Figure 7, Table 13), `evolution` (Tables 14 and 15) and `prompts` (Figure 3 and the appendix). The
-paper's numbers have columns of their own.
+variants are in variants.toml. The paper's numbers have columns of their own.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
 from promptcodebook.experiments.experiment import (
     LEARNED,
-    Changes,
     Experiment,
     Measured,
     Order,
-    Runs,
-    about,
+    base,
     counts,
     difference,
-    over_variants,
+    framed,
     rewards,
+    runs_of,
     said,
     scale_of,
     score,
+    stopped,
     tokens,
+    variants,
 )
-from promptcodebook.experiments.lab import Result
-from promptcodebook.experiments.page import Bars, Block, Curves, Heat, Page, Point, Table, shown
-from promptcodebook.experiments.published import PublishedTable, published
+from promptcodebook.experiments.lab import Cell, Result
+from promptcodebook.experiments.page import (
+    Bars,
+    Block,
+    Curves,
+    Heat,
+    Page,
+    Point,
+    Published,
+    Table,
+    published,
+    shown,
+)
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.method.state import average_success, entropy, selected_since, utilisation
 
+Changes = Mapping[str, Mapping[str, Any]]
+"""Settings that differ from full PCO, by variant."""
+Runs = Mapping[str, Sequence[Result]]
+"""The finished runs of each variant, by seed."""
+
+
+def _listed(experiment: str) -> Mapping[str, Mapping[str, Any]]:
+    tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
+    return tables[experiment]
+
+
+def _over(
+    name: str,
+    paper: str,
+    blocks: Callable[[Measured, Runs], list[Block]],
+    changes: Callable[[Order, str], Changes] | None = None,
+    benchmark: str = "ifbench",
+) -> Experiment:
+    """An experiment whose cells are variants of full PCO, by default those listed; `benchmark` is
+    the paper's. Its page also tells of the runs that failed."""
+
+    def changed(order: Order, spec: str) -> Changes:
+        if changes is not None:
+            return changes(order, spec)
+        return {key: variant.get("settings", {}) for key, variant in _listed(name).items()}
+
+    def cells(order: Order, spec: str) -> list[Cell]:
+        return variants(order, base(order, spec, benchmark), changed(order, spec))
+
+    def page(measured: Measured) -> Page:
+        names = changed(measured.order, measured.lab.spec)
+        runs = {name: runs_of(measured.results, name) for name in names}
+        return framed(measured, benchmark, [*blocks(measured, runs), *stopped(runs)])
+
+    return Experiment(name, paper, cells, page, lm_quick="simulated")
+
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class _Row:
     """One line: its title, the runs it is taken from, which row of their verdicts, and what the
     paper calls it ('' = it has no such row)."""
 
@@ -48,8 +97,16 @@ class Row:
     paper: str = ""
 
 
-def compared(
-    name: str, rows: Sequence[Row], paper: str = "", columns: Mapping[str, str] | None = None
+def _titled(experiment: str, runs: Runs) -> list[_Row]:
+    titles = _listed(experiment)
+    return [
+        _Row(titles[name]["title"], made, paper=titles[name].get("paper", ""))
+        for name, made in runs.items()
+    ]
+
+
+def _compared(
+    name: str, rows: Sequence[_Row], paper: str = "", columns: Mapping[str, str] | None = None
 ) -> Table:
     """Reward of each row and its difference to the first, routing entropy and utilisation over the
     test examples, tokens of a query and of training and choosing. A difference counts only the
@@ -59,6 +116,23 @@ def compared(
     head = ["setting", "reward (95 %)", f"minus {known[0].title}" if known else "difference"]
     head += ["entropy (bits)", "used", "tokens a query", "tokens in training and choosing", "runs"]
     head += [f"paper: {column}" for column in theirs]
+
+    def over(row: _Row) -> str:
+        pairs = [
+            (a["rows"][row.row]["rewards"], b["rows"][known[0].row]["rewards"])
+            for a, b in zip(row.runs, known[0].runs, strict=False)
+            if row.row in a["rows"] and known[0].row in b["rows"]
+        ]
+        if row is known[0] or not pairs:
+            return ""
+        return shown(difference([a for a, _ in pairs], [b for _, b in pairs]), signed=True)
+
+    def printed(row: _Row, column: str) -> str:
+        value = published(paper).cell(row.paper, column, theirs[column])
+        if value is None:
+            return ""
+        return f"{value.printed} ± {value.error:g}" if value.error is not None else value.printed
+
     lines: list[list[str]] = []
     for row in known:
         mine, learned = rewards(row.runs, row.row), row.row == LEARNED
@@ -68,85 +142,24 @@ def compared(
             [
                 row.title,
                 shown(score(mine)),
-                "" if row is known[0] else _over(row, known[0]),
+                over(row),
                 f"{fmean(map(entropy, routed)):.2f}" if routed else "",
                 f"{fmean(100 * utilisation(c) for c in routed):.0f} %" if routed else "",
                 f"{fmean(tokens(run, row.row) for run in row.runs if row.row in run['rows']):.0f}",
                 f"{training:.0f}" if learned else "0",
                 str(len(mine)),
-                *(_printed(paper, row.paper, column, theirs[column]) for column in theirs),
+                *(printed(row, column) for column in theirs),
             ]
         )
     return Table(name, head, lines)
 
 
-def _printed(table: str, row: str, column: str, metric: str) -> str:
-    value = published(table).cell(row, column, metric)
-    if value is None:
-        return ""
-    return f"{value.printed} ± {value.error:g}" if value.error is not None else value.printed
-
-
-def _over(row: Row, first: Row) -> str:
-    pairs = [
-        (a["rows"][row.row]["rewards"], b["rows"][first.row]["rewards"])
-        for a, b in zip(row.runs, first.runs, strict=False)
-        if row.row in a["rows"] and first.row in b["rows"]
-    ]
-    if not pairs:
-        return ""
-    return shown(difference([a for a, _ in pairs], [b for _, b in pairs]), signed=True)
-
-
-IFBENCH, HOTPOTQA = "ifbench", "hotpotqa"
-"""The benchmarks of the paper's tables and figures."""
-VARIANTS: Changes = {
-    "pco": {},
-    "static-encoder": {"encoder": {"mode": "static"}},
-    "no-encoder": {"encoder": {"mode": "none"}},
-    "no-text-updates": {"update": {"text_updates": False}},
-    "no-exploration": {"explore": {"policy": "none"}},
-    "uniform": {"explore": {"policy": "uniform"}},
-    "learned-router": {"router": {"kind": "outcomes"}, "compose": "verbatim"},
-    "verbatim": {"compose": "verbatim"},
-    "accept-improve": {"update": {"accept": "improve"}},
-    "maintained": {"update": {"maintain_every": 5}},
-}
-"""The ablation's settings by variant; the paper's come first."""
-_ABLATED: Mapping[str, tuple[str, str]] = {
-    "pco": ("PCO (full)", "PCO (Full)"),
-    "static-encoder": ("encoder static (θ stays as it began)", "w/o Encoder"),
-    "no-encoder": ("no encoder (explored routes only)", ""),
-    "no-text-updates": ("no textual gradients", "w/o TextGrad"),
-    "no-exploration": ("no ε-greedy exploration", "w/o ε-greedy"),
-    "uniform": ("uniform exploration", "Uniform Sampling"),
-    "learned-router": ("ours: router learned from outcomes, verbatim", ""),
-    "verbatim": ("ours: instincts verbatim, no generator", ""),
-    "accept-improve": ("ours: rewrites kept only if the batch does not lose", ""),
-    "maintained": ("ours: codebook tidied every 5 steps", ""),
-}
-"""Our title of each variant, and the paper's."""
-
-
-def _titled(runs: Runs, titles: Mapping[str, tuple[str, str]]) -> list[Row]:
-    return [Row(titles[name][0], made, paper=titles[name][1]) for name, made in runs.items()]
-
-
-def _ablation(measured: Measured, runs: Runs) -> Page:
-    rows = [*_titled(runs, _ABLATED), Row("present prompt", runs["pco"], "present", "Baseline")]
+def _ablation(measured: Measured, runs: Runs) -> list[Block]:
+    present = _Row("present prompt", runs["pco"], "present", "Baseline")
     columns = {"Acc": "loose_share", "CSR": "csr"}
     columns |= {"Ent.": "routing_entropy", "Δ": "loose_share_gain"}
-    blocks = about(measured, IFBENCH, "Components left out one at a time, after")
-    blocks += [compared("ablation", rows, "Table 3", columns), said("variants", "ablation")]
-    return Page("Ablation", blocks)
-
-
-_CRITICS: Mapping[str, tuple[str, str]] = {
-    "pco": ("same model, rubric trained", "Same-model (Trainable)"),
-    "fixed-critic": ("same model, rubric fixed", "Same-model (Fixed)"),
-    "independent-critic": ("another model", "Independent (Qwen3-8B)"),
-    "weak-critic": ("a weak model", "Weak Critic (LLaMA-3.2-3B)"),
-}
+    rows = [*_titled("ablation", runs), present]
+    return [_compared("ablation", rows, "Table 3", columns), said("variants", "ablation")]
 
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
@@ -160,47 +173,36 @@ def _other_critics(order: Order, spec: str) -> dict[str, str]:
 
 
 def _critics(order: Order, spec: str) -> Changes:
-    others = _other_critics(order, spec)
-    return {
-        "pco": {},
-        "fixed-critic": {"critic": {"trainable": False}},
-        **{name: {"roles": {"critic": {"model": model}}} for name, model in others.items()},
-    }
+    others, listed = _other_critics(order, spec), _listed("critic")
+    own = {name: listed[name].get("settings", {}) for name in ("pco", "fixed-critic")}
+    return own | {name: {"roles": {"critic": {"model": model}}} for name, model in others.items()}
 
 
-def _critic(measured: Measured, runs: Runs) -> Page:
-    others = _other_critics(measured.order, measured.lab.spec)
-    lines = [f"{_CRITICS[name][0]}: `{model}`." for name, model in others.items()]
-    absent = [title for name, (title, _) in _CRITICS.items() if name not in runs]
+def _critic(measured: Measured, runs: Runs) -> list[Block]:
+    others, listed = _other_critics(measured.order, measured.lab.spec), _listed("critic")
+    lines = [f"{listed[name]['title']}: `{model}`." for name, model in others.items()]
+    absent = [variant["title"] for name, variant in listed.items() if name not in runs]
     if absent:
         lines.append(said("variants", "no_critic", critics=" and ".join(absent)))
-    blocks = about(measured, IFBENCH, "Who criticises, all else as in the full method, after")
-    rows = _titled(runs, _CRITICS)
-    table = compared("critic", rows, "Table 4", {"IFBench": "loose_share"})
-    return Page("Critics", [*blocks, table, " ".join(lines)])
+    columns = {"IFBench": "loose_share"}
+    table = _compared("critic", _titled("critic", runs), "Table 4", columns)
+    return [table, " ".join(lines)]
 
 
-_INITS: Mapping[str, tuple[str, str]] = {
-    "pco": ("expert: the task's own", "Expert-Seeded"),
-    "random-init": ("random: a model's generic ones", "Random"),
-}
 _SHOWN = 8
 """First instincts that a table shows of each."""
 
 
-def _init(measured: Measured, runs: Runs) -> Page:
-    columns = {"Test Acc": "loose_share", "CSR": "csr"}
-    blocks: list[Block] = [
-        *about(measured, IFBENCH, "Two ways to begin, after"),
-        compared("initialisation", _titled(runs, _INITS), "Table 11", columns),
-    ]
+def _init(measured: Measured, runs: Runs) -> list[Block]:
+    columns, rows = {"Test Acc": "loose_share", "CSR": "csr"}, _titled("init", runs)
+    blocks: list[Block] = [_compared("initialisation", rows, "Table 11", columns)]
     if all(runs.values()):
         # The instincts of seed 0 before the first update, side by side.
         firsts = [made[0]["first"][:_SHOWN] for made in runs.values()]
         lines = [[str(k), *texts] for k, texts in enumerate(zip(*firsts, strict=False))]
-        head = ["index", *(_INITS[name][0] for name in runs)]
-        blocks += ["## At the start, seed 0", Table("seeds", head, lines)]
-    return Page("First instincts", blocks)
+        table = Table("seeds", ["index", *(row.title for row in rows)], lines)
+        blocks += ["## At the start, seed 0", table]
+    return blocks
 
 
 _Change = Callable[[float], Mapping[str, Any]]
@@ -258,35 +260,33 @@ def _sensitive(order: Order) -> list[_Sweep]:
 
 
 def _swept(
-    name: str, paper: str, benchmark: str, title: str, sweeps: Callable[[Order], list[_Sweep]]
+    name: str, paper: str, sweeps: Callable[[Order], list[_Sweep]], benchmark: str = "ifbench"
 ) -> Experiment:
     def changes(order: Order, spec: str) -> Changes:
         return {n: s.change(value) for s in sweeps(order) for n, value in s.names().items()}
 
-    def page(measured: Measured, runs: Runs) -> Page:
-        what = "One setting after another, all else as in the full method, after"
-        blocks = about(measured, benchmark, what)
+    def blocks(measured: Measured, runs: Runs) -> list[Block]:
+        found: list[Block] = []
         for sweep in sweeps(measured.order):
             made = {value: runs[n] for n, value in sweep.names().items() if rewards(runs[n])}
-            blocks += _sweep_blocks(sweep, made, published(paper)) if made else []
-        return Page(title, blocks)
+            found += _sweep_blocks(sweep, made, paper) if made else []
+        return found
 
-    return over_variants(name, paper, benchmark, changes, page)
+    return _over(name, paper, blocks, changes, benchmark)
 
 
-def _sweep_blocks(
-    sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: PublishedTable
-) -> list[Block]:
+def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str) -> list[Block]:
     """A table and a figure of one sweep."""
     rows = [
-        Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
+        _Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
         for value, made in runs.items()
     ]
     columns = {} if sweep.row else {"Acc": "loose_share", "CSR": "csr"}
-    blocks: list[Block] = [f"## {sweep.title}", compared(sweep.key, rows, paper.name, columns)]
+    blocks: list[Block] = [f"## {sweep.title}", _compared(sweep.key, rows, paper, columns)]
     if sweep.row:
-        points = [f"{v.column}: {v.printed}" for v in paper.values if v.row == sweep.row]
-        blocks.append(f"The paper, in exact match of HotpotQA (%): {', '.join(points)}.")
+        theirs = (v for v in published(paper).values if v.row == sweep.row)
+        points = ", ".join(f"{v.column}: {v.printed}" for v in theirs)
+        blocks.append(f"The paper, in exact match of HotpotQA (%): {points}.")
     ours = {value: score(rewards(made)) for value, made in runs.items()}
     mixed = {
         value: fmean(entropy(counts(run)) for run in made if run["routes"])
@@ -310,28 +310,26 @@ _SHORT = 70
 """Letters of an instinct that a table shows."""
 
 
-def _usage_page(measured: Measured, runs: Runs) -> Page:
-    what = "How often each instinct is chosen for the test examples, after"
-    blocks = about(measured, IFBENCH, what)
-    titles = {"pco": "ε-greedy", "no-exploration": "no ε-greedy"}
-    first = {
-        titles[name]: counts(made[0]) for name, made in runs.items() if made and made[0]["routes"]
-    }
+def _usage(measured: Measured, runs: Runs) -> list[Block]:
+    named = {row.title: row.runs for row in _titled("codebook-usage", runs)}
+    first = {n: counts(made[0]) for n, made in named.items() if made and made[0]["routes"]}
+    blocks: list[Block] = []
     if first:
         longest = max(map(len, first.values()))
         labels = [str(k) for k in range(longest)]
         padded = {n: [*map(float, c), *[None] * (longest - len(c))] for n, c in first.items()}
         title = "Usage by index, seed 0"
         blocks.append(Bars("usage", title, "times chosen", labels, padded, x="instinct"))
-    rows = [
-        [titles[name], str(seed), *_spread(counts(run)), *_paper_usage(titles[name], seed)]
-        for name, made in runs.items()
-        for seed, run in enumerate(made)
-        if run["routes"]
-    ]
+    bars = [v for v in published("Figure 4b").values if v.metric == "selections"]
+    rows: list[list[str]] = []
+    for name, made in named.items():
+        theirs = f"{entropy([round(v.value) for v in bars if v.row == name]):.2f}"
+        for seed, run in enumerate(made):
+            if run["routes"]:
+                paper = "" if seed else theirs  # of the paper's own bars, once
+                rows.append([name, str(seed), *_spread(counts(run)), paper])
     head = ["training", "seed", "entropy (bits)", "used", "most / mean"]
-    table = Table("usage-by-seed", [*head, "paper: entropy by its bars"], rows)
-    return Page("Codebook usage", [*blocks, table])
+    return [*blocks, Table("usage-by-seed", [*head, "paper: entropy by its bars"], rows)]
 
 
 def _spread(chosen: Sequence[int]) -> list[str]:
@@ -340,18 +338,9 @@ def _spread(chosen: Sequence[int]) -> list[str]:
     return [f"{entropy(chosen):.2f}", f"{100 * utilisation(chosen):.0f} %", most]
 
 
-def _paper_usage(row: str, seed: int) -> list[str]:
-    """The entropy of the paper's own bars, once."""
-    found = [v for v in published("Figure 4b").values if v.metric == "selections"]
-    bars = [round(v.value) for v in found if v.row == row]
-    return [""] if seed else [f"{entropy(bars):.2f}"]
-
-
-def _specialised(measured: Measured, runs: Runs) -> Page:
+def _specialised(measured: Measured, runs: Runs) -> list[Block]:
     """Usage and success of each instinct, the rarest first, as the paper orders them."""
-    blocks = about(
-        measured, IFBENCH, "Usage on the test examples against success in training, after"
-    )
+    blocks: list[Block] = []
     for seed, run in enumerate(runs["pco"][:1]):
         order = sorted(zip(counts(run), run["success"], run["instincts"], strict=True))
         rows = [
@@ -360,37 +349,32 @@ def _specialised(measured: Measured, runs: Runs) -> Page:
             if n
         ]
         blocks.append(Table(f"seed-{seed}", ["instinct", "usage", "success"], rows))
-    correlations = [[str(seed), _rank(run)] for seed, run in enumerate(runs["pco"])]
-    printed = published("Table 2").values
-    theirs = {v.row: v.value for v in printed if v.metric == "selections"}
-    rates = {v.row: v.value for v in printed if v.metric == "r_bar"}
-    paper = _spearman([theirs[row] for row in theirs], [rates[row] for row in theirs])
+    correlations: list[list[str]] = []
+    for seed, run in enumerate(runs["pco"]):
+        pairs = [(n, rate) for n, rate in zip(counts(run), run["success"], strict=True) if n]
+        rank = f"{_spearman(pairs):+.2f}" if len(pairs) >= 3 else ""
+        correlations.append([str(seed), rank])
+
+    def theirs(metric: str) -> Mapping[str, Published]:
+        return {v.row: v for v in published("Table 2").values if v.metric == metric}
+
+    rates = theirs("r_bar")
+    paper = _spearman([(v.value, rates[row].value) for row, v in theirs("selections").items()])
     head = ["seed", "rank correlation of usage and success"]
     table = Table("rank-correlation", head, correlations)
-    return Page("Specialisation", [*blocks, table, said("variants", "rank", rank=paper)])
+    return [*blocks, table, said("variants", "rank", rank=paper)]
 
 
-def _rank(run: Result) -> str:
-    used = counts(run)
-    chosen = [k for k, n in enumerate(used) if n]
-    if len(chosen) < 3:
-        return ""
-    return f"{_spearman([used[k] for k in chosen], [run['success'][k] for k in chosen]):+.2f}"
-
-
-def _spearman(a: Sequence[float], b: Sequence[float]) -> float:
+def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
     """Rank correlation; equal values share their mean rank; 0 where one of the two is constant."""
+    ranks = [
+        [sum(o < v for o in column) + (sum(o == v for o in column) - 1) / 2 for v in column]
+        for column in zip(*pairs, strict=True)
+    ]
     try:
-        return correlation(_ranks(a), _ranks(b))
+        return correlation(*ranks)
     except StatisticsError:
         return 0.0
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
-        for value in values
-    ]
 
 
 def _wide(order: Order, spec: str) -> Changes:
@@ -402,8 +386,8 @@ def _wide(order: Order, spec: str) -> Changes:
     }
 
 
-def _routing(measured: Measured, runs: Runs) -> Page:
-    blocks = about(measured, IFBENCH, "Routing over training with a large codebook, after")
+def _routing(measured: Measured, runs: Runs) -> list[Block]:
+    blocks: list[Block] = []
     rows: list[list[str]] = []
     for name, made in runs.items():
         for seed, run in enumerate(made):
@@ -418,7 +402,7 @@ def _routing(measured: Measured, runs: Runs) -> Page:
     printed = [v for v in published("Table 13").values if v.row == "Average"]
     theirs = ", ".join(f"{v.column} {v.printed}" for v in printed)
     average = said("variants", "diversity", averages=theirs)
-    return Page("Routing", [*blocks, Table("diversity", head, rows), average])
+    return [*blocks, Table("diversity", head, rows), average]
 
 
 def _heat(name: str, run: Result) -> Heat:
@@ -435,8 +419,8 @@ def _heat(name: str, run: Result) -> Heat:
     return Heat(f"routing-{name}", title, "epoch", "instinct", values)
 
 
-def _evolution(measured: Measured, runs: Runs) -> Page:
-    blocks = about(measured, IFBENCH, "How instincts changed in training, after")
+def _evolution(measured: Measured, runs: Runs) -> list[Block]:
+    blocks: list[Block] = []
     for seed, run in enumerate(runs["pco"]):
         changed = [r for r in run["rewrites"] if r["variable"].isdigit()]
         kinds = f"{len(changed)} rewrites of instincts kept, {len(run['rewrites']) - len(changed)} "
@@ -448,12 +432,12 @@ def _evolution(measured: Measured, runs: Runs) -> Page:
                 rows += [[f"#{k}", "first", text]] if later else []
                 rows += [[f"#{k}", str(r["step"] + 1), r["text"]] for r in later]
             blocks.append(Table("instincts", ["index", "step", "text"], rows))
-    return Page("How the codebook changed", blocks)
+    return blocks
 
 
-def _prompts(measured: Measured, runs: Runs) -> Page:
+def _prompts(measured: Measured, runs: Runs) -> list[Block]:
     """Each prompt with the audit lines of Figure 3: which instincts, why, and what came of it."""
-    blocks = about(measured, IFBENCH, "Deployed prompts with their routes, after")
+    blocks: list[Block] = []
     for run in runs["pco"][:1]:
         for each in run["prompts"]:
             lines = [f"- #{k}: {run['instincts'][k]}" for k in each["route"]]
@@ -463,33 +447,21 @@ def _prompts(measured: Measured, runs: Runs) -> Page:
             blocks += [f"## {each['example']}", "\n".join(lines), f"````\n{each['prompt']}\n````"]
         if run["rows"] and not run["prompts"]:
             blocks.append("The task's data are private: no prompt is shown.")
-    return Page("Deployed prompts", blocks)
+    return blocks
 
 
 def _full(order: Order, spec: str) -> Changes:
     return {"pco": {}}
 
 
-ABLATION = over_variants("ablation", "Table 3", IFBENCH, lambda order, spec: VARIANTS, _ablation)
-CRITIC = over_variants("critic", "Table 4", IFBENCH, _critics, _critic)
-INIT = over_variants(
-    "init",
-    "Tables 11 and 12",
-    IFBENCH,
-    lambda order, spec: {"pco": {}, "random-init": {"init": {"kind": "random"}}},
-    _init,
-)
-SWEEP_K = _swept("sweep-k", "Figure 5a", IFBENCH, "Codebook size K", _k)
-SWEEP_S = _swept("sweep-s", "Figure 5b", IFBENCH, "Instincts in a prompt, S", _s)
-SENSITIVITY = _swept("sensitivity", "Figure 6", HOTPOTQA, "Sensitivity", _sensitive)
-USAGE = over_variants(
-    "codebook-usage",
-    "Figure 4b",
-    IFBENCH,
-    lambda order, spec: {name: VARIANTS[name] for name in ("pco", "no-exploration")},
-    _usage_page,
-)
-SPECIALISATION = over_variants("specialisation", "Table 2", IFBENCH, _full, _specialised)
-ROUTING = over_variants("routing", "Figure 7 and Table 13", IFBENCH, _wide, _routing)
-EVOLUTION = over_variants("evolution", "Tables 14 and 15", IFBENCH, _full, _evolution)
-PROMPTS = over_variants("prompts", "Figure 3", IFBENCH, _full, _prompts)
+ABLATION = _over("ablation", "Table 3", _ablation)
+CRITIC = _over("critic", "Table 4", _critic, _critics)
+INIT = _over("init", "Tables 11 and 12", _init)
+SWEEP_K = _swept("sweep-k", "Figure 5a", _k)
+SWEEP_S = _swept("sweep-s", "Figure 5b", _s)
+SENSITIVITY = _swept("sensitivity", "Figure 6", _sensitive, "hotpotqa")
+USAGE = _over("codebook-usage", "Figure 4b", _usage)
+SPECIALISATION = _over("specialisation", "Table 2", _specialised, _full)
+ROUTING = _over("routing", "Figure 7 and Table 13", _routing, _wide)
+EVOLUTION = _over("evolution", "Tables 14 and 15", _evolution, _full)
+PROMPTS = _over("prompts", "Figure 3", _prompts, _full)

@@ -52,8 +52,7 @@ def export(
         return
     if refs is None or len(refs) != 1:
         raise ConfigError(
-            f"--to takes one REF, not {len(refs or ())}",
-            hint=f"pco codebook export REF --to {to}",
+            f"--to takes one REF, not {len(refs or ())}", hint=f"pco codebook export REF --to {to}"
         )
     reference = resolve(runs_dir(), refs[0], trust=trust)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)

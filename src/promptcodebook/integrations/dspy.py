@@ -45,10 +45,9 @@ from promptcodebook.errors import (
 )
 from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
-from promptcodebook.optimizers.dspy_model import dspy_model
+from promptcodebook.optimizers.mipro import dspy_model
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.policy.response import Explanation
+from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.progress import Listener
 from promptcodebook.run.optimize import Run, optimize
 from promptcodebook.types import Example, Output, Prompt, Score, Stage
@@ -109,7 +108,6 @@ class ComposedProgram(_dspy.Module):
         return self.policy.explain(inputs)
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The student's state, which fits a bare student as well, and beside it the policy."""
         state: dict[str, Any] = self.student.dump_state(json_mode=json_mode)
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
@@ -166,7 +164,6 @@ class ComposedProgram(_dspy.Module):
 
     @contextmanager
     def _tell(self, prompt: Prompt) -> Generator[None]:
-        """Within it the student's predictors have this prompt, and a model."""
         model = _dspy.settings.lm or dspy_model(_dspy, self.policy.reply, "executor")
         with tell(prompt, lm=model):
             yield
@@ -370,7 +367,6 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
 
 
 def _score(said: Any) -> Score:
-    """RewardError for what is neither a number nor has a score."""
     feedback: object = ""
     if not isinstance(said, bool | int | float | Score):
         get = said.get if isinstance(said, Mapping | _dspy.Prediction) else lambda _: None  # pyright: ignore[reportUnknownLambdaType, reportUnknownVariableType, reportUnknownMemberType]
@@ -422,7 +418,6 @@ def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str,
 
 
 def _inputs(id: str, row: Any) -> dict[str, Any]:
-    """A row's inputs by name. DataError where it does not say which they are."""
     try:
         return dict(row.inputs().items())
     except (AttributeError, ValueError):

@@ -94,7 +94,6 @@ class AdapterTask:
 
     @property
     def data(self) -> Dataset:
-        """The instances as examples, their ids by split and place."""
         train, val, test = (
             tuple(Example(f"{split}-{k}", *self.read(each)) for k, each in enumerate(instances))
             for split, instances in self._splits.items()
@@ -140,7 +139,6 @@ class AdapterTask:
         return {"train": self.trainset, "val": self.valset, "test": self.testset}
 
     def _records(self, candidate: dict[str, str], made: Any, name: str) -> list[dict[str, Any]]:
-        """What one component's reflection would read; [] where the adapter has nothing to show."""
         try:
             shown = self.adapter.make_reflective_dataset(candidate, made, [name])
         except Exception as error:  # some raise for a batch in which nothing can be shown
@@ -279,7 +277,6 @@ def _texts_of(file: PolicyFile) -> dict[str, str]:
 def _records(
     name: str, candidate: Mapping[str, str], seen: Sequence[_Seen]
 ) -> list[dict[str, Any]]:
-    """What the instances show of one of our texts."""
     records: list[dict[str, Any]] = []
     for each in seen:
         routed = {f"{_INSTINCT}{k}": k for k in each.route.indices}

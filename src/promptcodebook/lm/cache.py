@@ -11,7 +11,7 @@ import hashlib
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -34,15 +34,6 @@ _LAYOUT = Layout(
     ),
 )
 _FULL = "free some space, or: pco cache clear"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Where the cache is, how many replies it holds, and its size on disk in bytes."""
-
-    path: Path
-    replies: int
-    size: int
 
 
 class ReplyCache:
@@ -89,17 +80,17 @@ class ReplyCache:
     def flush(self) -> None:
         self._writer.flush()
 
-    def stats(self) -> CacheStats:
-        """Counts the rows: for people, not for start-up."""
+    def stats(self) -> tuple[int, int]:
+        """How many replies it holds, and its bytes on disk: for people, not for start-up."""
         self._writer.flush()
         row = self._reader.row("SELECT COUNT(*) FROM replies")
         sides = (self._path, self._path.with_name(self._path.name + "-wal"))
         size = sum(p.stat().st_size for p in sides if p.exists())
-        return CacheStats(self._path, int(row[0]) if row else 0, size)
+        return int(row[0]) if row else 0, size
 
     def clear(self) -> int:
         """Forgets every reply and gives the space back; how many there were."""
-        count = self.stats().replies
+        count, _ = self.stats()
         self._writer.write_now(lambda db: db.execute("DELETE FROM replies"))
         # VACUUM cannot run inside the writer's transactions, so it has its own connection.
         db = connect(self._path, _LAYOUT, write=True)

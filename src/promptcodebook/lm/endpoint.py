@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -52,13 +52,8 @@ _MOST_ERROR_BYTES = 64_000
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
-    """An HTTP response, read whole; of an error no more than its first 64 kB."""
-
-    status: int
-    data: bytes
-    headers: Mapping[str, str]
+_Answer = tuple[int, bytes, Mapping[str, str]]
+"""Status, body and headers of a response, read whole; of an error no more than its first 64 kB."""
 
 
 class _TooLarge(Exception):
@@ -92,12 +87,12 @@ class Transport:
 
     async def send(
         self, method: str, url: str, where: ModelAddress, data: bytes | None = None
-    ) -> HttpResponse:
+    ) -> _Answer:
         """One exchange; an LMError is about `where`."""
 
-        async def exchange() -> HttpResponse:
+        async def exchange() -> _Answer:
             async with await self._begin(method, url, data) as response:
-                return HttpResponse(response.status, await self._body(response), response.headers)
+                return response.status, await self._body(response), response.headers
 
         return await self._guarded(where, exchange())
 
@@ -289,14 +284,15 @@ class Endpoint:
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
         data = json.dumps(body, separators=(",", ":")).encode("ascii")
         url = f"{self._where.base_url}/{where}"
-        answer = await self._transport.send("POST", url, self._where, data)
-        if answer.status == 200:
-            reply = await self._read(answer.data, request, time.perf_counter() - begun)
+        status, answer, headers = await self._transport.send("POST", url, self._where, data)
+        if status == 200:
+            reply = await self._read(answer, request, time.perf_counter() - begun)
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
-        error = read_error_body(answer.data)
-        refusal = await self._refusal(answer, error, request)
+        error = read_error_body(answer)
+        refusal = await self._refusal(status, error, request)
+        refusal.retry_after = read_retry_after(headers.get("Retry-After"))
         learned = None
-        if answer.status in (400, 422):
+        if status in (400, 422):
             learned = self._quirks.learn(body, error.all, error.param)
         if learned is None:
             raise refusal
@@ -316,30 +312,30 @@ class Endpoint:
             return replace(reply, text=self._scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
-    async def _refusal(self, answer: HttpResponse, body: ErrorBody, request: Request) -> LMError:
+    async def _refusal(self, status: int, body: ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
-        if request.embeds and answer.status in _NO_SUCH_PLACE and not names_model:
-            what = f"{self._where.base_url} makes no embeddings (HTTP {answer.status})"
+        if request.embeds and status in _NO_SUCH_PLACE and not names_model:
+            what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
             return no_embeddings(what, replace(request, model=self._where.model))
-        if body.code == "model_not_found" or (answer.status == 404 and names_model):
+        if body.code == "model_not_found" or (status == 404 and names_model):
             try:
                 known = await self.models()
             except LMError:
                 known = ()
             error: LMError = missing_model(self._where, known)
         else:
-            wait = read_retry_after(answer.headers.get("Retry-After"))
-            error = refusal_of(answer.status, body, self._where, wait)
+            error = refusal_of(status, body, self._where)
         error.role = request.role
         return error
 
     async def models(self) -> tuple[str, ...]:
         """The names that GET /models lists. Raises LMError where there is no such list."""
-        answer = await self._transport.send("GET", f"{self._where.base_url}/models", self._where)
-        if answer.status != 200:
-            raise refusal_of(answer.status, read_error_body(answer.data), self._where)
+        url = f"{self._where.base_url}/models"
+        status, answer, _ = await self._transport.send("GET", url, self._where)
+        if status != 200:
+            raise refusal_of(status, read_error_body(answer), self._where)
         try:
-            listed = json.loads(answer.data)["data"]
+            listed = json.loads(answer)["data"]
             names = [str(each["id"]) for each in listed[:_MOST_MODELS]]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
@@ -356,12 +352,13 @@ class Endpoint:
         body = {"model": self._where.model, "prompt": text, "content": text}
         data = json.dumps(body).encode("ascii")
         try:
-            answer = await self._transport.send("POST", f"{root.base_url}/tokenize", root, data)
-            tree = json.loads(answer.data)
+            url = f"{root.base_url}/tokenize"
+            status, answer, _ = await self._transport.send("POST", url, root, data)
+            tree = json.loads(answer)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
         except (LMError, ValueError, KeyError, TypeError, RecursionError):
             return None
-        return count if answer.status == 200 and isinstance(count, int) else None
+        return count if status == 200 and isinstance(count, int) else None
 
     async def close(self) -> None:
         await self._transport.close()

@@ -63,10 +63,11 @@ def local_models() -> LocalModels | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class CallSettings:
-    """How calls go out. `private` = no error may quote what was sent; `simulated` and `local`
-    connect models of this process."""
+@dataclass(eq=False)
+class Endpoints:
+    """Connects specs and closes what it connected. All models of one address share its limit.
+    `private` = no error may quote what was sent; `simulated` and `local` connect models of this
+    process; `environment` is where keys come from; `around` is put around every single request."""
 
     timeout: float = 120.0
     concurrency: int = AT_ONCE
@@ -75,42 +76,27 @@ class CallSettings:
     private: bool = False
     simulated: Callable[[Spec], LM] | None = None
     local: Callable[[Spec], LM] | None = None
+    tally: Tally = no_tally
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    stop: StopSignal = field(default_factory=StopSignal)
+    around: Callable[[LM], LM] = lambda lm: lm
 
-
-class Endpoints:
-    """Connects specs and closes what it connected. All models of one address share its limit.
-    `environment` is where keys come from; `around` is put around every single request."""
-
-    def __init__(
-        self,
-        settings: CallSettings = CallSettings(),
-        *,
-        tally: Tally = no_tally,
-        environment: Mapping[str, str] | None = None,
-        stop: StopSignal | None = None,
-        around: Callable[[LM], LM] = lambda lm: lm,
-    ) -> None:
-        self._settings = settings
-        self._tally = tally
-        self._environment = os.environ if environment is None else environment
-        self._stop = stop or StopSignal()
-        self._stop.on_give(self._resume)
-        self._around = around
+    def __post_init__(self) -> None:
+        self.stop.on_give(self._resume)
         self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
         self._open: list[Closes] = []
 
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
-        spec = parse_spec(spec_text, self._environment)
-        inner = _filled(self._inner(spec, headers or {}), self._environment)
-        backoff = self._settings.backoff
-        return Retrying(inner, lambda: self.limit_of(spec), backoff, self._tally, self._stop)
+        spec = parse_spec(spec_text, self.environment)
+        inner = _filled(self._inner(spec, headers or {}), self.environment)
+        return Retrying(inner, lambda: self.limit_of(spec), self.backoff, self.tally, self.stop)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
         """The limit that all models at the spec's address share, in the loop that runs now."""
         limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
         limits.orphans()
-        most = self._settings.concurrency
+        most = self.concurrency
         if spec.kind == "local":
             most = min(most, _LOCAL_AT_ONCE)
         return limits.here(lambda: AdaptiveLimit(most))
@@ -121,32 +107,31 @@ class Endpoints:
                 limit.resume()
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
-        settings = self._settings
         if spec.kind == "simulated":
-            if settings.simulated is None:
+            if self.simulated is None:
                 said = "there is no simulated model in this program"
                 raise ConfigError(said, hint="pco lm serve simulated")
-            return self._around(settings.simulated(spec))
+            return self.around(self.simulated(spec))
         if spec.kind == "local":
-            if settings.local is None:
+            if self.local is None:
                 raise MissingExtra(f"the local model {spec}", "local")
-            return self._around(settings.local(spec))
+            return self.around(self.local(spec))
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint, LiteLLM
 
-        found = find_credentials(spec.key_names, headers, self._environment)
+        found = find_credentials(spec.key_names, headers, self.environment)
         if spec.kind == "litellm":
             sent = found.all_headers()
-            return self._around(LiteLLM(spec.model, timeout=settings.timeout, headers=sent))
+            return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
         endpoint = Endpoint(
             replace(spec, key_names=found.names),
             found.key,
-            timeout=settings.timeout,
+            timeout=self.timeout,
             headers=found.headers,
-            most_bytes=settings.most_bytes,
-            private=settings.private,
+            most_bytes=self.most_bytes,
+            private=self.private,
         )
-        endpoint.meter(self._around)
+        endpoint.meter(self.around)
         self._open.append(endpoint)
         return endpoint
 
@@ -250,7 +235,7 @@ class Models:
         budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
         budget.check_prices(specs)
         around = partial(Attempted, gate=budget, tally=tally)
-        settings = CallSettings(
+        endpoints = Endpoints(
             config.timeout,
             config.concurrency,
             Backoff(config.retries),
@@ -258,8 +243,10 @@ class Models:
             supplies.private,
             supplies.simulated,
             None if local is None else local.connect,
+            tally,
+            stop=stop,
+            around=around,
         )
-        endpoints = Endpoints(settings, tally=tally, stop=stop, around=around)
         one = None if own is None else around(own)
         by_spec = {s: one or endpoints.connect(s, headers) for s, headers in specs.items()}
         inner = dispatch(by_spec)
@@ -342,28 +329,24 @@ class Roles:
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
-        self._models: dict[Role, str] = {}
-        self._drawn: dict[tuple[Role, bool], Sampling] = {}
-        for role in ROLES:
-            each = settings.get(role, RoleSettings())
-            drawn = Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
-            greedy = replace(drawn, temperature=0.0, top_p=None)
-            self._models[role] = each.model or default_model
-            self._drawn[role, True] = greedy
-            self._drawn[role, False] = greedy if each.temperature == 0 else drawn
+        self._settings = {role: settings.get(role, RoleSettings()) for role in ROLES}
+        self._default = default_model
 
     def model_of(self, role: Role) -> str:
-        return self._models[role]
+        return self._settings[role].model or self._default
 
     def sampling_of(self, role: Role, greedy: bool = False) -> Sampling:
-        return self._drawn[role, greedy]
+        each = self._settings[role]
+        if greedy or each.temperature == 0:
+            return Sampling(0.0, None, each.max_tokens, each.extra)
+        return Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
 
     async def __call__(self, request: Request) -> Reply:
         sampling = _READ if request.embeds else request.sampling
         if sampling == Sampling():
             sampling = self.sampling_of(request.role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
-        model = request.model or self._models[request.role]
+        model = request.model or self.model_of(request.role)
         return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
 
 

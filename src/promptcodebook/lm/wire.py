@@ -365,8 +365,8 @@ def read_retry_after(value: str | None, now: float | None = None) -> float:
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
-def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 0.0) -> LMError:
-    """The error for an HTTP status that is not 200; `wait` = the Retry-After in seconds."""
+def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
+    """The error for an HTTP status that is not 200."""
     quote = where.clean(body.message)
     quoted = f": {quote}" if quote else ""
     what = f"{where.base_url} answered {status}{quoted}"
@@ -391,7 +391,6 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress, wait: float = 
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
-    error.retry_after = wait
     if kind is RateLimited and status == 503:
         error.incident = Incident.UNAVAILABLE
     elif kind is ServerFault:

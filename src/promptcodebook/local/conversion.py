@@ -116,7 +116,13 @@ def _read(
             for _ in range(count):
                 key = _string(file)
                 fields[key] = _value(file, _unpack(file, "I")[0], kept is None or key in kept)
-            found = {_string(file): _tensor(file) for _ in range(tensors)}
+            found: dict[str, GgufTensor] = {}
+            for _ in range(tensors):
+                name, (size,) = _string(file), _unpack(file, "I")
+                if size > _MOST_DIMENSIONS:
+                    raise ValueError(f"a tensor of {size} dimensions")
+                *shape, inner, offset = _unpack(file, f"{size}QIQ")
+                found[name] = GgufTensor(tuple(reversed(shape)), inner, offset)
             step = fields.get("general.alignment", 32)
             if not isinstance(step, int) or step < 1:
                 raise ValueError("its alignment is no number")
@@ -126,15 +132,6 @@ def _read(
             f"{path} cannot be read as a GGUF file: {error}", hint="download it again"
         ) from None
     return fields, {name: each._replace(start=begin + each.start) for name, each in found.items()}
-
-
-def _tensor(file: BinaryIO) -> GgufTensor:
-    """Its start is counted from that of all tensors."""
-    (size,) = _unpack(file, "I")
-    if size > _MOST_DIMENSIONS:
-        raise ValueError(f"a tensor of {size} dimensions")
-    *shape, kind, offset = _unpack(file, f"{size}QIQ")
-    return GgufTensor(tuple(reversed(shape)), kind, offset)
 
 
 def _value(file: BinaryIO, kind: int, kept: bool) -> object:
@@ -157,8 +154,7 @@ def _string(file: BinaryIO) -> str:
 
 
 def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
-    form = f"<{form}"
-    return struct.unpack(form, _take(file, struct.calcsize(form)))
+    return struct.unpack(f"<{form}", _take(file, struct.calcsize(f"<{form}")))
 
 
 def _take(file: BinaryIO, size: int) -> bytes:

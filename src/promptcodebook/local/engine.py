@@ -1,15 +1,16 @@
-"""What a model on this machine does: one Job in, one Generation out, many at once.
+"""What a model on this machine does: one Job in, one Generation out, many at once. And where its
+weights are: inside the distribution that carries SmolLM2, or at a path.
 
 `local/openvino.py` (GGUF files, continuous batching) and `local/transformers.py` implement the
-Protocol; `local/lm.py` (the library's `LM`) and the server of `serve/` use it. Weights are found
-inside the distribution that carries SmolLM2, or at a path.
+Protocol; `local/lm.py` (the library's `LM`) and the server use it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -108,6 +109,15 @@ class Engine(Protocol):
         ...
 
 
+async def last_of(pieces: AsyncGenerator[str | Generation]) -> Generation:
+    """What a stream of an engine ends with."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if isinstance(piece, Generation):
+                return piece
+    raise AssertionError("a stream ends with its Generation")
+
+
 @dataclass(frozen=True, slots=True)
 class Embedding:
     """One text as a vector of length 1, and how many tokens the text has."""
@@ -149,8 +159,18 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
     Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
     """
     if text == SMOLLM2:
-        path = _packaged(installed)
-        return Weights(path.name.removesuffix(".gguf"), "gguf", str(path))
+        # The one GGUF file of the distribution, found without importing its package.
+        try:
+            files = installed(_PACKAGE).files or ()
+        except PackageNotFoundError:
+            files = ()
+        for file in files:
+            path = Path(str(file.locate()))
+            if path.suffix == ".gguf" and path.is_file():
+                return Weights(path.stem, "gguf", str(path))
+        error = MissingExtra("the model smollm2", SMOLLM2)
+        error.hint = _INSTALL
+        raise error
     if text.startswith(HF):
         source = text.removeprefix(HF)
         if not source:
@@ -182,16 +202,6 @@ def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
     return weights
 
 
-def missing_extra(text: str, needs: Sequence[str] = GGUF_NEEDS) -> MissingExtra | None:
-    """What has to be installed before the model can run here, its hint the command; None where
-    nothing has. ConfigError for what is no local model."""
-    try:
-        require_model(text, needs)
-    except MissingExtra as missing:
-        return missing
-    return None
-
-
 def identify(weights: Weights) -> str:
     """Tells weights of one name apart: the digest of a GGUF file, or that of the names, sizes and
     times of a folder's files; '' for a model of the hub. Reads a GGUF file whole. ConfigError."""
@@ -209,18 +219,3 @@ def identify(weights: Weights) -> str:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}", hint="give the path of a file you may read"
         ) from None
-
-
-def _packaged(installed: Callable[[str], Distribution]) -> Path:
-    """The one GGUF file of the distribution, found without importing its package."""
-    try:
-        files = installed(_PACKAGE).files or ()
-    except PackageNotFoundError:
-        files = ()
-    for file in files:
-        path = Path(str(file.locate()))
-        if path.suffix == ".gguf" and path.is_file():
-            return path
-    error = MissingExtra("the model smollm2", SMOLLM2)
-    error.hint = _INSTALL
-    raise error

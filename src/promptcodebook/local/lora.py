@@ -17,7 +17,7 @@ from typing import Any
 
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.local.transformers import from_pretrained, nf4
+from promptcodebook.local.transformers import chat_tokens, from_pretrained, nf4
 
 _WHAT, _EXTRA = "GRPO", "grpo"
 _LEFT_TO_TRL = (
@@ -80,7 +80,7 @@ class Trained:
 def last_checkpoint(folder: Path) -> Path | None:
     """The last whole checkpoint; half ones, of a process that was killed, are removed."""
     for path in sorted(folder.glob("checkpoint-*"), key=_steps, reverse=True):
-        if _rewards(path):
+        if checkpoint_rewards(path):
             return path
         shutil.rmtree(path)
     return None
@@ -91,11 +91,9 @@ def _steps(checkpoint: Path) -> int:
 
 
 def checkpoint_rewards(checkpoint: Path | None) -> Sequence[float]:
-    """The mean reward of each step up to a checkpoint."""
-    return () if checkpoint is None else _rewards(checkpoint)
-
-
-def _rewards(checkpoint: Path) -> Sequence[float]:
+    """The mean reward of each step up to a checkpoint; none of one that is not whole."""
+    if checkpoint is None:
+        return ()
     try:
         history = json.loads((checkpoint / _STATE).read_text("utf-8"))["log_history"]
     except (OSError, ValueError, KeyError):
@@ -124,28 +122,23 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
     begun = last_checkpoint(training.folder)
     if begun is not None and _steps(begun) >= arguments.max_steps:
         return Trained(settings)
-    model = trainer = None
-    try:
-        model, tokenizer = _load(training.source, dtype, four_bit=four_bit)
-        trainer = _trainer(training, arguments, (model, tokenizer), watch)
-        trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
-    finally:
-        model = trainer = None
-        gc.collect()
-        if on_gpu:
-            torch.cuda.empty_cache()
-    return Trained(settings)
-
-
-def _load(source: str, dtype: Any, *, four_bit: bool) -> tuple[Any, Any]:
-    torch: Any = import_extra("torch", _WHAT, _EXTRA)
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
     options: dict[str, Any] = {"dtype": dtype}
     if four_bit:
         import_extra("bitsandbytes", "grpo.four_bit", _EXTRA)
         options["quantization_config"] = nf4(torch, library)
-        options["device_map"] = {"": 0 if torch.cuda.is_available() else "cpu"}
-    return from_pretrained(library, source, options, padding_side="left")
+        options["device_map"] = {"": 0 if on_gpu else "cpu"}
+    loaded = trainer = None
+    try:
+        loaded = from_pretrained(library, training.source, options, padding_side="left")
+        trainer = _trainer(training, arguments, loaded, watch)
+        trainer.train(resume_from_checkpoint=None if begun is None else str(begun))
+    finally:
+        loaded = trainer = None
+        gc.collect()
+        if on_gpu:
+            torch.cuda.empty_cache()
+    return Trained(settings)
 
 
 def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:
@@ -176,9 +169,15 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
     trl, peft, datasets, library = (import_extra(each, _WHAT, _EXTRA) for each in modules)
     model, tokenizer = loaded
     turns = [[{"role": m.role, "content": m.content} for m in c] for c in training.conversations]
-    lengths: list[int] = [_length(tokenizer, each) for each in turns]
-    longest = max(lengths)
-    _refuse_long(model, longest, arguments.max_completion_length)
+    lengths = [len(chat_tokens(tokenizer, each)) for each in turns]
+    longest, cap = max(lengths), arguments.max_completion_length
+    room = model.config.get_text_config().max_position_embeddings
+    if longest + cap > room:
+        raise ConfigError(
+            f"the longest training prompt has {longest} tokens and its reply may have {cap}, and "
+            f"the model reads {room} at most",
+            hint=f"set roles.executor.max_tokens to {max(1, room - longest)} or less",
+        )
     trainer: Any = None
 
     def reward(completions: Any, completion_ids: Any, row: Sequence[int], **_: Any) -> list[float]:
@@ -205,27 +204,9 @@ def _trainer(training: LoraTraining, arguments: Any, loaded: tuple[Any, Any], wa
         peft_config=peft.LoraConfig(task_type="CAUSAL_LM", **training.lora),
         callbacks=[Announce()],
     )
-    trainer.create_model_card = _no_card
+
+    def no_card(**_: object) -> None:
+        """trl's would name the base None, and show a question of its own."""
+
+    trainer.create_model_card = no_card
     return trainer
-
-
-def _no_card(**_: object) -> None:
-    """trl's would name the base None, and show a question of its own."""
-
-
-def _length(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> int:
-    return len(
-        tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-    )
-
-
-def _refuse_long(model: Any, longest: int, cap: int) -> None:
-    room = model.config.get_text_config().max_position_embeddings
-    if longest + cap > room:
-        raise ConfigError(
-            f"the longest training prompt has {longest} tokens and its reply may have {cap}, and "
-            f"the model reads {room} at most",
-            hint=f"set roles.executor.max_tokens to {max(1, room - longest)} or less",
-        )

@@ -23,7 +23,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,7 +31,15 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_extra
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.conversion import GgufHeader, read_gguf
-from promptcodebook.local.engine import Embedding, Generation, Job, Load, TokenLogprob, Weights
+from promptcodebook.local.engine import (
+    Embedding,
+    Generation,
+    Job,
+    Load,
+    TokenLogprob,
+    Weights,
+    last_of,
+)
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
 AT_ONCE = 64
@@ -48,7 +55,7 @@ Event = str | Generation | PcoError
 """What a job receives: text in pieces, then the whole, or the error."""
 
 
-def first_line(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
 
@@ -69,6 +76,10 @@ class Place:
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     shown: str = ""
+
+    def cancel(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
 
 
 class Batch:
@@ -136,7 +147,7 @@ class Batch:
             except RuntimeError as error:
                 # Those that were new in it are to blame, if there were any: a grammar, for
                 # instance, is only then read.
-                self._refuse(fresh or self._running, error)
+                self._fail(fresh or self._running, _refusal(error))
             for place in list(self._running):
                 self._deliver(place)
         closed = ServerFault("the local model was closed before it was done")
@@ -163,10 +174,17 @@ class Batch:
             if renews:
                 self._kept.clear()
                 self._states = 0
-            fresh = self._take()
+            # New jobs, as long as the pipeline has room for their grammars.
+            fresh: list[Place] = []
+            while self._new and self._states <= _MOST_STATES:
+                place = self._new.pop(0)
+                fresh.append(place)
+                if place.grammar is not None and place.grammar.text not in self._kept:
+                    self._kept.add(place.grammar.text)
+                    self._states += place.grammar.states
             self._running += fresh
         for place in gone:
-            self._drop(place)
+            place.cancel()
         if renews or self._pipeline is None:
             try:
                 # Free the old pipeline's memory before the new one is loaded.
@@ -175,7 +193,7 @@ class Batch:
                 self._tokenizer = self._pipeline.get_tokenizer()
             except (RuntimeError, OSError) as error:
                 again = "the local model could not be loaded again"
-                self._fail(fresh, ServerFault(f"{again}: {first_line(error)}"))
+                self._fail(fresh, ServerFault(f"{again}: {_last_line(error)}"))
                 return []
         pipeline: Any = self._pipeline
         admitted: list[Place] = []
@@ -185,37 +203,19 @@ class Batch:
                 place.handle = pipeline.add_request(self._number, place.prompt, place.settings)
                 admitted.append(place)
             except RuntimeError as error:
-                self._refuse([place], error)
+                self._fail([place], _refusal(error))
         return admitted
-
-    def _take(self) -> list[Place]:
-        """New jobs, as long as the pipeline has room for their grammars."""
-        taken: list[Place] = []
-        while self._new and self._states <= _MOST_STATES:
-            place = self._new.pop(0)
-            taken.append(place)
-            if place.grammar is not None and place.grammar.text not in self._kept:
-                self._kept.add(place.grammar.text)
-                self._states += place.grammar.states
-        return taken
-
-    def _refuse(self, places: list[Place], error: RuntimeError) -> None:
-        self._fail(places, RequestRefused(f"the local model refused: {first_line(error)}"))
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
         for place in list(places):
             place.tell(error)
             self._finish(place)
-            self._drop(place)
+            place.cancel()
 
     def _finish(self, place: Place) -> None:
         with self._change:
             if place in self._running:
                 self._running.remove(place)
-
-    def _drop(self, place: Place) -> None:
-        if place.handle is not None:
-            place.handle.cancel()
 
     def _deliver(self, place: Place) -> None:
         reason = ""
@@ -244,20 +244,22 @@ class Batch:
                 place.shown = whole
         if status != "RUNNING":
             self._finish(place)
-            place.tell(self._generation(place, "length" if reason == "LENGTH" else "stop"))
+            logprobs = None
+            if place.job.logprobs is not None:
+                pairs = zip(place.tokens, place.logprobs, strict=False)
+                logprobs = tuple(
+                    TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
+                )
+            text, count = self._decode(place.tokens), len(place.tokens)
+            finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
+            place.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""
 
-    def _generation(self, place: Place, finish: Literal["stop", "length"]) -> Generation:
-        logprobs = None
-        if place.job.logprobs is not None:
-            pairs = zip(place.tokens, place.logprobs, strict=False)
-            logprobs = tuple(
-                TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
-            )
-        text = self._decode(place.tokens)
-        return Generation(text, finish, place.prompt_tokens, len(place.tokens), None, logprobs)
+
+def _refusal(error: RuntimeError) -> RequestRefused:
+    return RequestRefused(f"the local model refused: {_last_line(error)}")
 
 
 _WHAT = "an embedding"
@@ -396,11 +398,7 @@ class OpenVinoEngine:
         return len(self._encode(text))
 
     async def generate(self, job: Job) -> Generation:
-        async with aclosing(self._pieces(job, streams=False)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Generation):
-                    return piece
-        raise AssertionError("a stream ends with its Generation")
+        return await last_of(self._pieces(job, streams=False))
 
     def stream(self, job: Job) -> AsyncIterator[str | Generation]:
         return self._pieces(job, streams=True)
@@ -470,29 +468,31 @@ class OpenVinoEngine:
             "logprobs": int(job.logprobs is not None),
         }
         if drawn:
-            fields |= {
-                "temperature": job.temperature,
-                "top_p": job.top_p,
-                "rng_seed": job.seed % _SEEDS,
-            }
+            seed = job.seed % _SEEDS
+            fields |= {"temperature": job.temperature, "top_p": job.top_p, "rng_seed": seed}
+        genai = self._runtime.genai
         if grammar is not None:
-            fields["structured_output_config"] = self._runtime.genai.StructuredOutputConfig(
-                grammar=grammar.text
-            )
+            config = genai.StructuredOutputConfig(grammar=grammar.text)
+            fields["structured_output_config"] = config
         try:
-            settings = self._runtime.genai.GenerationConfig(**fields)
+            settings = genai.GenerationConfig(**fields)
             settings.validate()
         except (RuntimeError, TypeError, ValueError) as error:
-            raise RequestRefused(
-                f"{self.model} takes no such settings: {first_line(error)}", model=self.model
-            ) from None
+            said = f"{self.model} takes no such settings: {_last_line(error)}"
+            raise RequestRefused(said, model=self.model) from None
         return settings
 
     def _prompt(self, messages: tuple[Message, ...]) -> list[int]:
         """The chat template filled in. What looks like a mark of the template in a message is text:
         it is written in two parts, which the tokenizer does not take for the mark."""
         found = [m for m in self._marks if any(m in each.content for each in messages)]
-        stands, texts = _stand_ins(messages, found)
+        texts, stands = [m.content for m in messages], dict[str, str]()
+        code = 0xE000  # private use: characters that mean nothing by themselves, as stand-ins
+        for mark in sorted(found, key=len, reverse=True):
+            while any(chr(code) in text for text in texts):
+                code += 1
+            stands[chr(code)] = mark
+            texts = [text.replace(mark, chr(code)) for text in texts]
         turns = [{"role": m.role, "content": t} for m, t in zip(messages, texts, strict=True)]
         filled = self._batch.tokenizer.apply_chat_template(turns, True)
         pieces = re.split(f"([{''.join(stands)}])", filled) if stands else [filled]
@@ -507,19 +507,6 @@ class OpenVinoEngine:
         tokenizer = self._batch.tokenizer
         ids = tokenizer.encode(text, add_special_tokens=False, max_length=_LONGEST).input_ids
         return [int(each) for each in ids.data[0]]
-
-
-def _stand_ins(messages: tuple[Message, ...], marks: list[str]) -> tuple[dict[str, str], list[str]]:
-    """By stand-in, the mark it stands for; and the messages' texts with stand-ins in them."""
-    texts = [m.content for m in messages]
-    stands: dict[str, str] = {}
-    code = 0xE000  # private use: characters that mean nothing by themselves
-    for mark in sorted(marks, key=len, reverse=True):
-        while any(chr(code) in text for text in texts):
-            code += 1
-        stands[chr(code)] = mark
-        texts = [text.replace(mark, chr(code)) for text in texts]
-    return stands, texts
 
 
 def _tensor(tokens: list[int]) -> Any:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
 from math import comb
 from typing import Any, NamedTuple, cast
 
@@ -104,9 +104,7 @@ def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
 
 @lru_cache(maxsize=64)
 def _cached(schema: str) -> Grammar:
-    tree = json.loads(schema)
-    rules = _Rules()
-    return rules.grammar(_Reading(tree, rules).node(tree, "", ()))
+    return _Writer(json.loads(schema)).grammar()
 
 
 def _refuse(what: str, place: str = "") -> RequestRefused:
@@ -166,163 +164,105 @@ def _json(value: object) -> str:
 _NOTHING, _SPACE, _DIGIT = _literal(""), _optional(_literal(" ")), Part("[0-9]", 1)
 
 
-class _Rules:
-    """The named parts of a grammar, which an engine compiles once each, and their states."""
+class _Writer:
+    """Writes the grammar of one schema. A rule is a named part, which an engine compiles once."""
 
-    def __init__(self) -> None:
-        self._parts: dict[str, Part] = {}
+    def __init__(self, root: _Tree) -> None:
+        self._root = root
+        self._read = 0
         self._states = 0
+        self._rules: dict[str, Part] = {}
         self._known: dict[object, Part] = {}
+        self._enums: dict[str, list[str]] = {}
+        """Of the rules that are a choice of values: the values as they are written."""
 
-    def grammar(self, root: Part) -> Grammar:
-        """What the root needs of them. Raises RequestRefused."""
+    def grammar(self) -> Grammar:
+        """That of the whole schema: the root and the rules it needs. Raises RequestRefused."""
+        root = self._node(self._root, "", ())
         found, left = {"root": root}, [root]
         while left:
             for name in filter(None, _NAMES.findall(left.pop().text)):
                 if name not in found:
-                    found[name] = self._parts[name]
+                    found[name] = self._rules[name]
                     left.append(found[name])
         lines = [f"{name} ::= {part.text}" for name, part in found.items()]
         states = sum(part.states for part in found.values())
         return Grammar("\n".join([*lines, ""]), states)
 
-    def afford(self, states: int) -> None:
-        """Raises RequestRefused for more states than a grammar may have."""
+    def _afford(self, states: int) -> None:
         if states > _MOST_STATES:
             raise _refuse(
                 f"a grammar of it has more than {_MOST_STATES:,} states: it allows too many "
                 "characters"
             )
 
-    def rule(self, part: Part) -> Part:
+    def _count(self, parts: int) -> None:
+        self._read += parts
+        if self._read > _MOST_PARTS:
+            raise _refuse(f"it has more than {_MOST_PARTS:,} parts")
+
+    def _rule(self, part: Part) -> Part:
         self._states += part.states
-        self.afford(self._states)
-        name = f"r{len(self._parts)}"
-        self._parts[name] = part
+        self._afford(self._states)
+        name = f"r{len(self._rules)}"
+        self._rules[name] = part
         return Part(name, 1)
 
-    @cached_property
+    def _once(self, key: object, make: Callable[[], Part]) -> Part:
+        """A rule that is written where it is first needed."""
+        if key not in self._known:
+            self._known[key] = self._rule(make())
+        return self._known[key]
+
     def _character(self) -> Part:
         """One character of a JSON string. `\\u....` is not among them: it is never needed."""
         plain, escaped = Part(r"[^\"\\\x00-\x1f\x7f]", 1), Part(r"[\"\\/bfnrt]", 1)
-        return self.rule(_choice([plain, _row("\\", escaped)]))
-
-    @cached_property
-    def _block(self) -> Part:
-        return self.rule(_repeat(self._character, _BLOCK, _BLOCK))
-
-    def text(self, least: int, most: int) -> Part:
-        """A JSON string of `least` to `most` characters."""
-        if (least, most) not in self._known:
-            self._known[least, most] = self._text(least, most)
-        return self._known[least, most]
+        return _choice([plain, _row("\\", escaped)])
 
     def _text(self, least: int, most: int) -> Part:
-        char, left = self._character, most - least
+        """A JSON string of `least` to `most` characters."""
+        char, left = self._once("character", self._character), most - least
         body = [_repeat(char, least, least)] if least else []
         if left >= 2 * _BLOCK:
+            block = self._once("block", lambda: _repeat(char, _BLOCK, _BLOCK))
             blocks = left // _BLOCK - 1
             rest = _repeat(char, 0, left - blocks * _BLOCK)
-            body += [self.rule(_repeat(self._block, 0, blocks)), self.rule(rest)]
+            body += [self._rule(_repeat(block, 0, blocks)), self._rule(rest)]
         elif left:
             body.append(_repeat(char, 0, left))
-        return self.rule(_row('"', *body, '"'))
+        return _row('"', *body, '"')
 
-    def any_number(self, decimals: int) -> Part:
+    def _string(self, least: int, most: int) -> Part:
+        return self._once((least, most), lambda: self._text(least, most))
+
+    def _any_number(self, decimals: int) -> Part:
         """A number of up to nine digits before the point and `decimals` behind it."""
-        if ("number", decimals) not in self._known:
-            whole = _choice(["0", _row(Part("[1-9]", 1), _repeat(_DIGIT, 0, 8))])
-            behind = [_optional(_row(".", _repeat(_DIGIT, 1, decimals)))] if decimals else []
-            number = _row(_optional(_literal("-")), whole, *behind)
-            self._known["number", decimals] = self.rule(number)
-        return self._known["number", decimals]
+        whole = _choice(["0", _row(Part("[1-9]", 1), _repeat(_DIGIT, 0, 8))])
+        behind = [_optional(_row(".", _repeat(_DIGIT, 1, decimals)))] if decimals else []
+        number = _row(_optional(_literal("-")), whole, *behind)
+        return self._once(("number", decimals), lambda: number)
 
-    def anything(self, depth: int) -> Part:
-        if depth not in self._known:
-            plain = [self.text(0, _LONGEST_TEXT), self.any_number(_DECIMALS)]
+    def _anything(self, depth: int) -> Part:
+        def options() -> Part:
+            plain = [self._string(0, _LONGEST_TEXT), self._any_number(_DECIMALS)]
             options: list[Part | str] = [*plain, "true", "false", "null"]
             if depth:
-                inner = self.anything(depth - 1)
+                inner = self._anything(depth - 1)
                 some = _optional(_listed(inner, 1, _MOST_ITEMS))
-                options += [_row("[", some, "]"), self.entries(inner)]
-            self._known[depth] = self.rule(_choice(options))
-        return self._known[depth]
+                options += [_row("[", some, "]"), self._entries(inner)]
+            return _choice(options)
 
-    def entries(self, value: Part) -> Part:
+        return self._once(depth, options)
+
+    def _entries(self, value: Part) -> Part:
         """An object of any names."""
-        entry = self.rule(_row(self.text(0, _LONGEST_KEY), ":", _SPACE, value))
+        entry = self._rule(_row(self._string(0, _LONGEST_KEY), ":", _SPACE, value))
         return _row("{", _optional(_listed(entry, 1, _MOST_ITEMS)), "}")
 
-    def fields(self, fields: Sequence[tuple[Part, bool]]) -> Part:
-        """Properties in their order, those that are not required with or without."""
-        after, first = _NOTHING, _NOTHING  # after a property, and where none came yet
-        for field, required in reversed(fields):
-            following, beginning = _row(",", _SPACE, field, after), _row(field, after)
-            if not required:
-                following = _choice([following, after])
-                beginning = _choice([beginning, first])
-            after, first = self.rule(following), self.rule(beginning)
-        return _row("{", first, "}")
-
-    def items(self, first: Sequence[tuple[Part, bool]], tail: Part) -> Part:
-        """A list that may end only where no further item is required."""
-        for i, (part, required) in reversed(list(enumerate(first))):
-            here = _row(*([",", _SPACE] if i else []), part, tail)
-            tail = self.rule(here if required else _choice([here, ""]))
-        return _row("[", tail, "]")
-
-    def distinct(self, values: Sequence[str], least: int, most: int) -> Part:
-        """A list of distinct values: spelled out over the sets of those that came already, or,
-        where these are too many, in the order of the schema."""
-        size = len(values)
-        self.afford(size * size * most // _STEPS)
-        by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS
-        known: dict[object, Part] = {}
-
-        def rest(used: frozenset[int], taken: int) -> Part:
-            """What may come after `taken` values; none of those that are `used` up."""
-            if (used, taken) not in known:
-                # Enough must be left for the least.
-                end = size if by_sets else size - max(0, least - taken - 1)
-                following: list[Part] = []
-                for i in range(end if taken < most else 0):
-                    if i not in used:
-                        after = used | {i} if by_sets else frozenset(range(i + 1))
-                        following.append(_row(values[i], rest(after, taken + 1)))
-                known[used, taken] = self._going_on(following, taken > 0, taken >= least)
-            return known[used, taken]
-
-        return _row("[", rest(frozenset(), 0), "]")
-
-    def _going_on(self, following: Sequence[Part], comma: bool, may_end: bool) -> Part:
-        if not following:
-            return _NOTHING
-        node = _choice(following)
-        if comma:
-            node = _row(",", _SPACE, node)
-        return self.rule(_choice([node, ""]) if may_end else node)
-
-
-def _listed(item: Part, least: int, most: int) -> Part:
-    if most <= 1:
-        return item
-    return _row(item, _repeat(_row(",", _SPACE, item), max(0, least - 1), most - 1))
-
-
-class _Reading:
-    """One schema as it is read; references are looked up from its root."""
-
-    def __init__(self, root: _Tree, rules: _Rules) -> None:
-        self._root = root
-        self._rules = rules
-        self._parts = 0
-        self._enums: dict[str, list[str]] = {}
-        """Of the rules that are a choice of values: the values as they are written."""
-
-    def node(self, node: object, place: str, within: tuple[str, ...]) -> Part:
+    def _node(self, node: object, place: str, within: tuple[str, ...]) -> Part:
         self._count(1)
         if node is True:
-            return self._rules.anything(_DEPTH)
+            return self._anything(_DEPTH)
         if not isinstance(node, Mapping):
             raise _refuse(f"{node!r} is no schema that anything satisfies", place)
         tree = {k: v for k, v in cast(_Tree, node).items() if k not in _NOTES}
@@ -333,11 +273,6 @@ class _Reading:
                 return self._special(key, tree, place, within)
         return self._typed(tree, place, within)
 
-    def _count(self, parts: int) -> None:
-        self._parts += parts
-        if self._parts > _MOST_PARTS:
-            raise _refuse(f"it has more than {_MOST_PARTS:,} parts")
-
     def _special(self, key: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
         value = tree[key]
         beside = [k for k in tree if k != key and not (k == "type" and key in ("enum", "const"))]
@@ -347,20 +282,22 @@ class _Reading:
             return self._reference(value, place, within)
         if key in ("enum", "const"):
             return self._enum(value if key == "enum" else [value], tree.get("type"), place)
-        options = [self.node(each, f"{place}/{key}/{i}", within) for i, each in enumerate(value)]
+        options = [self._node(each, f"{place}/{key}/{i}", within) for i, each in enumerate(value)]
         if (key == "allOf" and len(options) != 1) or not options:
             raise _refuse(f"{key!r} of {len(options)}", place)
-        return options[0] if len(options) == 1 else self._rules.rule(_choice(options))
+        return options[0] if len(options) == 1 else self._rule(_choice(options))
 
     def _enum(self, values: list[Any], kind: Any, place: str) -> Part:
         self._count(len(values))
         kinds = [kind] if isinstance(kind, str) else kind
-        kept = [v for v in values if kinds is None or any(_is(v, each) for each in kinds)]
-        if not kept:
+        if kinds is not None:
+            types = [_VALUES.get(str(each), (dict,)) for each in kinds]
+            values = [v for v in values if any(_has_type(v, each) for each in types)]
+        if not values:
             raise _refuse("an 'enum' without a value", place)
-        each_once = {json.dumps(v, sort_keys=True): v for v in kept}.values()
+        each_once = {json.dumps(v, sort_keys=True): v for v in values}.values()
         texts = list(map(_json, each_once))
-        rule = self._rules.rule(_choice(texts))
+        rule = self._rule(_choice(texts))
         self._enums[rule.text] = texts
         return rule
 
@@ -375,31 +312,25 @@ class _Reading:
             if not isinstance(node, Mapping) or name not in node:
                 raise _refuse(f"there is no {target}", place)
             node = cast(_Tree, node)[name]
-        return self.node(node, place, (*within, target))
+        return self._node(node, place, (*within, target))
 
     def _typed(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
         given = tree.get("type")
         homes = {_KEYWORDS.get(key, ("", ()))[0] for key in tree}
         implied = next((k for k in ("object", "array", "string", "number") if k in homes), "")
-        kinds = (
-            list(map(str, cast("list[object]", given)))
-            if isinstance(given, list)
-            else [given or implied]
-        )
+        several = isinstance(given, list)
+        kinds = list(map(str, cast("list[object]", given))) if several else [given or implied]
         fitting = {"number" if kind == "integer" else kind for kind in kinds}
         for key in tree:
             if key != "type" and _KEYWORDS.get(key, ("", ()))[0] not in fitting - {""}:
                 raise _refuse(f"the keyword {key!r}", place)
-        if not isinstance(given, list):
-            return self._of_kind(kinds[0], tree, place, within)
-        self._count(len(kinds))
+        self._count(len(kinds) if several else 0)
         options = [self._of_kind(kind, tree, place, within) for kind in kinds]
         if not options:
             raise _refuse("'type' of 0", place)
-        return options[0] if len(options) == 1 else self._rules.rule(_choice(options))
+        return options[0] if len(options) == 1 else self._rule(_choice(options))
 
     def _of_kind(self, kind: str, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
-        rules = self._rules
         match kind:
             case "object":
                 return self._object(tree, place, within)
@@ -410,78 +341,116 @@ class _Reading:
                 longest = tree.get("maxLength", max(_LONGEST_TEXT, least))
                 if least > longest:
                     raise _refuse(f"at least {least} characters and at most {longest}", place)
-                return rules.text(least, longest)
+                return self._string(least, longest)
             case "integer" | "number":
                 return self._number(kind, tree)
             case "boolean":
-                return rules.rule(_choice(["true", "false"]))
+                return self._rule(_choice(["true", "false"]))
             case "null":
                 return _literal("null")
             case "":
-                return rules.anything(_DEPTH)
+                return self._anything(_DEPTH)
             case _:
                 raise _refuse(f"the type {kind!r}", place)
 
     def _number(self, kind: str, tree: _Tree) -> Part:
         decimals = 0 if kind == "integer" else _DECIMALS
         if not any(_KEYWORDS.get(key, ("", ()))[0] == "number" for key in tree):
-            return self._rules.any_number(decimals)
+            return self._any_number(decimals)
         spans = [_spans_between(*_bounds(tree, d), d) for d in range(decimals + 1)]
         if not spans[-1]:
             what = f"number of {_DECIMALS} decimals" if decimals else "whole number"
             raise _refuse(f"no {what} is within its bounds", "a number")
-        return self._rules.rule(_choice(option for each in spans for option in each))
+        return self._rule(_choice(option for each in spans for option in each))
 
     def _object(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
+        """Properties in their order, those that are not required with or without."""
         fields = cast(_Tree, tree.get("properties") or {})
         required = [str(name) for name in tree.get("required", [])]
         if missing := [name for name in required if name not in fields]:
             raise _refuse(f"{missing[0]!r} is required and not among the properties", place)
         more = tree.get("additionalProperties", True)
         if not fields and more is not False:
-            values = self.node(more, f"{place}/additionalProperties", within)
-            return self._rules.rule(self._rules.entries(values))
+            values = self._node(more, f"{place}/additionalProperties", within)
+            return self._rule(self._entries(values))
         # What further properties may be is left unused: a text without them satisfies it too.
         written = [
-            (
-                _row(f"{_json(name)}:", _SPACE, self.node(node, f"{place}/{name}", within)),
-                name in required,
-            )
+            _row(f"{_json(name)}:", _SPACE, self._node(node, f"{place}/{name}", within))
             for name, node in fields.items()
         ]
-        return self._rules.rule(self._rules.fields(written))
+        after, first = _NOTHING, _NOTHING  # after a property, and where none came yet
+        for name, field in reversed(list(zip(fields, written, strict=True))):
+            following, beginning = _row(",", _SPACE, field, after), _row(field, after)
+            if name not in required:
+                following = _choice([following, after])
+                beginning = _choice([beginning, first])
+            after, first = self._rule(following), self._rule(beginning)
+        return self._rule(_row("{", first, "}"))
 
     def _array(self, tree: _Tree, place: str, within: tuple[str, ...]) -> Part:
-        first = [
-            self.node(each, f"{place}/{i}", within)
-            for i, each in enumerate(tree.get("prefixItems", []))
-        ]
+        prefix = enumerate(tree.get("prefixItems", []))
+        first = [self._node(each, f"{place}/{i}", within) for i, each in prefix]
         least = int(tree.get("minItems", 0))
         most = int(tree.get("maxItems", max(_MOST_ITEMS, least, len(first))))
         items = _NOTHING
         if tree.get("items") is False:
             most = min(most, len(first))
         else:
-            items = self.node(tree.get("items", True), f"{place}/items", within)
+            items = self._node(tree.get("items", True), f"{place}/items", within)
         if least > most:
             raise _refuse(f"at least {least} items and at most {most}", place)
-        rules = self._rules
         if tree.get("uniqueItems") and most > 1:
             values = self._enums.get(items.text, [])
             if first or not values:
                 raise _refuse("'uniqueItems' of items that are no 'enum'", place)
             if least > len(values):
                 raise _refuse(f"at least {least} distinct items of {len(values)}", place)
-            return rules.rule(rules.distinct(values, least, min(most, len(values))))
+            return self._rule(self._distinct(values, least, min(most, len(values))))
         if not most:
-            return rules.rule(_literal("[]"))
+            return self._rule(_literal("[]"))
         if not first:
             some = _listed(items, least, most)
-            return rules.rule(_row("[", some if least else _optional(some), "]"))
-        left = most - len(first)
-        tail = _repeat(_row(",", _SPACE, items), max(0, least - len(first)), left)
-        parts = [(part, i < least) for i, part in enumerate(first[:most])]
-        return rules.rule(rules.items(parts, tail if left > 0 else _NOTHING))
+            return self._rule(_row("[", some if least else _optional(some), "]"))
+        # It may end only where no further item is required.
+        left, tail = most - len(first), _NOTHING
+        if left > 0:
+            tail = _repeat(_row(",", _SPACE, items), max(0, least - len(first)), left)
+        for i, part in reversed(list(enumerate(first[:most]))):
+            here = _row(*([",", _SPACE] if i else []), part, tail)
+            tail = self._rule(here if i < least else _choice([here, ""]))
+        return self._rule(_row("[", tail, "]"))
+
+    def _distinct(self, values: Sequence[str], least: int, most: int) -> Part:
+        """A list of distinct values: spelled out over the sets of those that came already, or,
+        where these are too many, in the order of the schema."""
+        size = len(values)
+        self._afford(size * size * most // _STEPS)
+        by_sets = sum(comb(size, taken) for taken in range(most)) <= _SETS
+
+        @cache
+        def rest(used: frozenset[int], taken: int) -> Part:
+            """What may come after `taken` values; none of those that are `used` up."""
+            # Enough must be left for the least.
+            end = size if by_sets else size - max(0, least - taken - 1)
+            following: list[Part] = []
+            for i in range(end if taken < most else 0):
+                if i not in used:
+                    after: frozenset[int] = frozenset([*used, i] if by_sets else range(i + 1))
+                    following.append(_row(values[i], rest(after, taken + 1)))
+            if not following:
+                return _NOTHING
+            node = _choice(following)
+            if taken:
+                node = _row(",", _SPACE, node)
+            return self._rule(_choice([node, ""]) if taken >= least else node)
+
+        return _row("[", rest(frozenset[int](), 0), "]")
+
+
+def _listed(item: Part, least: int, most: int) -> Part:
+    if most <= 1:
+        return item
+    return _row(item, _repeat(_row(",", _SPACE, item), max(0, least - 1), most - 1))
 
 
 def _check_shape(key: str, value: object, place: str) -> None:
@@ -494,10 +463,6 @@ def _check_shape(key: str, value: object, place: str) -> None:
         fits = cast("int", value) >= 0
     if not fits:
         raise _refuse(f"{key!r} is {value!r}", place)
-
-
-def _is(value: object, kind: object) -> bool:
-    return _has_type(value, _VALUES.get(str(kind), (dict,)))
 
 
 def _has_type(value: object, types: tuple[type, ...]) -> bool:

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from promptcodebook.calls import Reply, Usage
 from promptcodebook.errors import RequestRefused
-from promptcodebook.local.engine import Embedder, Embedding, Engine, Generation, Job, Load
+from promptcodebook.local.engine import Embedder, Engine, Generation, Job, Load
 from promptcodebook.randomness import keyed_int
 from promptcodebook.serve.admission import (
     Address,
@@ -136,14 +136,6 @@ def _logprobs_tree(made: Generation) -> Mapping[str, object] | None:
     return {"content": content, "refusal": None}
 
 
-async def _generate_all(engine: Engine, jobs: Sequence[Job]) -> list[Generation]:
-    tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await _end(tasks)
-
-
 async def _stream_all(
     engine: Engine, jobs: Sequence[Job]
 ) -> AsyncGenerator[tuple[int, str | Generation]]:
@@ -193,30 +185,6 @@ _FAULTS = {
     "dimensions": "dimensions is not supported by this server",
     "encoding_format": "encoding_format must be float or base64",
 }
-
-
-def _read_embeddings(body: Mapping[str, Any]) -> EmbeddingsRequest:
-    try:
-        return EmbeddingsRequest.model_validate(body)
-    except ValidationError as error:
-        param = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        raise Refusal(_FAULTS[param], param=param) from None
-
-
-def _embeddings_body(
-    found: Sequence[Embedding], model: str, *, as_base64: bool
-) -> Mapping[str, object]:
-    def written(vector: Sequence[float]) -> object:
-        packed = struct.pack(f"<{len(vector)}f", *vector) if as_base64 else b""
-        return base64.b64encode(packed).decode() if as_base64 else vector
-
-    rows = [
-        {"object": "embedding", "index": index, "embedding": written(each.vector)}
-        for index, each in enumerate(found)
-    ]
-    tokens = sum(each.tokens for each in found)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": rows, "model": model, "usage": usage}
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,8 +344,12 @@ class LocalServer:
             if call.stream:
                 events = self._events(completion, engine, jobs, call)
                 return await self._stream(request, visit, events)
+            tasks = [asyncio.ensure_future(engine.generate(job)) for job in jobs]
             with self._working():
-                made = await _generate_all(engine, jobs)
+                try:
+                    made = await asyncio.gather(*tasks)
+                finally:
+                    await _end(tasks)
         self._metrics.generated(*made)
         trees = list(map(_logprobs_tree, made))
         return json_response(completion.body(*map(_to_reply, made), logprobs=trees), visit)
@@ -425,7 +397,12 @@ class LocalServer:
 
     async def _embeddings(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         self._loaded()
-        asked = _read_embeddings(await self._admission.read(request, visit))
+        body = await self._admission.read(request, visit)
+        try:
+            asked = EmbeddingsRequest.model_validate(body)
+        except ValidationError as error:
+            param = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+            raise Refusal(_FAULTS[param], param=param) from None
         engine = self._loaded(str(asked.model or ""))
         if not isinstance(engine, Embedder):
             text = f"{engine.model} makes no embeddings here"
@@ -433,8 +410,17 @@ class LocalServer:
         texts = [asked.input] if isinstance(asked.input, str) else asked.input
         with self._places(1), self._working():
             found = await engine.embed(texts)
-        as_base64 = asked.encoding_format == "base64"
-        return json_response(_embeddings_body(found, engine.model, as_base64=as_base64), visit)
+        rows: list[Mapping[str, object]] = []
+        for index, each in enumerate(found):
+            vector: object = each.vector
+            if asked.encoding_format == "base64":
+                packed = struct.pack(f"<{len(each.vector)}f", *each.vector)
+                vector = base64.b64encode(packed).decode()
+            rows.append({"object": "embedding", "index": index, "embedding": vector})
+        tokens = sum(each.tokens for each in found)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        tree = {"object": "list", "data": rows, "model": engine.model, "usage": usage}
+        return json_response(tree, visit)
 
     async def _models(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         return json_response({"object": "list", "data": [self._entry(self._loaded())]}, visit)

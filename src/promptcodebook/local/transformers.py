@@ -13,14 +13,22 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, Literal
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
-from promptcodebook.local.engine import Embedding, Generation, Job, Load, TokenLogprob, Weights
+from promptcodebook.local.engine import (
+    Embedding,
+    Generation,
+    Job,
+    Load,
+    TokenLogprob,
+    Weights,
+    last_of,
+)
 from promptcodebook.local.schema import schema_ebnf
 from promptcodebook.randomness import keyed_random
 
@@ -173,22 +181,21 @@ class Rows:
         if live:
             chosen[live] = self._choose([self._rows[i] for i in live], scores[live])
         tokens: list[int] = chosen.tolist()
+        decode = self._tokenizer.decode
         for index in live:
-            row = self._rows[index]
+            row, token = self._rows[index], tokens[index]
             if index in told:
-                row.logprobs.append(self._token_logprob(row, told[index], tokens[index]))
+                best = told[index].topk(row.job.logprobs or 0)
+                pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+                top = tuple((decode([each]), value) for each, value in pairs)
+                logprob = told[index][token].item()
+                row.logprobs.append(TokenLogprob(decode([token]), logprob, top))
             try:
-                row.take(tokens[index], self._ends)
+                row.take(token, self._ends)
             except ServerFault as error:
                 row.fail(error)
         one = self._torch.full_like(scores, float("-inf"))
         return one.scatter_(1, chosen[:, None], 0.0)
-
-    def _token_logprob(self, row: Row, logprobs: Any, token: int) -> TokenLogprob:
-        best = logprobs.topk(row.job.logprobs or 0)
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        top = tuple((self._tokenizer.decode([each]), value) for each, value in pairs)
-        return TokenLogprob(self._tokenizer.decode([token]), logprobs[token].item(), top)
 
     def _adjust(self, row: Row, scores: Any) -> None:
         """Penalties and grammar, in place."""
@@ -223,16 +230,12 @@ class Rows:
             at = torch.tensor(numbers, dtype=torch.double, device=scores.device)[:, None]
             top_p = torch.tensor([job.top_p for job in jobs], device=scores.device)[:, None]
             if whole:
-                chosen[group] = _of_all(torch, probabilities, at)
+                mass = probabilities.cumsum(-1)
+                found = torch.searchsorted(mass, at * mass[:, -1:], right=True)
+                chosen[group] = found.clamp(max=mass.shape[-1] - 1)[:, 0]
             else:
                 chosen[group] = _of_nucleus(torch, probabilities, at, top_p)
         return chosen
-
-
-def _of_all(torch: Any, probabilities: Any, at: Any) -> Any:
-    mass = probabilities.cumsum(-1)
-    found = torch.searchsorted(mass, at * mass[:, -1:], right=True)
-    return found.clamp(max=mass.shape[-1] - 1)[:, 0]
 
 
 def _of_nucleus(torch: Any, probabilities: Any, at: Any, top_p: Any) -> Any:
@@ -296,6 +299,13 @@ def from_pretrained(
     return model, tokenizer
 
 
+def chat_tokens(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> list[int]:
+    """The chat template filled in, up to where the reply begins."""
+    return tokenizer.apply_chat_template(
+        turns, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+
+
 def nf4(torch: Any, library: Any) -> Any:
     """The settings of NF4 with double quantisation, for `from_pretrained`."""
     return library.BitsAndBytesConfig(
@@ -346,11 +356,7 @@ class TransformersEngine:
         return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     async def generate(self, job: Job) -> Generation:
-        async with aclosing(self._pieces(job, streamed=False)) as pieces:
-            async for piece in pieces:
-                if isinstance(piece, Generation):
-                    return piece
-        raise AssertionError("a stream ends with its Generation")
+        return await last_of(self._pieces(job, streamed=False))
 
     def stream(self, job: Job) -> AsyncIterator[str | Generation]:
         return self._pieces(job, streamed=True)
@@ -376,7 +382,11 @@ class TransformersEngine:
             # The first time it may take a second.
             grammar = await asyncio.to_thread(self._grammars, schema_ebnf(job.schema).text)
             grammar = grammar.deep_copy()
-        prompt = self._prompt(job)
+        turns = [{"role": turn.role, "content": turn.content} for turn in job.messages]
+        try:
+            prompt = chat_tokens(self._tokenizer, turns)
+        except self._refusals as error:
+            raise RequestRefused(f"the model's chat template says: {error}") from error
         room = self._room(len(prompt))
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
         text = Text(self._tokenizer, job.stop)
@@ -396,15 +406,6 @@ class TransformersEngine:
         finally:
             row.done = True
 
-    def _prompt(self, job: Job) -> list[int]:
-        turns = [{"role": turn.role, "content": turn.content} for turn in job.messages]
-        try:
-            return self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-        except self._refusals as error:
-            raise RequestRefused(f"the model's chat template says: {error}") from error
-
     def _room(self, length: int) -> int:
         """Tokens left for a reply. Raises RequestRefused when there are none."""
         if length >= self.context_length:
@@ -416,11 +417,10 @@ class TransformersEngine:
         return self.context_length - length
 
     def _compile(self, ebnf: str) -> Any:
-        library: Any = import_extra("llguidance", _WHAT, _EXTRA)
+        matchers: Any = import_extra("llguidance", _WHAT, _EXTRA).LLMatcher
         lark = import_extra("llguidance.gbnf_to_lark", _WHAT, _EXTRA).gbnf_to_lark(ebnf)
-        matcher = library.LLMatcher(
-            self._grammar_tokenizer, library.LLMatcher.grammar_from_lark(lark), log_level=0
-        )
+        grammar = matchers.grammar_from_lark(lark)
+        matcher = matchers(self._grammar_tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise RequestRefused(f"the schema cannot be enforced: {matcher.get_error()}")
         return matcher

@@ -1,7 +1,7 @@
 """Which of a step's rewrites are kept: `update.accept` names the rule (method decision 9).
 
-A new rule is a function here with its line in `RULES`. A rule of another package is an entry point
-of the group `promptcodebook.acceptance`.
+A new rule is a function here with its line in `RULES`, or another package's entry point of the
+group `promptcodebook.acceptance`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ GROUP = "promptcodebook.acceptance"
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A step's rewrites (those a check refused among them), and the batch that led to them.
-    `traces` are in the batch's order; `state` is the one the batch ran under, `epsilon` its ε."""
+    """A step's rewrites, those a check refused among them, and the batch that led to them."""
 
     rewrites: tuple[Rewrite, ...]
     traces: Sequence[Trace]
@@ -37,8 +36,8 @@ class Proposal:
     def tried(self) -> list[Rewrite]:
         """Those that passed the checks. ψ is exempt, since the reward does not depend on it, and a
         harmful text's rewrite, since it must go even where it pays."""
-        judged = (r for r in self.rewrites if r.kept and r.origin != "safety")
-        return [r for r in judged if r.variable != "critic"]
+        kept = (r for r in self.rewrites if r.kept and r.origin != "safety")
+        return [r for r in kept if r.variable != "critic"]
 
     def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
         """All rewrites in their order, those with a reason refused."""
@@ -49,9 +48,8 @@ class Proposal:
 
 
 Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
-"""The rewrites in their order, those that a rule refuses with `kept` False and why; and the traces
-of other examples that it ran under Θ as it was, which join the averages."""
-Acceptance = Callable[[Proposal], Awaitable[Judged]]
+"""The rewrites, those that a rule refuses with `kept` False and why; and traces of other
+examples."""
 Run = tuple[Example, Rollout]
 """An example as it went with the parameters as they are; it has a reward."""
 Pair = tuple[Rollout, Rollout]
@@ -60,9 +58,9 @@ Pair = tuple[Rollout, Rollout]
 
 @dataclass(frozen=True)
 class Rerun:
-    """Runs examples again, with the draws they had: those that judge a step's rewrites. They are
-    the batch's own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by
-    `judge` has the verdict's ρ and no gradients: it joins r̄, and nothing it says is rewritten."""
+    """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
+    own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by `judge` has ρ
+    and no gradients: it joins r̄, and nothing is rewritten from it."""
 
     config: Config
     composer: Composer
@@ -72,11 +70,15 @@ class Rerun:
     judge: Callable[[Example, Rollout, State], Awaitable[Trace]]
 
     async def before(self, proposal: Proposal) -> tuple[list[Run], Sequence[Trace]]:
-        """The runs under Θ as it is that have a reward, and the traces of those outside the batch
-        (where the batch leaves no others, it judges itself)."""
+        """The runs under Θ as it is that have a reward, and the traces of those outside the
+        batch."""
         state = proposal.state
-        others = self.config.update.accept_on == "others"
-        chosen = self.draw(proposal.batch, state.step) if others else []
+        chosen: Sequence[Example] = ()
+        if self.config.update.accept_on == "others":
+            inside = {example.id for example in proposal.batch}
+            outside = [example for example in self.pool if example.id not in inside]
+            draw = self.config.randomness.at(state.step, "accept").generator("others")
+            chosen = sorted(outside, key=lambda _: draw.random())[: len(proposal.batch)]
         if not chosen:
             rollouts = [trace.rollout for trace in proposal.traces]
             return _rewarded(proposal.batch, rollouts), ()
@@ -92,12 +94,11 @@ class Rerun:
 
         return runs, await gather_all(map(judged, runs))
 
-    def draw(self, batch: Sequence[Example], step: int) -> list[Example]:
-        """As many examples outside the batch as it has, drawn by the step."""
-        inside = {example.id for example in batch}
-        outside = [example for example in self.pool if example.id not in inside]
-        draw = self.config.randomness.at(step, "accept").generator("others")
-        return sorted(outside, key=lambda _: draw.random())[: len(batch)]
+    async def accept(self, proposal: Proposal) -> Judged:
+        """The judgement of the rule `update.accept`."""
+        if not proposal.tried:
+            return proposal.rewrites, ()
+        return await find_rule(self.config.update.accept)(self, proposal)
 
     async def again(
         self,
@@ -121,8 +122,8 @@ class Rerun:
         return await gather_all(map(once_more, runs))
 
     def worse(self, pairs: Sequence[Pair]) -> str | None:
-        """Why the examples fare worse than before; None where they do not, or where there are none.
-        Compared are those that have a reward again; that must be at least half."""
+        """Why the examples fare worse than before, or too few could be run again; None: they do
+        not."""
         both = [(a.reward, b.reward) for a, b in pairs]
         known = [(a, b) for a, b in both if a is not None and b is not None]
         if len(known) * 2 < len(pairs):
@@ -141,8 +142,7 @@ def _rewarded(examples: Sequence[Example], rollouts: Sequence[Rollout]) -> list[
 
 
 Rule = Callable[[Rerun, Proposal], Awaitable[Judged]]
-"""May run examples again; it is asked only where a rewrite passed the checks, and raises nothing
-but Stop."""
+"""Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
 
 
 async def always(rerun: Rerun, proposal: Proposal) -> Judged:
@@ -151,8 +151,7 @@ async def always(rerun: Rerun, proposal: Proposal) -> Judged:
 
 
 async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
-    """The rewrites stay, all or none, only if the examples do not fare worse with them. Those run
-    again under all rewrites at once: explored routes fixed, the same executor seeds."""
+    """All or none stay, by the examples under all rewrites at once, explored routes fixed."""
     runs, traces = await rerun.before(proposal)
     tried = proposal.tried
     pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)
@@ -163,10 +162,8 @@ async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
 async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
     """Each rewrite stays only if the examples that it touches do not fare worse with it.
 
-    θ, φ and the codebook are tried apart, each against the run without any of them: θ where the
-    encoder routes, φ and the codebook under the routes there were. The new instincts are tried
-    together, and each is judged by the examples that are routed to it. What touches no example is
-    kept: nothing speaks against it.
+    θ is tried where the encoder routes, φ and all new instincts under the routes there were, each
+    against the run without any rewrite. What touches no example is kept.
     """
     runs, traces = await rerun.before(proposal)
     instincts = [r for r in proposal.tried if isinstance(r.variable, int)]
@@ -211,13 +208,3 @@ def find_rule(name: str) -> Rule:
         f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",
         hint=f"choose one of: {', '.join(known)}",
     )
-
-
-def make_acceptance(rerun: Rerun) -> Acceptance:
-    """The rule of `config.update.accept` at work."""
-    rule = find_rule(rerun.config.update.accept)
-
-    async def accept(proposal: Proposal) -> Judged:
-        return await rule(rerun, proposal) if proposal.tried else (proposal.rewrites, ())
-
-    return accept

@@ -1,47 +1,110 @@
-"""The backward pass: a verdict on the whole trace (Eq. 8), split into gradients.
+"""The backward pass: a verdict on the whole trace (Eq. 8), split into textual gradients.
 
 D_ψ reads H = (x, z, C[z], p, y, y*) and says what went wrong; attribution assigns each complaint to
 θ, φ or an instinct. The critic also judges its own rubric, g_ψ.
 
-Deviations: both of our sets show the critic z and C[z], which the text demands and the printed
-template leaves out. The default set also shows it r, unless `critic.sees_reward` is off. Verdict
-and attribution are two calls (App. C.2) unless `critic.stages: 1` (method decision 3). With the
-safety clause (`safety.py`) a reply may also name harmful texts.
+Deviations: our critics see z and C[z], which the text demands and the printed template omits, and
+by default r. Verdict and attribution are two calls (App. C.2) unless `critic.stages: 1` (method
+decision 3). With the safety clause (`safety.py`) a reply also names harmful texts. g_C comes by
+index, with a severity for each channel, where the set of templates says so (4, 20). Advice that no
+instinct holds goes to the nearest active one, and so does a complaint about θ or φ that fewer than
+`update.shared_by` examples of a batch share (28).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, cast, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.incidents import Tally
-from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape, bounded
-from promptcodebook.lm.wire import schema_of
-from promptcodebook.method.gradients import (
-    ATTRIBUTIONS,
-    AttributionReply,
-    OneStringAttributionReply,
-    Share,
-    blame_schema,
-    gradients_of,
-    rho,
+from promptcodebook.incidents import Incident, Tally
+from promptcodebook.lm.structured import (
+    Ask,
+    LenientNumber,
+    LenientText,
+    ReplyShape,
+    bounded,
+    leading_index,
+    read_by_name,
+    read_number,
 )
+from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.templates import InstinctErrors, TemplateSet, instinct_lines
 from promptcodebook.randomness import Draws
-from promptcodebook.safety import HarmReply, SafetyClause, harm_of
-from promptcodebook.text import shorten
-from promptcodebook.types import Channel, Codebook, Example, Gradients, Rollout, Route, Verdict
+from promptcodebook.safety import Harmful, HarmReply, SafetyClause, harm_of
+from promptcodebook.text import sentences_of, shorten, words_of
+from promptcodebook.types import (
+    Channel,
+    Codebook,
+    Example,
+    Gradients,
+    Part,
+    Rollout,
+    Route,
+    Verdict,
+)
+
+_CHANNELS: tuple[Channel, ...] = get_args(Channel)
+_SEVERITIES: Mapping[str, Channel] = {
+    "rendering": "generator",
+    "instinct": "codebook",
+    "routing": "encoder",
+}
+_SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
+_ERRORS, _INSTINCTS_ERRORS = 300, 1000
+"""Characters asked for: of g_θ or g_φ, and of g_C as a whole."""
+_MISSING = "missing"
+"""Where a reply puts advice that no instinct has yet."""
+_LONG = 6000
+"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
 
 
-class VerdictReply(ReplyShape):
+def _read_share(value: object) -> float | None:
+    try:
+        return min(max(read_number(value), 0.0), 1.0)
+    except ValueError:
+        return None
+
+
+def _read_severity(value: object) -> dict[str, float] | None:
+    """By channel name, held to [0, 1]; None where any is no number: none is invented (20)."""
+    found: dict[str, float | None] = {}
+    for key, rated in cast("dict[str, object]", value).items() if isinstance(value, dict) else ():
+        for name in _SEVERITIES:
+            if key.lower().startswith(name):
+                found[name] = _read_share(rated)
+    known = {name: share for name, share in found.items() if share is not None}
+    return known if known and len(known) == len(found) else None
+
+
+class VerdictReply(HarmReply):
     """Critic: ℓ_text as a score and prose."""
 
     score: LenientNumber = Field(json_schema_extra={"minimum": 0, "maximum": 1})
     feedback: LenientText = bounded(900)
+
+
+class AttributionReply(ReplyShape):
+    """Attribution, our schema: instinct errors by index (method decision 4) and ρ by channel."""
+
+    rendering_errors: LenientText = bounded(_ERRORS)
+    instinct_errors: Annotated[dict[str, str], BeforeValidator(read_by_name)] = Field(
+        default_factory=dict
+    )
+    routing_errors: LenientText = bounded(_ERRORS)
+    severity: Annotated[dict[str, float] | None, BeforeValidator(_read_severity)] = None
+
+
+class OneStringAttributionReply(ReplyShape):
+    """Attribution, the printed schema: one string for all active instincts, no severities."""
+
+    rendering_errors: LenientText = bounded(_ERRORS)
+    instinct_errors: LenientText = bounded(_INSTINCTS_ERRORS)
+    routing_errors: LenientText = bounded(_ERRORS)
 
 
 # The last base's fields come first: the verdict before the blame, as they are asked for.
@@ -53,34 +116,42 @@ class OneStringCritiqueReply(OneStringAttributionReply, VerdictReply):
     """Eq. 8 in one call, the printed schemas."""
 
 
-class ReadVerdict(HarmReply, VerdictReply):
-    """A verdict as it is read."""
-
-
-class ReadCritique(HarmReply, CritiqueReply):
-    """Eq. 8 in one call as it is read, our schema."""
-
-
-class ReadOneStringCritique(HarmReply, OneStringCritiqueReply):
-    """Eq. 8 in one call as it is read, the printed schemas."""
-
-
 class RubricReply(ReplyShape):
     """g_ψ: what the rubric should look for, or stop looking for, and how grave that is."""
 
     feedback: LenientText = bounded(600)
     # A factory, so that the schema names no default that it does not allow.
-    severity: Share = Field(default_factory=lambda: None)
+    severity: Annotated[float | None, BeforeValidator(_read_share), WithJsonSchema(_SHARE)] = Field(
+        default_factory=lambda: None
+    )
 
 
-ReadReply = ReadVerdict | ReadCritique | ReadOneStringCritique
-_Asked = type[CritiqueReply | OneStringCritiqueReply]
-_Read = type[ReadCritique | ReadOneStringCritique]
-CRITIQUES: Mapping[InstinctErrors, tuple[_Asked, _Read]] = {
-    "by_index": (CritiqueReply, ReadCritique),
-    "one_string": (OneStringCritiqueReply, ReadOneStringCritique),
+_Blame = AttributionReply | OneStringAttributionReply
+ATTRIBUTIONS: Mapping[InstinctErrors, type[_Blame]] = {
+    "by_index": AttributionReply,
+    "one_string": OneStringAttributionReply,
 }
-"""What is asked for and what is read in one call, by how a set of templates blames instincts."""
+_CRITIQUES: Mapping[InstinctErrors, type[CritiqueReply | OneStringCritiqueReply]] = {
+    "by_index": CritiqueReply,
+    "one_string": OneStringCritiqueReply,
+}
+
+
+@lru_cache(maxsize=4096)
+def blame_schema(shape: type[ReplyShape], active: tuple[int, ...]) -> Schema:
+    """What a reply may be that blames the active instincts: each by its index, and "missing"."""
+    schema = schema_of(shape)
+    if not issubclass(shape, AttributionReply):
+        return schema
+    text = {"type": "string", "maxLength": _INSTINCTS_ERRORS // (len(active) + 1)}
+    named = {
+        "instinct_errors": dict.fromkeys([*map(str, active), _MISSING], text),
+        "severity": dict.fromkeys(_SEVERITIES, _SHARE),
+    }
+    fields = dict(cast("dict[str, Any]", schema.body["properties"]))
+    for name, within in named.items():
+        fields[name] = {"type": "object", "properties": within, "additionalProperties": False}
+    return Schema(schema.name, {**schema.body, "properties": fields})
 
 
 def score_fault(reply: VerdictReply) -> str | None:
@@ -88,23 +159,9 @@ def score_fault(reply: VerdictReply) -> str | None:
     return None if 0.0 <= reply.score <= 1.0 else f"score: {reply.score:g} lies outside 0..1"
 
 
-def unit_score(reply: VerdictReply) -> float:
-    """The score in [0, 1]: one that stays outside when asked again is one out of ten, or of a
-    hundred."""
-    score = reply.score
-    if score > 1.0:
-        score /= 10.0 if score <= 10.0 else 100.0
-    return min(max(score, 0.0), 1.0)
-
-
-_LONG = 6000
-"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
-
-
 @dataclass(frozen=True, slots=True)
 class History:
-    """H, the full forward trace of one example, with the codebook it was routed over, the range of
-    its reward, and whether a critic is shown that."""
+    """H, the full forward trace of one example, and whether a critic is shown its reward."""
 
     example: Example
     codebook: Codebook
@@ -140,41 +197,32 @@ class History:
 
 @dataclass
 class Critic:
-    """Judges traces; in its adversarial inner call it judges its own rubric. With a `clause`, its
-    verdicts say which texts are harmful."""
+    """D_ψ: judges traces, and its own rubric. With a `clause`, its verdicts name harmful texts."""
 
     ask: Ask
     templates: TemplateSet
     tally: Tally
     clause: SafetyClause | None = None
 
-    @property
-    def safe(self) -> bool:
-        """Whether the safety clause is there."""
-        return self.clause is not None
-
     async def verdict(self, psi: str, history: History, draws: Draws) -> Verdict:
         """ℓ_text, the first of the two stages of App. C.2."""
         request = self._request("critic", psi, history, draws, schema_of(VerdictReply))
-        reply = (await self.ask.typed(request, ReadVerdict, score_fault)).value
+        reply = (await self.ask.typed(request, VerdictReply, score_fault)).value
         return self._verdict_of(reply, history)
 
     async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
-        asked, shape = CRITIQUES[self.templates.instinct_errors]
-        schema = blame_schema(asked, history.route.indices)
-        request = self._request("critic_one", psi, history, draws, schema)
+        shape, active = _CRITIQUES[self.templates.instinct_errors], history.route.indices
+        request = self._request("critic_one", psi, history, draws, blame_schema(shape, active))
         reply = (await self.ask.typed(request, shape, score_fault)).value
-        return self._verdict_of(reply, history), gradients_of(
-            reply, history.codebook, history.route.indices, self.tally
-        )
+        blamed = gradients_of(reply, history.codebook, active, self.tally)
+        return self._verdict_of(reply, history), blamed
 
     async def own_gradient(
         self, psi: str, history: History, verdict: Verdict, draws: Draws
     ) -> Gradients:
-        """g_ψ, the adversarial inner call: what did the rubric miss, or invent, and how grave is
-        it?"""
-        feedback = verdict.feedback or "(the critic found nothing to complain of)"
+        """g_ψ: what did the rubric miss, or invent, and how grave is it?"""
+        feedback = verdict.feedback or "(the critic found no fault)"
         said = f"score {verdict.score:g}: {feedback}"
         values = {**history.values(), "psi": psi, "verdict": said}
         messages = self.templates["adversary"].fill(values)
@@ -184,10 +232,14 @@ class Critic:
         severity = reply.severity if text else 0.0
         return Gradients(critic=text, severity={} if severity is None else {"critic": severity})
 
-    def _verdict_of(self, reply: ReadReply, history: History) -> Verdict:
-        """ℓ_text; what is harmful counts only where it was asked for."""
-        harmful: Mapping[str, str] = harm_of(reply, history.route.indices) if self.safe else {}
-        return Verdict(unit_score(reply), reply.feedback.strip(), harmful)
+    def _verdict_of(self, reply: VerdictReply, history: History) -> Verdict:
+        """A score that stays outside [0, 1] is one out of ten, or of a hundred."""
+        score = reply.score
+        if score > 1.0:
+            score /= 10.0 if score <= 10.0 else 100.0
+        asked = self.clause is not None
+        harmful: Harmful = harm_of(reply, history.route.indices) if asked else {}
+        return Verdict(min(max(score, 0.0), 1.0), reply.feedback.strip(), harmful)
 
     def _request(
         self, template: str, psi: str, history: History, draws: Draws, schema: Schema
@@ -201,7 +253,7 @@ class Critic:
 
 @dataclass
 class Attribution:
-    """Splits a verdict by asking a model."""
+    """Splits a verdict by asking a model; it is fixed, and no text of it is learned."""
 
     ask: Ask
     templates: TemplateSet
@@ -209,23 +261,93 @@ class Attribution:
 
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
-        score = f"{verdict.score:g}"
-        values = {**history.values(), "verdict": verdict.feedback, "score": score}
-        shape = ATTRIBUTIONS[self.templates.instinct_errors]
+        said = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
+        shape, active = ATTRIBUTIONS[self.templates.instinct_errors], history.route.indices
         request = Request(
             "attribution",
-            self.templates["attribution"].fill(values),
+            self.templates["attribution"].fill({**history.values(), **said}),
             sample=draws.sample("attribute"),
-            schema=blame_schema(shape, history.route.indices),
+            schema=blame_schema(shape, active),
         )
         reply = (await self.ask.typed(request, shape)).value
-        return gradients_of(reply, history.codebook, history.route.indices, self.tally)
+        return gradients_of(reply, history.codebook, active, self.tally)
 
     def split_nothing(self) -> Gradients:
-        """(g_θ, g_φ, g_C) of a verdict that says nothing, without a call: no text is to blame, with
-        severities of 0 where replies have them."""
+        """(g_θ, g_φ, g_C) of a verdict that says nothing, without a call."""
         rates = self.templates.instinct_errors == "by_index"
-        return Gradients(severity=dict.fromkeys(get_args(Channel), 0.0) if rates else {})
+        return Gradients(severity=dict.fromkeys(_CHANNELS, 0.0) if rates else {})
+
+
+def gradients_of(
+    reply: _Blame, codebook: Codebook, active: Sequence[int], tally: Tally
+) -> Gradients:
+    """g_θ, g_φ and {g_ck} of a parsed reply. An index that is not active is passed over; a key that
+    names none holds advice that is missing. Both are counted, unless the key is "missing"."""
+    theta, phi = reply.routing_errors.strip(), reply.rendering_errors.strip()
+    if not isinstance(reply, AttributionReply):
+        text = reply.instinct_errors.strip()
+        return Gradients(theta, phi, dict.fromkeys(active, text) if text else {})
+    blamed: dict[int, list[str]] = {}
+    for key, text in reply.instinct_errors.items():
+        k = leading_index(key)
+        if k not in active and key.lower() not in ("", _MISSING):
+            tally(Incident.UNKNOWN_INSTINCTS)
+        if k is None and active:
+            k = nearest_instinct(text, codebook, active)
+        if k is not None and k in active:
+            blamed.setdefault(k, []).append(text)
+    book = {k: " ".join(texts) for k, texts in sorted(blamed.items())}
+    severity: dict[Part, float] = {
+        _SEVERITIES[name]: share for name, share in (reply.severity or {}).items()
+    }
+    return Gradients(theta, phi, book, severity=severity)
+
+
+def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> int:
+    """The active instinct that shares two long words or more with the advice, else the shortest."""
+    wanted = _long_words(advice)
+
+    def fit(k: int) -> tuple[bool, int, int, int]:
+        instinct = codebook[k]
+        shared = len(wanted & _long_words(instinct.text))
+        return instinct.frozen, -shared if shared > 1 else 0, len(words_of(instinct.text)), k
+
+    return min(active, key=fit)
+
+
+def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
+    """Of the examples' gradients for one directive: what at least `least` of them share, and every
+    other complaint (a sentence) with its example's place (decision 28). Two are alike where more
+    than half of their longer words agree."""
+    if least == 1:
+        return tuple(filter(None, said)), []
+    complaints = [
+        [(s, _long_words(s) or frozenset(words_of(s))) for s in sentences_of(text)] for text in said
+    ]
+
+    def common(words: frozenset[str]) -> bool:
+        alike = (
+            any(4 * len(words & w) > len(words) + len(w) for _, w in other) for other in complaints
+        )
+        return sum(alike) >= least
+
+    shared = (" ".join(s for s, words in own if common(words)) for own in complaints)
+    lone = [(i, s) for i, own in enumerate(complaints) for s, words in own if not common(words)]
+    return tuple(filter(None, shared)), lone
+
+
+_COMMON = frozenset(
+    words_of(
+        "about also always answer before does each every from have instead instinct into must "
+        "never only prompt should text than that their them then there these they this when where "
+        "which with without"
+    )
+)
+
+
+def _long_words(text: str) -> frozenset[str]:
+    """By their first five letters, so that 'counted' and 'count' are one."""
+    return frozenset(w[:5] for w in words_of(text) if len(w) > 3 and w not in _COMMON)
 
 
 def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
@@ -237,6 +359,34 @@ def unit_reward(reward: float, reward_range: tuple[float, float]) -> float:
 def penalty(verdict: Verdict, unit: float, weight: float) -> float:
     """ρ(ℓ): 0 for a full reward or an empty critique, else (1 - score) · weight (decision 5)."""
     return rho(1.0 - verdict.score, verdict.feedback, unit, weight)
+
+
+def rho(severity: float, text: str, unit: float, weight: float) -> float:
+    """ρ of a verdict or a gradient: 0 for a full reward or where nothing is said (decision 5)."""
+    return severity * weight if unit < 1.0 and text.strip() else 0.0
+
+
+def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
+    """The gradients with ρ(g_v) for severities. A channel that a rating leaves out counts 0 if it
+    is not to blame, and else stays unknown."""
+    said: Mapping[Part, str] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        "codebook": " ".join(gradients.codebook.values()),
+        "critic": gradients.critic,
+    }
+    given: dict[Part, float] = dict(gradients.severity)
+    if any(channel in given for channel in _CHANNELS):
+        given.update((c, 0.0) for c in _CHANNELS if not said[c])
+    rated = {p: rho(s, said[p], unit, weight) for p, s in sorted(given.items())}
+    return replace(gradients, severity=rated)
+
+
+def additivity_residual(penalty: float, gradients: Gradients) -> float | None:
+    """δ = ρ(ℓ) - Σ ρ(g_v) (Theorem 5) over what was rated; None unless θ, φ and C all were."""
+    if any(channel not in gradients.severity for channel in _CHANNELS):
+        return None
+    return penalty - sum(gradients.severity.values())
 
 
 def reference(example: Example, feedback: str) -> str:

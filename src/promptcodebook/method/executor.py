@@ -14,7 +14,7 @@ from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usag
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import THOUGHT, strip_think
-from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.types import (
@@ -38,10 +38,9 @@ _NO_PROMPT = Prompt("")
 class BoundChat:
     """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
 
-    `sample` makes a sample seed of a call's name: its `purpose`, numbered from the second on, or
-    its number. Thoughts (`<think>`) are stripped from replies: what is scored is the answer. No
-    paragraph of `prompt` reaches the untrusted role (decision 13). `ended` keeps what ended the
-    run: an agent that catches every error must not turn it into an answer.
+    Thoughts (`<think>`) are stripped: what is scored is the answer. No paragraph of `prompt`
+    reaches the untrusted role (decision 13). `ended` keeps what ended the run, since an agent that
+    catches every error must not turn it into an answer.
     """
 
     def __init__(
@@ -72,7 +71,13 @@ class BoundChat:
         """Asks; a plain string is one user message, `system` comes first."""
         turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
         if role == "untrusted":
-            self._keep_private("\n".join([system, *(m.content for m in turns)]))
+            sent = "\n".join([system, *(m.content for m in turns)])
+            parts = (part for text in self._prompts for part in text.split("\n\n"))
+            if any(part.strip() and part in sent for part in parts):
+                raise ConfigError(
+                    "the composed prompt was about to be sent to the untrusted role",
+                    hint="give the untrusted stage only the rewritten request",
+                )
         if system:
             turns = (Message("system", system), *turns)
         number = self._asked[purpose]
@@ -93,17 +98,8 @@ class BoundChat:
                 self._tally(Incident.TRUNCATED)
         return replace(reply, text=strip_think(reply.text)) if THOUGHT in reply.text else reply
 
-    def _keep_private(self, sent: str) -> None:
-        parts = (part for text in self._prompts for part in text.split("\n\n") if part.strip())
-        if any(part in sent for part in parts):
-            raise ConfigError(
-                "the composed prompt was about to be sent to the untrusted role",
-                hint="give the untrusted stage only the rewritten request",
-            )
-
     def _measure(self, request: Request, reply: Reply) -> None:
-        """The prompt's share of the request's tokens, by letters: of system messages, and of what
-        a program put of p into another one."""
+        """The prompt's share of the request's tokens, by letters."""
         letters = sum(len(m.content) for m in request.messages)
         own = 0
         for m in request.messages:
@@ -134,13 +130,7 @@ class Trial:
             return draws.sample(f"execute {purpose}")
 
         chat = BoundChat(self.lm, sample, self.greedy, self.tally, prompt)
-        output, failure = None, None
-        try:
-            output = _storable(await self.program(prompt, example, chat))
-        except (Stop, StoreError):
-            raise
-        except Exception as error:
-            failure = failure_of("execute", error)
+        output, failure = await attempt("execute", self._execute(example, prompt, chat))
         if chat.ended is not None:
             raise chat.ended
         usage, length = rollout.usage + chat.usage, chat.prompt_length
@@ -156,36 +146,31 @@ class Trial:
         )
         if self.scorer is None:
             return rollout
-        try:
-            score = await self.scorer(example, output)
-        except (Stop, StoreError):
-            raise
-        except Exception as error:
-            return replace(rollout, failure=failure_of("reward", error))
+        score, failure = await attempt("reward", self.scorer(example, output))
+        if score is None:
+            return replace(rollout, failure=failure)
         return replace(rollout, reward=score.value, feedback=score.feedback)
 
-
-def _storable(output: Output) -> Output:
-    """With fields of its own that a run can keep. TypeError unless they are plain JSON values."""
-    if not isinstance(output.fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        kind = type(output.fields).__name__
-        raise TypeError(f"the executor returned fields of type {kind}, not a mapping")
-    try:
-        kept = json.loads(json.dumps(dict(output.fields), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
-    return replace(output, fields=kept)
+    async def _execute(self, example: Example, prompt: Prompt, chat: BoundChat) -> Output:
+        """The program's output, its fields as plain JSON, which a run can keep. TypeError."""
+        output = await self.program(prompt, example, chat)
+        if not isinstance(output.fields, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(output.fields).__name__
+            raise TypeError(f"the executor returned fields of type {kind}, not a mapping")
+        try:
+            kept = json.loads(json.dumps(dict(output.fields), allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the executor returned fields that are not JSON: {error}") from None
+        return replace(output, fields=kept)
 
 
 async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Draws) -> Rollout:
     """One whole forward pass; a failure of any part is part of the result."""
     rollout = Rollout(example.id)
-    try:
-        route, prompt, usage = await prompter.prompt(example, draws)
-    except (Stop, StoreError):
-        raise
-    except Exception as error:
-        return replace(rollout, failure=failure_of("prompt", error))
+    made, failure = await attempt("prompt", prompter.prompt(example, draws))
+    if made is None:
+        return replace(rollout, failure=failure)
+    route, prompt, usage = made
     rollout = replace(rollout, route=route, prompt=prompt.text, usage=usage)
     return await trial.run(example, prompt, draws, rollout)
 
@@ -214,7 +199,13 @@ class Evaluator:
         """All rollouts in the examples' order; `done` hears of each as it finishes."""
 
         async def one(example: Example) -> Rollout:
-            rollout = await self._roll(prompter, example)
+            rollout = Rollout(example.id)
+            for attempted in range(1 + self.retries):
+                draws = self.randomness.at(EVALUATION - attempted, example.id)
+                again = await roll_out(prompter, self.trial, example, draws)
+                rollout = replace(again, usage=rollout.usage + again.usage)
+                if rollout.failure is None:
+                    break
             if done is not None:
                 done(rollout)
             return rollout
@@ -222,35 +213,21 @@ class Evaluator:
         rollouts = await gather_all(map(one, examples))
         return Evaluation(name, split, tuple(rollouts), self.floor)
 
-    async def _roll(self, prompter: Prompter, example: Example) -> Rollout:
-        rollout = await roll_out(
-            prompter, self.trial, example, self.randomness.at(EVALUATION, example.id)
-        )
-        for attempt in range(self.retries):
-            if rollout.failure is None:
-                break
-            draws = self.randomness.at(EVALUATION - 1 - attempt, example.id)
-            again = await roll_out(prompter, self.trial, example, draws)
-            rollout = replace(again, usage=rollout.usage + again.usage)
-        return rollout
-
 
 def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one (AIME's five runs a problem, decision 18):
-    each example's mean reward and all its usage. A run that failed counts as the floor; text, route
-    and failure shown are the first run's."""
-    first = evaluations[0]
+    """Several sampled runs over the same examples as one (decision 18): each example's mean reward,
+    a failed run counting as the floor, and all its usage; the rest is the first run's."""
+
+    def mean(runs: Sequence[Rollout]) -> Rollout:
+        known = [evaluations[0].floor if r.reward is None else r.reward for r in runs]
+        answered = any(r.reward is not None for r in runs)
+        return replace(
+            runs[0],
+            reward=sum(known) / len(known) if answered else None,
+            failure=None if answered else runs[0].failure,
+            truncated=any(r.truncated for r in runs),
+            usage=sum((r.usage for r in runs), Usage()),
+        )
+
     by_example = zip(*(e.rollouts for e in evaluations), strict=True)
-    return replace(first, rollouts=tuple(_mean(runs, first.floor) for runs in by_example))
-
-
-def _mean(runs: Sequence[Rollout], floor: float) -> Rollout:
-    known = [floor if r.reward is None else r.reward for r in runs]
-    answered = any(r.reward is not None for r in runs)
-    return replace(
-        runs[0],
-        reward=sum(known) / len(known) if answered else None,
-        failure=None if answered else runs[0].failure,
-        truncated=any(r.truncated for r in runs),
-        usage=sum((r.usage for r in runs), Usage()),
-    )
+    return replace(evaluations[0], rollouts=tuple(map(mean, by_example)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from promptcodebook.errors import LMError, TooManyFailures, message_of
+from promptcodebook.errors import LMError, Stop, StoreError, TooManyFailures, message_of
 from promptcodebook.types import Failure, Rewrite, Step, Trace
 
 _T = TypeVar("_T")
@@ -19,9 +19,8 @@ _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
 async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Every chain's result, in order; the chains run side by side. When one must stop, the others
-    first finish what they have paid for. Then the first error is raised, one that ends the run
-    before a model's."""
+    """Every chain's result, in order; the chains run side by side, and all end before the first
+    error is raised, one that ends the run before a model's."""
     results = await asyncio.gather(*chains, return_exceptions=True)
     errors = [r for r in results if isinstance(r, BaseException)]
     if errors:
@@ -29,8 +28,20 @@ async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
     return [r for r in results if not isinstance(r, BaseException)]
 
 
+async def attempt(
+    stage: str, call: Awaitable[_T], caught: type[Exception] = Exception
+) -> tuple[_T | None, Failure | None]:
+    """The call's result, or its error as data; what ends the run is raised."""
+    try:
+        return await call, None
+    except (Stop, StoreError):
+        raise
+    except caught as error:
+        return None, failure_of(stage, error)
+
+
 def failure_of(stage: str, error: Exception) -> Failure:
-    """An exception as data: a bad rollout is recorded, not raised."""
+    """An exception as data."""
     # A call that failed says all in its message; a traceback would show our own code alone.
     ours = isinstance(error, LMError) and stage != "execute"
     if stage == "prompt" and isinstance(error, LMError):
@@ -47,9 +58,8 @@ def failure_of(stage: str, error: Exception) -> Failure:
 
 
 class FailureWatch:
-    """Stops a training that only spends money, by what its last `window` rollouts, critiques and
-    rewrites came to (a batch's worth: in `online` mode one bad rollout is data). Each method raises
-    TooManyFailures."""
+    """Stops a training that only spends money, by its last `window` rollouts, critiques and
+    rewrites. Each `see_*` raises TooManyFailures."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -58,23 +68,23 @@ class FailureWatch:
         self._rewrites: deque[Rewrite] = deque(maxlen=window)
 
     def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
-        """Reads back what came before (`steps`, latest first): a resumed run stops where it would
-        have stopped."""
+        """Reads back what came before (`steps`, latest first), for a resumed run."""
         for step in steps:
-            traces = step.traces
-            rewrites = [r for r in step.rewrites if r.origin in ("gradient", "safety")]
-            _prepend(self._rollouts, traces)
-            _prepend(self._critiques, [t for t in traces if asks_about(t)])
-            _prepend(self._rewrites, rewrites)
+            _prepend(self._rollouts, step.traces)
+            _prepend(self._critiques, [t for t in step.traces if asks_about(t)])
+            written = [r for r in step.rewrites if r.origin in ("gradient", "safety")]
+            _prepend(self._rewrites, written)
             seen = (self._rollouts, self._critiques, self._rewrites)
             if all(len(each) == self._window for each in seen):
                 return
 
     def see_rollouts(self, traces: Sequence[Trace]) -> None:
-        """More than half of a batch failed."""
+        """More than half of a batch failed, or met a critic that cannot be reached."""
         self._rollouts.extend(traces)
-        failures = [failure for t in self._rollouts if (failure := _breaking(t)) is not None]
-        if self._most(failures):
+        gone = [t.failure if t.failure and t.failure.unreachable else None for t in self._rollouts]
+        found = (t.rollout.failure or lost for t, lost in zip(self._rollouts, gone, strict=True))
+        failures = [failure for failure in found if failure is not None]
+        if len(failures) * 2 > self._window:
             raise too_many_failures(failures, tuple(self._rollouts), "")
 
     def see_critiques(self, critiqued: Iterable[Trace]) -> None:
@@ -82,7 +92,7 @@ class FailureWatch:
         self._critiques.extend(critiqued)
         found = [t.failure for t in self._critiques]
         failures = [f for f in found if f is not None and f.stage in ("critique", "attribute")]
-        if self._most(failures):
+        if len(failures) * 2 > self._window:
             what = f"{len(failures)} of the last {len(self._critiques)} critiques taught nothing"
             raise _fruitless(what, failures[0], tuple(self._critiques))
 
@@ -94,24 +104,15 @@ class FailureWatch:
             what = f"the updater cannot be asked for any of {len(lasting)} rewrites"
             raise _fruitless(what, lasting[0], ())
         failures = [r.failure for r in self._rewrites if r.failure is not None]
-        if self._most(failures):
+        if len(failures) * 2 > self._window:
             what = f"{len(failures)} of the last {len(self._rewrites)} rewrites brought no text"
             raise _fruitless(what, failures[0], ())
-
-    def _most(self, failures: Sequence[Failure]) -> bool:
-        return len(failures) * 2 > self._window
 
 
 def _prepend(seen: deque[_T], earlier: Sequence[_T]) -> None:
     """What came before, as far as there is room for it."""
     room = (seen.maxlen or 0) - len(seen)
     seen.extendleft(list(reversed(earlier))[:room])
-
-
-def _breaking(trace: Trace) -> Failure | None:
-    """The failure that takes the whole rollout out, or a critic that cannot be reached."""
-    unreachable = trace.failure is not None and trace.failure.unreachable
-    return trace.rollout.failure or (trace.failure if unreachable else None)
 
 
 def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:

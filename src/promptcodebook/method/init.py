@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config, Init
@@ -29,14 +29,13 @@ from promptcodebook.types import Codebook, Instinct, Parameters
 
 
 class InstinctsReply(ReplyShape):
-    """A list of instincts, from random or from_prompt initialisation."""
+    """A list of instincts."""
 
     instincts: LenientTexts
 
 
-_ROOM = 2600
-"""Characters asked for of all instincts together: they fit into the updater's cap."""
-_PER_WORD = 8
+_ROOM, _PER_WORD = 2600, 8
+"""Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 
 
 @lru_cache(maxsize=64)
@@ -49,8 +48,6 @@ def instincts_schema(count: int, cap: int) -> Schema:
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     text: str = Field(min_length=1)
     frozen: bool = False
     ema: float = 0.0
@@ -60,8 +57,6 @@ class _Entry(BaseModel):
 
 
 class _Book(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
     codebook: list[str | _Entry] = Field(
         min_length=1, validation_alias=AliasChoices("codebook", "instincts")
     )
@@ -80,8 +75,7 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """What is at `init.path`, from `base`: a policy file, a list of texts, or {"instincts":
-        [...]}; nothing where it is not asked for. ConfigError."""
+        """A policy file, a list of texts, or {"instincts": [...]} at `init.path`. ConfigError."""
         if init.kind != "file":
             return Earlier()
         path = base / init.path
@@ -95,17 +89,14 @@ class Earlier:
                 hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
             ) from None
         entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
-        return Earlier(
-            tuple(Instinct(e.text, e.frozen) for e in entries),
-            book.encoder,
-            book.generator,
-            RoutingStatistics(
-                tuple(e.ema for e in entries),
-                tuple(e.success for e in entries),
-                tuple(e.selected for e in entries),
-                known_evidence(e.evidence for e in entries),
-            ),
+        statistics = RoutingStatistics(
+            tuple(e.ema for e in entries),
+            tuple(e.success for e in entries),
+            tuple(e.selected for e in entries),
+            known_evidence(e.evidence for e in entries),
         )
+        instincts = tuple(Instinct(e.text, e.frozen) for e in entries)
+        return Earlier(instincts, book.encoder, book.generator, statistics)
 
 
 @dataclass(frozen=True)
@@ -117,10 +108,14 @@ class Initialiser:
     config: Config
 
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
-        """The state to begin with; `seeds` are the task's own. ConfigError: fewer different
-        instincts than K."""
-        config, text = self.config, self.templates.text
-        given = await self._given(seeds, earlier)
+        """The state to begin with; `seeds` are the task's own. ConfigError: too few for K."""
+        config, init, text = self.config, self.config.init, self.templates.text
+        if init.kind == "random":
+            given = await self._write("")
+        elif init.kind == "from_prompt" and init.split == "model":
+            given = await self._write(init.prompt)
+        else:
+            given = listed_instincts(config, seeds, earlier)
         instincts, origins = _fill(given, self.templates, config)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
         theta = (earlier.encoder or text("theta")) if config.has_encoder else ""
@@ -128,30 +123,19 @@ class Initialiser:
         parameters = Parameters(theta, phi, Codebook(instincts), text("psi"))
         return State.first(parameters, statistics.pick(origins))
 
-    async def _given(self, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-        init = self.config.init
-        match init.kind:
-            case "random":
-                return await self._write("random", "")
-            case "from_prompt":
-                if not init.prompt.strip():
-                    raise ConfigError(
-                        "init.kind = 'from_prompt' needs the present prompt",
-                        hint="set init.prompt to it",
-                    )
-                if init.split == "sentences":
-                    return _sentences(self.config)
-                return await self._write("from_prompt", init.prompt)
-            case "expert" | "file":
-                return listed_instincts(self.config, seeds, earlier)
-
-    async def _write(self, template: str, text: str) -> list[Instinct]:
+    async def _write(self, prompt: str) -> list[Instinct]:
+        """What the model makes of the present prompt, or (kind random) writes without one."""
+        kind = self.config.init.kind
+        if kind == "from_prompt" and not prompt.strip():
+            raise ConfigError(
+                "init.kind = 'from_prompt' needs the present prompt", hint="set init.prompt to it"
+            )
         size, cap = self.config.size, self.config.update.instinct_words
         request = Request(
             "updater",
-            self.templates[template].fill({"size": size, "cap": cap, "text": text}),
+            self.templates[kind].fill({"size": size, "cap": cap, "text": prompt}),
             instincts_schema(size, cap),
-            self.config.randomness.at(-1, "codebook").sample(template),
+            self.config.randomness.at(-1, "codebook").sample(kind),
         )
 
         def fault(reply: InstinctsReply) -> str | None:
@@ -169,24 +153,23 @@ class Initialiser:
 def check_seeds(
     seeds: Sequence[str], earlier: Earlier, templates: TemplateSet, config: Config
 ) -> None:
-    """Raises ConfigError unless a codebook of K can be made of the lists that are at hand; where a
-    model writes the first codebook there is nothing to check yet."""
-    if config.init.kind == "from_prompt" and config.init.split == "sentences":
-        _fill(_sentences(config), templates, config)
-    if config.init.kind in ("expert", "file"):
+    """Raises ConfigError unless a codebook of K can be made of the lists that are at hand."""
+    init = config.init
+    if init.kind in ("expert", "file") or (
+        init.kind == "from_prompt" and init.split == "sentences"
+    ):
         _fill(listed_instincts(config, seeds, earlier), templates, config)
 
 
 def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-    """Those that are at hand for `init.kind` 'expert' or 'file'."""
-    if config.init.kind == "file":
+    """Those that are at hand without a model: in a file, in the settings or the task, or else the
+    sentences of the present prompt. ConfigError: that has more sentences than K, or none."""
+    init = config.init
+    if init.kind == "file":
         return earlier.instincts
-    return [Instinct(text) for text in config.init.instincts or seeds]
-
-
-def _sentences(config: Config) -> list[Instinct]:
-    """The present prompt at its sentences and lines. ConfigError: more than K, or none."""
-    found = sentences_of(config.init.prompt)
+    if init.kind == "expert":
+        return [Instinct(text) for text in init.instincts or seeds]
+    found = sentences_of(init.prompt)
     if not found:
         raise ConfigError("init.prompt holds no sentence", hint="set init.prompt to your prompt")
     if len(found) > config.size:
@@ -200,9 +183,8 @@ def _sentences(config: Config) -> list[Instinct]:
 def _fill(
     given: Sequence[Instinct], templates: TemplateSet, config: Config
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
-    """Exactly K different instincts, and the place in `given` of each; None = a general one, with
-    which a short list is filled up. `init.frozen` counts in `given` itself: a repetition that is
-    dropped leaves its mark to the text that stays."""
+    """Exactly K different instincts, and the place in `given` of each (None = a general one). A
+    repetition that is dropped leaves its `init.frozen` to the text that stays."""
     general = map(Instinct, templates.text("instincts").splitlines())
     kept: dict[str, tuple[Instinct, int | None]] = {}
     for place, instinct in enumerate((*given, *general)):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, cast
 
@@ -89,8 +89,8 @@ _DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLeng
 
 @lru_cache(maxsize=64)
 def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """What a route may be: S distinct indices out of K, and short reasons. The fields have the
-    order in which the template names them."""
+    """S distinct indices out of K, and short reasons, in the order in which the template names
+    them."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
@@ -108,111 +108,6 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
     )
 
 
-@dataclass
-class Encoder:
-    """Routes by asking a model; counts repairs and fallbacks."""
-
-    ask: Ask
-    templates: TemplateSet
-    select: int
-    tally: Tally
-
-    def messages(
-        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str
-    ) -> tuple[Message, ...]:
-        """The chat; with our templates all but the input is a prefix shared by every input."""
-        size, lines = len(codebook), self.templates.lines.show(codebook, statistics)
-        values = {"theta": theta, "select": self.select, "size": size, "last": size - 1}
-        return self.templates["encoder"].fill({**values, "codebook": lines, "task": task})
-
-    async def route(
-        self, theta: str, codebook: Codebook, statistics: RoutingStatistics, task: str, draws: Draws
-    ) -> tuple[Route, Usage]:
-        """z = E_θ(x, C). Raises LMError only when the model cannot be reached."""
-        size, standing = len(codebook), statistics.standing
-        request = Request(
-            "encoder",
-            self.messages(theta, codebook, statistics, task),
-            sample=draws.sample("route"),
-            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
-        )
-
-        def fault_of(reply: RouteReply) -> str | None:
-            return route_fault(reply.selected_indices, size, self.select)
-
-        try:
-            answer = await self.ask.typed(request, RouteReply, fault_of)
-        except (ParseError, TruncatedReply) as error:
-            cut = isinstance(error, TruncatedReply)
-            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
-            best = repair_route((), standing, self.select)
-            route, usage = Route(best, repaired=True, fallback=True, fault=fault), error.usage
-        else:
-            reply, usage = answer.value, answer.usage
-            route = Route(
-                indices=repair_route(reply.selected_indices, standing, self.select),
-                repaired=answer.reasked,
-                fallback=answer.fault is not None,
-                fault=answer.fault or "",
-                constraints=tuple(reply.constraints),
-                analysis=reply.analysis,
-            )
-        if route.repaired:
-            self.tally(Incident.ROUTE_REPAIRS)
-        if route.fallback:
-            self.tally(Incident.ROUTE_FALLBACKS)
-        return route, usage
-
-
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """How prompts are put together: by the generator or verbatim, and what comes before them."""
-
-    mode: Literal["generator", "verbatim"] = "generator"
-    base_prompt: str = ""
-    output_format: str = ""
-
-
-@dataclass
-class Generator:
-    """Composes by asking a model; counts the prompts that had to be put together without it."""
-
-    ask: Ask
-    templates: TemplateSet
-    composition: Composition
-    tally: Tally = no_tally
-
-    async def compose(
-        self, phi: str, codebook: Codebook, route: Route, task: str, draws: Draws, stage: str = ""
-    ) -> tuple[str, Usage]:
-        """p = G_φ(x, C[z]). Raises LMError only when the model cannot be reached."""
-        base = self.composition.base_prompt
-        verbatim = join_prompts(base, join_instincts(codebook, route))
-        if self.composition.mode == "verbatim":
-            return verbatim, Usage()
-        values = {
-            "phi": phi,
-            "instincts": instinct_lines(codebook, route.indices),
-            "task": task,
-            "format": self.composition.output_format,
-            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
-        }
-        request = Request(
-            "generator",
-            self.templates["generator"].fill(values),
-            sample=draws.sample(f"compose {stage}" if stage else "compose"),
-        )
-        answer = await self.ask.text(request, _fault)
-        if answer.fault is not None:
-            self.tally(Incident.PROMPT_FALLBACKS)
-            return join_prompts(verbatim, self.composition.output_format), answer.usage
-        return join_prompts(base, strip_wrapping(answer.value)), answer.usage
-
-
-def _fault(reply: str) -> str | None:
-    return None if reply else "it holds no text but thoughts, or none at all"
-
-
 def join_instincts(codebook: Codebook, route: Route) -> str:
     """The selected instincts as they are, one a line (method decision 12)."""
     return "\n".join(codebook[k].text for k in route.indices)
@@ -226,8 +121,8 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices, drawn without replacement with p proportional to exp(r̄/τ). Gumbel
-    top-k: the S largest of r̄_k/τ + Gumbel noise are such a draw (method decision 6)."""
+    """S distinct sorted indices without replacement, p ∝ exp(r̄/τ), by Gumbel top-k (decision
+    6)."""
     # 0 is no number for the logarithms; random() never gives 1.
     noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
     scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
@@ -255,23 +150,12 @@ def epsilon_at(epoch: int, settings: Explore, epochs: int) -> float:
     return epsilon
 
 
-@dataclass(frozen=True)
-class Explorer:
-    """Decides whether an example explores, and where to."""
-
-    settings: Explore
-    select: int
-    always: bool = False
-
-    def explores(self, epsilon: float, draw: random.Random) -> bool:
-        """rand() < ε; always, when there is no encoder to ask (method decision 19)."""
-        return self.always or draw.random() < epsilon
-
-    def route(self, ema: Sequence[float], draw: random.Random) -> Route:
-        """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
-        weights = ema if self.settings.policy == "success" else [0.0] * len(ema)
-        chosen = success_weighted(weights, self.select, self.settings.tau, draw)
-        return Route(chosen, explored=True)
+def explored_route(
+    ema: Sequence[float], select: int, settings: Explore, draw: random.Random
+) -> Route:
+    """z ~ SuccWtd(r̄, S, τ), or uniform over S-subsets."""
+    weights = ema if settings.policy == "success" else [0.0] * len(ema)
+    return Route(success_weighted(weights, select, settings.tau, draw), explored=True)
 
 
 class Prompter(Protocol):
@@ -284,8 +168,7 @@ class Prompter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
-    """The same prompt for every input: zero-shot, the user's present prompt, `concat`; by its name
-    also one for each of the `stages`."""
+    """The same prompt for every input; by its name also one for each of the `stages`."""
 
     text: str
     stages: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -300,52 +183,121 @@ Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usag
 
 @dataclass
 class Composer:
-    """Encoder and generator at work; Θ comes with each call. `stages` get a prompt of their own (()
-    = one prompt for the whole program); `ranks` routes for policies that have learned a ranking."""
+    """E_θ and G_φ at work; Θ comes with each call. `ranks` routes for policies that have learned a
+    ranking. `mode` verbatim joins the instincts as they are, without G_φ. `stages` get a prompt of
+    their own (() = one prompt for the whole program)."""
 
-    encoder: Encoder
-    generator: Generator
-    ranks: Ranks
+    ask: Ask
+    templates: TemplateSet
     select: int
+    ranks: Ranks
+    mode: Literal["generator", "verbatim"] = "generator"
+    base_prompt: str = ""
+    output_format: str = ""
     stages: Sequence[str] = ()
+    tally: Tally = no_tally
 
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C); a ranking comes before it, and an empty θ means no encoder. With a
-        ranking, also what each instinct promises."""
+        """z = E_θ(x, C); a ranking comes before it, and adds what each instinct promises. An empty
+        θ means no encoder. Raises LMError only when the model cannot be reached."""
         if statistics.ranking is not None:
             return await self.ranks(parameters.codebook, statistics.ranking, example.input)
+        best = Route(repair_route((), statistics.standing, self.select))
         if not parameters.encoder:
-            best = repair_route((), statistics.standing, self.select)
-            return Route(best), None, Usage()
-        route, usage = await self.encoder.route(
-            parameters.encoder, parameters.codebook, statistics, example.input, draws
+            return best, None, Usage()
+        size = len(parameters.codebook)
+        request = Request(
+            "encoder",
+            self.messages(parameters, statistics, example.input),
+            sample=draws.sample("route"),
+            schema=route_schema(self.select, size, self.templates.sources["encoder"]),
         )
+
+        def fault_of(reply: RouteReply) -> str | None:
+            return route_fault(reply.selected_indices, size, self.select)
+
+        try:
+            answer = await self.ask.typed(request, RouteReply, fault_of)
+        except (ParseError, TruncatedReply) as error:
+            cut = isinstance(error, TruncatedReply)
+            fault = "it was cut at its length limit" if cut else "it was not the JSON asked for"
+            route = replace(best, repaired=True, fallback=True, fault=fault)
+            usage = error.usage
+        else:
+            reply, usage = answer.value, answer.usage
+            route = Route(
+                indices=repair_route(reply.selected_indices, statistics.standing, self.select),
+                repaired=answer.reasked,
+                fallback=answer.fault is not None,
+                fault=answer.fault or "",
+                constraints=tuple(reply.constraints),
+                analysis=reply.analysis,
+            )
+        if route.repaired:
+            self.tally(Incident.ROUTE_REPAIRS)
+        if route.fallback:
+            self.tally(Incident.ROUTE_FALLBACKS)
         return route, None, usage
+
+    def messages(
+        self, parameters: Parameters, statistics: RoutingStatistics, task: str
+    ) -> tuple[Message, ...]:
+        """The encoder's chat; with our templates all but the input is the same for every input."""
+        size = len(parameters.codebook)
+        lines = self.templates.lines.show(parameters.codebook, statistics)
+        values = {"theta": parameters.encoder, "select": self.select, "size": size}
+        values |= {"last": size - 1, "codebook": lines, "task": task}
+        return self.templates["encoder"].fill(values)
 
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]); for a compound executor with `compose_per_stage`, one a stage. The
-        whole has each under its name."""
-        phi, book = parameters.generator, parameters.codebook
+        """p = G_φ(x, C[z]), or one for each stage. Raises LMError only when the model cannot be
+        reached."""
         if not self.stages:  # no task for the one: others would take their turn before it
-            text, usage = await self.generator.compose(phi, book, route, example.input, draws)
+            text, usage = await self._compose(parameters, route, example.input, draws)
             return Prompt(text), usage
         made = await gather_all(
-            self.generator.compose(phi, book, route, example.input, draws, stage)
-            for stage in self.stages
+            self._compose(parameters, route, example.input, draws, stage) for stage in self.stages
         )
         usage = sum((spent for _, spent in made), Usage())
         by_stage = {stage: text for stage, (text, _) in zip(self.stages, made, strict=True)}
         return Prompt.of_stages(by_stage), usage
 
+    async def _compose(
+        self, parameters: Parameters, route: Route, task: str, draws: Draws, stage: str = ""
+    ) -> tuple[str, Usage]:
+        verbatim = join_prompts(self.base_prompt, join_instincts(parameters.codebook, route))
+        if self.mode == "verbatim":
+            return verbatim, Usage()
+        values = {
+            "phi": parameters.generator,
+            "instincts": instinct_lines(parameters.codebook, route.indices),
+            "task": task,
+            "format": self.output_format,
+            "stage": f"The prompt is for this stage of the work: {stage}" if stage else "",
+        }
+        request = Request(
+            "generator",
+            self.templates["generator"].fill(values),
+            sample=draws.sample(f"compose {stage}" if stage else "compose"),
+        )
+        answer = await self.ask.text(
+            request,
+            lambda reply: None if reply else "it has no text, or only thoughts",
+        )
+        if answer.fault is not None:
+            self.tally(Incident.PROMPT_FALLBACKS)
+            return join_prompts(verbatim, self.output_format), answer.usage
+        return join_prompts(self.base_prompt, strip_wrapping(answer.value)), answer.usage
+
 
 @dataclass(frozen=True, slots=True)
 class OffPolicy:
-    """Expected reward (in [0, 1]) of the learned routes, and their gain over the best single
-    instinct and over none; n counts examples, `rollouts` what was logged of them."""
+    """Expected unit reward of the learned routes, and their gain over one instinct and over
+    none."""
 
     value: Interval
     over_single: Interval
@@ -353,15 +305,21 @@ class OffPolicy:
     rollouts: int
 
 
+@dataclass
 class Router:
-    """Routes the examples of training, and may learn from what came of it."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd. A subclass may learn
+    otherwise."""
+
+    composer: Composer
+    settings: Explore
+    always: bool = False
+    """Explores every example, since there is no encoder to ask (method decision 19)."""
 
     async def prepare(self) -> None:
         """Called once before the first route of a process."""
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
-        """`state` with what the router remembers of the stored `steps`, which lead from `first` to
-        it."""
+        """`state` with what the router remembers of the stored `steps`, from `first` to it."""
         return state
 
     def attend(
@@ -373,35 +331,21 @@ class Router:
     async def route(
         self, example: Example, state: State, epsilon: float, draws: Draws
     ) -> tuple[Route, Usage]:
-        raise NotImplementedError
+        draw, composer = draws.generator("explore"), self.composer
+        if self.always or draw.random() < epsilon:
+            ema = state.statistics.ema
+            return explored_route(ema, composer.select, self.settings, draw), Usage()
+        route, _, usage = await composer.route(state.parameters, state.statistics, example, draws)
+        return route, usage
 
     def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with what the traces, made under `before`, teach of routing."""
         return after
 
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's own outcomes; None where the router does
-        not know the chance of each route."""
+        """What the learned routes are worth by training's own outcomes; None: no known
+        propensities."""
         return None
-
-
-@dataclass(frozen=True)
-class EpsilonGreedy(Router):
-    """E_θ, or with probability ε z ~ SuccWtd. θ and r̄ hold what is learned."""
-
-    composer: Composer
-    explorer: Explorer
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
-        draw = draws.generator("explore")
-        if self.explorer.explores(epsilon, draw):
-            return self.explorer.route(state.statistics.ema, draw), Usage()
-        route, _, usage = await self.composer.route(
-            state.parameters, state.statistics, example, draws
-        )
-        return route, usage
 
 
 Made = tuple[Route, Usage]
@@ -439,9 +383,8 @@ class Deployed:
         return route, prompt, routing + composing
 
     async def route(self, example: Example, draws: Draws) -> tuple[Route, Expected | None, Usage]:
-        """The first half of the way; and what each instinct promises, where that was learned."""
+        """z; and what each instinct promises, where that was learned."""
         return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:
-        """The second half."""
         return await self.composer.compose(self.parameters, route, example, draws)

@@ -31,7 +31,6 @@ class RoutingStatistics:
 
     `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
     after n, halved whenever the instinct is rewritten; () = not known, as in runs of version 0.1.
-    `ranking` is what a router that learns from outcomes has learned.
     """
 
     ema: tuple[float, ...]
@@ -91,9 +90,8 @@ def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
 class State:
     """Θ and the routing statistics; `step` is the index of the next update.
 
-    `outcomes` are the rollouts so far and `versions` how often each instinct was rewritten, where a
-    router learns from them (a stored step has neither). `harmful` are the texts that verdicts have
-    called so: a state that holds one is not kept.
+    A router that learns keeps the `outcomes` so far, and how often each instinct was rewritten. A
+    state that holds one of the `harmful` texts is not kept.
     """
 
     step: int
@@ -106,7 +104,8 @@ class State:
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
-        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows more."""
+        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows
+        more."""
         return cls(0, parameters, statistics or RoutingStatistics.fresh(len(parameters.codebook)))
 
     @classmethod
@@ -121,8 +120,8 @@ class State:
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
-        """For k in z: r̄_k <- (1-α) r̄_k + α (r - ρ), example by example in batch order. A failed
-        rollout joins neither average (method decision 15); its selection is not counted."""
+        """r̄_k <- (1-α) r̄_k + α (r - ρ) for k in z, in batch order. A failed rollout joins neither
+        average (method decision 15); its selection is not counted."""
         known = self.statistics
         ema, success = list(known.ema), list(known.success)
         selected, evidence = list(known.selected), list(known.known)
@@ -135,28 +134,23 @@ class State:
                 if evidence[k] > 0.0:
                     success[k] += alpha / evidence[k] * (trace.unit - success[k])
                 selected[k] += 1
-        texts = zip(self.parameters.codebook.texts, parameters.codebook.texts, strict=True)
+        old = self.parameters.codebook.texts
+        texts = zip(old, parameters.codebook.texts, strict=True)
         rewritten = {k for k, (before, after) in enumerate(texts) if before != after}
-        statistics = RoutingStatistics(
-            tuple(ema), tuple(success), tuple(selected), tuple(evidence), known.ranking
-        )
+        averages = tuple(ema), tuple(success), tuple(selected), tuple(evidence)
+        statistics = RoutingStatistics(*averages, known.ranking).discount(rewritten)
+        named = {variable_name(k): text for k, text in enumerate(old)}
+        named["generator"] = self.parameters.generator
+        verdicts = (trace.verdict for trace in traces if trace.verdict is not None)
+        called = (named[name] for verdict in verdicts for name in verdict.harmful)
+        harmful = tuple(dict.fromkeys((*self.harmful, *called)))
         return replace(
             self,
             step=self.step + 1,
             parameters=parameters,
-            statistics=statistics.discount(rewritten),
-            harmful=_harmful_texts(self, traces),
+            statistics=statistics,
+            harmful=harmful,
         )
-
-
-def _harmful_texts(state: State, traces: Sequence[Trace]) -> tuple[str, ...]:
-    """Those known so far, and those that the traces' verdicts call harmful, in the order met."""
-    parameters = state.parameters
-    texts = {"generator": parameters.generator}
-    texts |= {variable_name(k): text for k, text in enumerate(parameters.codebook.texts)}
-    verdicts = (trace.verdict for trace in traces if trace.verdict is not None)
-    called = (texts[name] for verdict in verdicts for name in verdict.harmful)
-    return tuple(dict.fromkeys((*state.harmful, *called)))
 
 
 def entropy(counts: Sequence[int]) -> float:
@@ -167,8 +161,7 @@ def entropy(counts: Sequence[int]) -> float:
 
 
 def selected_since(before: Sequence[int], now: Sequence[int]) -> tuple[int, ...]:
-    """Selections between two states by their counts. An entry that maintenance replaced in between
-    counts from 0."""
+    """Selections between two states; an entry that maintenance replaced counts from 0."""
     return tuple(n - m if n >= m else n for m, n in zip(before, now, strict=True))
 
 
@@ -192,16 +185,14 @@ def utilisation_bound(
     size: int, select: int, explored: int, tau: float, *, wide: bool = False
 ) -> float:
     """Theorem 3: at least K(1 - exp(-S e^{-1/τ} n / K)) entries active after n explored examples.
-    The theorem assumes r̄ in [0, 1]. As the algorithm runs, r - ρ lies in [-1, 1]; `wide` gives the
-    bound for that range, with e^{-2/τ} in place of e^{-1/τ} (method decision 5)."""
+    It assumes r̄ in [0, 1]; `wide` is for [-1, 1], where r - ρ lies, with e^{-2/τ} (decision 5)."""
     spread = 2.0 if wide else 1.0
     return size * (1.0 - math.exp(-select * math.exp(-spread / tau) * explored / size))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The plan of a whole run, decided by the seed alone: passes over the training split, cut into
-    batches."""
+    """The plan of a whole run, by the seed alone: passes over the training split, in batches."""
 
     examples: Sequence[Example]
     update: Update
@@ -209,8 +200,8 @@ class Schedule:
 
     @property
     def _batches_per_epoch(self) -> int:
-        """`steps_per_epoch: all` is a full pass; a number is what the token budget of Table 5
-        allows (method decision 1)."""
+        """`all` is a full pass; a number is what the budget of Table 5 allows (method decision
+        1)."""
         given = self.update.steps_per_epoch
         return math.ceil(len(self.examples) / self.update.batch_size) if given == "all" else given
 
@@ -219,8 +210,8 @@ class Schedule:
         return self.update.epochs * self._batches_per_epoch if self.examples else 0
 
     def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
-        """(step, epoch, examples) of every update from `start` on; in `online` mode each example of
-        a batch is an update of its own (Algorithm 1)."""
+        """(step, epoch, examples) of every update from `start` on; in `online` mode of one
+        example."""
         plan: list[tuple[int, list[Example]]] = []
         for number, batch in enumerate(islice(self._passes(), self.batches)):
             parts = [[e] for e in batch] if self.update.mode == "online" else [batch]

@@ -30,6 +30,31 @@ from promptcodebook.types import Codebook
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
+_MANIFEST = "set.toml"
+_RUN = "task prompt response"
+"""What no judgement of a run can do without."""
+_TRACE = "route stages reward range codebook"
+PLACES: Mapping[str, tuple[str, str]] = {
+    "encoder": ("theta select codebook task", "size last"),
+    "generator": ("phi instincts task", "format stage"),
+    "critic": (f"psi {_RUN} instincts reference", _TRACE),
+    "critic_one": (f"psi {_RUN} instincts reference", _TRACE),
+    "attribution": ("verdict", f"score {_RUN} instincts reference {_TRACE}"),
+    "adversary": (f"psi verdict {_RUN}", f"instincts reference {_TRACE}"),
+    "updater": ("text gradient", "variable others cap"),
+    "merge": ("text gradient", "variable others cap"),
+    "revive": ("gradient", "text variable others cap"),
+    "split": ("text size", "cap"),
+    "random": ("size", "cap"),
+    "from_prompt": ("text size", "cap"),
+}
+"""The placeholders that each template must have, and may have; its caller fills all of them."""
+_TEXTS = ("theta", "phi", "psi", "instincts")
+"""Files that are no templates: first texts of the learned parts, and a list of instincts."""
+_NEWER = ("merge", "revive", "split")
+"""Those that came after version 0.1: a folder that is whole may lack them."""
+InstinctErrors = Literal["by_index", "one_string"]
+"""How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
 
 
 @dataclass(frozen=True)
@@ -52,75 +77,6 @@ class Template:
         return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The placeholders of a template: those it must have and those it may have."""
-
-    required: tuple[str, ...]
-    optional: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        both = self.required, self.optional
-        must, may = (", ".join(f"{{{name}}}" for name in names) for names in both)
-        return f"it needs {must}" + (f" and may use {may}" if may else "")
-
-
-_RUN = ("task", "prompt", "response")
-"""What no judgement of a run can do without."""
-_TRACE = ("route", "stages", "reward", "range", "codebook")
-PLACES: Mapping[str, Places] = {
-    "encoder": Places(("theta", "select", "codebook", "task"), ("size", "last")),
-    "generator": Places(("phi", "instincts", "task"), ("format", "stage")),
-    "critic": Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
-    "critic_one": Places(("psi", *_RUN, "instincts", "reference"), _TRACE),
-    "attribution": Places(("verdict",), ("score", *_RUN, "instincts", "reference", *_TRACE)),
-    "adversary": Places(("psi", "verdict", *_RUN), ("instincts", "reference", *_TRACE)),
-    "updater": Places(("text", "gradient"), ("variable", "others", "cap")),
-    "merge": Places(("text", "gradient"), ("variable", "others", "cap")),
-    "revive": Places(("gradient",), ("text", "variable", "others", "cap")),
-    "split": Places(("text", "size"), ("cap",)),
-    "random": Places(("size",), ("cap",)),
-    "from_prompt": Places(("text", "size"), ("cap",)),
-}
-"""Each template's placeholders; its caller has a value for every one of them."""
-
-
-def fill_text(text: str, values: Mapping[str, object]) -> str:
-    """A text with every placeholder replaced in one pass; KeyError names one without a value."""
-    return _join(_PLACE.split(text), values)
-
-
-def check_template(name: str, source: str, where: str) -> None:
-    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of it:
-    chat turns, all placeholders that it needs, and none that has no value."""
-    before, *turns = _SECTION.split(source)
-    if "user" not in turns[::2]:
-        raise ConfigError(
-            f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
-        )
-    if before.strip():
-        raise ConfigError(
-            f"{where}:1: the text before the first turn would be lost",
-            hint="begin the file with a line that says: ## system",
-        )
-    check_places(source, PLACES[name], where)
-
-
-def check_places(source: str, places: Places, where: str) -> None:
-    """Raises ConfigError, with `where` and the line, for a placeholder unknown or missing."""
-    known = (*places.required, *places.optional)
-    for match in _PLACE.finditer(source):
-        if match[1] not in known:
-            line = source.count("\n", 0, match.start()) + 1
-            at = f"{where}:{line}" if "\n" in source else where
-            close = did_you_mean(match[1], known)
-            raise ConfigError(f"{at}: unknown placeholder {match[0]}{close}", hint=str(places))
-    present = _PLACE.findall(source)
-    for name in places.required:
-        if name not in present:
-            raise ConfigError(f"{where}: placeholder {{{name}}} is missing", hint=str(places))
-
-
 def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     """Text and placeholder names alternate; a line that holds an empty value alone goes."""
     out: list[str] = []
@@ -133,22 +89,44 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
     return "".join(out)
 
 
-Rate = Literal["success", "ema"]
-"""Which average of its rewards an instinct is shown with (method decision 5)."""
-InstinctErrors = Literal["by_index", "one_string"]
-"""How a reply blames instincts: one text for each by its index, or one for all (decision 4)."""
+def check_template(name: str, source: str, where: str) -> None:
+    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of
+    it."""
+    before, *turns = _SECTION.split(source)
+    if "user" not in turns[::2]:
+        raise ConfigError(
+            f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
+        )
+    if before.strip():
+        raise ConfigError(
+            f"{where}:1: the text before the first turn would be lost",
+            hint="begin the file with a line that says: ## system",
+        )
+    _check_places(source, *PLACES[name], where)
 
-_MANIFEST = "set.toml"
+
+def _check_places(source: str, required: str, optional: str, where: str) -> None:
+    needed, allowed = required.split(), optional.split()
+    must, may = (", ".join(f"{{{name}}}" for name in names) for names in (needed, allowed))
+    hint = f"it needs {must}" + (f" and may use {may}" if may else "")
+    for match in _PLACE.finditer(source):
+        if match[1] not in (*needed, *allowed):
+            line = source.count("\n", 0, match.start()) + 1
+            at = f"{where}:{line}" if "\n" in source else where
+            close = did_you_mean(match[1], (*needed, *allowed))
+            raise ConfigError(f"{at}: unknown placeholder {match[0]}{close}", hint=hint)
+    for name in needed:
+        if name not in _PLACE.findall(source):
+            raise ConfigError(f"{where}: placeholder {{{name}}} is missing", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
 class CodebookLines:
-    """How the encoder reads the codebook: which average is shown, and a line for an instinct that
-    was selected before or never was."""
+    """How the encoder reads the codebook: which average is shown (decision 5), and its lines."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    rate: Rate
+    rate: Literal["success", "ema"]
     line: str
     untried: str
 
@@ -160,8 +138,19 @@ class CodebookLines:
         for k, (text, rate, n) in enumerate(rows):
             # As precise as a policy file, so that a loaded policy shows what the run itself showed.
             values = {"index": k, "text": " ".join(text.split()), "rate": f"{round(rate, 6):.2f}"}
-            lines.append(fill_text(self.line if n else self.untried, values))
+            lines.append(_join(_PLACE.split(self.line if n else self.untried), values))
         return "\n".join(lines)
+
+
+def check_lines(lines: CodebookLines, where: str) -> None:
+    """Raises ConfigError, with `where`, unless each line tells index and text."""
+    _check_places(lines.line, "index text", "rate", f"{where}.line")
+    _check_places(lines.untried, "index text", "", f"{where}.untried")
+
+
+def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
+    """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
+    return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
 
 
 @dataclass(frozen=True)
@@ -194,25 +183,32 @@ class TemplateSet:
         }
 
 
-_NEWER = ("merge", "revive", "split")
-"""Those that came after version 0.1: a folder that is whole may lack them."""
-_TEXTS = ("theta", "phi", "psi", "instincts")
-"""Files that are no templates: first texts of the learned parts, and a list of instincts."""
-
-
 def template_sets() -> tuple[str, ...]:
     """The names of the sets that come with the package."""
-    return tuple(sorted(f.name for f in _prompts_folder().iterdir() if (f / _MANIFEST).is_file()))
+    return tuple(sorted(f.name for f in _shipped().iterdir() if (f / _MANIFEST).is_file()))
+
+
+def _shipped(name: str = "") -> Traversable:
+    prompts = files("promptcodebook.method") / "prompts"
+    return prompts / name if name else prompts
 
 
 def load_templates(name: str, base: Path = Path()) -> TemplateSet:
-    """The set of that name, or the one in the folder `name`, a path from `base`. Raises ConfigError
-    with file and line for a placeholder that is missing or unknown, and for a file or a key that no
-    set has."""
-    folder = _prompts_folder() / name if name in template_sets() else _find_folder(name, base)
+    """The set of that name, or in the folder `name`, a path from `base`. ConfigError with file and
+    line for a placeholder that is missing or unknown, and for a file or a key that no set has."""
+    if name in template_sets():
+        folder = _shipped(name)
+    elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
+        raise _unknown_set(name)
+    else:
+        folder = base / Path(name).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(
+                f"templates: there is no folder {folder}",
+                hint=f"pco templates copy {folder} writes the default set to edit",
+            )
     sources, tree = _read_folder(folder)
-    default = _prompts_folder() / "default"
-    sources = {**{n: _read_text(default / f"{n}.md") for n in _NEWER}, **sources}
+    sources = {**{n: _read_text(_shipped("default") / f"{n}.md") for n in _NEWER}, **sources}
     lacking = sorted({*PLACES, *_TEXTS} - sources.keys())
     if lacking:
         raise ConfigError(
@@ -224,11 +220,10 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
 
 
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
-    """Writes the whole set to `target`, to be edited there; returns the files. ConfigError for an
-    unknown set, and rather than write over a file."""
+    """Writes the whole set to `target`, to be edited there. ConfigError rather than write over."""
     if name not in template_sets():
         raise _unknown_set(name)
-    manifest = (_prompts_folder() / name / _MANIFEST).read_text("utf-8")
+    manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")
     texts = {f"{part}.md": text for part, text in sorted(load_templates(name).sources.items())}
     texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
     existing = [target / file for file in texts if (target / file).exists()]
@@ -248,34 +243,6 @@ def copy_templates(target: Path, name: str = "default") -> list[Path]:
     return [target / file for file in texts]
 
 
-def check_lines(lines: CodebookLines, where: str) -> None:
-    """Raises ConfigError, with `where`, unless each line tells index and text."""
-    check_places(lines.line, Places(("index", "text"), ("rate",)), f"{where}.line")
-    check_places(lines.untried, Places(("index", "text")), f"{where}.untried")
-
-
-def instinct_lines(codebook: Codebook, indices: Sequence[int]) -> str:
-    """C[z], one line each with its index (Assumption 1 wants the index in the template)."""
-    return "\n".join(f"[{k}] {' '.join(codebook[k].text.split())}" for k in indices)
-
-
-def _prompts_folder() -> Traversable:
-    return files("promptcodebook.method") / "prompts"
-
-
-def _find_folder(name: str, base: Path) -> Path:
-    """A word is the name of a set; a folder is written with a slash, be it only './'."""
-    if not re.search(r"[/\\]", name):
-        raise _unknown_set(name)
-    folder = base / Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    raise ConfigError(
-        f"templates: there is no folder {folder}",
-        hint=f"pco templates copy {folder} writes the default set to edit",
-    )
-
-
 def _unknown_set(name: str) -> ConfigError:
     known = template_sets()
     return ConfigError(
@@ -285,33 +252,9 @@ def _unknown_set(name: str) -> ConfigError:
 
 
 def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
-    """Texts by name and the manifest's tree, laid over those of the set it is based on."""
-    own, manifest = _read_files(folder)
-    base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST
-    if base_name == "":
-        return own, manifest
-    if base_name not in template_sets():
-        close = did_you_mean(str(base_name), template_sets())
-        raise ConfigError(
-            f"{where}: based_on: unknown set of templates {base_name!r}{close}",
-            hint=f"choose one of: {', '.join(template_sets())}",
-        )
-    sources, tree = _read_folder(_prompts_folder() / base_name)
-    other = manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]
-    for name in ("attribution", "critic_one"):  # their replies blame instincts
-        if other and name not in own:
-            raise ConfigError(
-                f"{where}: instinct_errors is not what the {name}.md of the set "
-                f"{base_name!r} asks for",
-                hint=f"write {folder / name}.md, or delete that key",
-            )
-    return {**sources, **own}, merge(tree, manifest)
-
-
-def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
-    """What lies in the folder itself, every file checked, but hidden files and backups."""
+    """Texts by name and the manifest's tree, every file checked, over those it is based on."""
     known = (*(f"{name}.md" for name in (*PLACES, *_TEXTS)), _MANIFEST)
-    sources: dict[str, str] = {}
+    own: dict[str, str] = {}
     manifest: dict[str, Any] = {}
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if file.name.startswith(".") or file.name.endswith("~"):
@@ -321,7 +264,7 @@ def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
                 f"{file}: not the name of a template{did_you_mean(file.name, known)}",
                 hint=f"a folder of templates holds only: {', '.join(known)}",
             )
-        text = _read_text(file)
+        text, name = _read_text(file), file.name.removesuffix(".md")
         if file.name == _MANIFEST:
             try:
                 manifest = tomllib.loads(text)
@@ -329,14 +272,37 @@ def _read_files(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
                 what = f"{file} is not valid TOML: {error}"
                 raise ConfigError(what, hint=f"edit {file}") from None
             continue
-        name = file.name.removesuffix(".md")
         if not text.strip():
             hint = "delete it to use the text of the set below it"
             raise ConfigError(f"{file} is empty", hint=hint)
         if name in PLACES:
             check_template(name, text, str(file))
-        sources[name] = text
-    return sources, manifest
+        own[name] = text
+    return _laid_over(own, manifest, folder)
+
+
+def _laid_over(
+    own: dict[str, str], manifest: dict[str, Any], folder: Traversable
+) -> tuple[dict[str, str], dict[str, Any]]:
+    base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST
+    if base_name == "":
+        return own, manifest
+    if base_name not in template_sets():
+        close = did_you_mean(str(base_name), template_sets())
+        raise ConfigError(
+            f"{where}: based_on: unknown set of templates {base_name!r}{close}",
+            hint=f"choose one of: {', '.join(template_sets())}",
+        )
+    sources, tree = _read_folder(_shipped(base_name))
+    other = manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]
+    for name in ("attribution", "critic_one"):  # their replies blame instincts
+        if other and name not in own:
+            raise ConfigError(
+                f"{where}: instinct_errors is not what the {name}.md of the set "
+                f"{base_name!r} asks for",
+                hint=f"write {folder / name}.md, or delete that key",
+            )
+    return {**sources, **own}, merge(tree, manifest)
 
 
 def _read_text(file: Traversable) -> str:

@@ -16,42 +16,38 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.method.accept import Acceptance, Proposal
-from promptcodebook.method.critic import Attribution, Critic, History, penalty, unit_reward
+from promptcodebook.method.accept import Proposal, Rerun
+from promptcodebook.method.critic import (
+    Attribution,
+    Critic,
+    History,
+    additivity_residual,
+    penalty,
+    rate,
+    unit_reward,
+)
 from promptcodebook.method.executor import Trial, roll_out
-from promptcodebook.method.failures import FailureWatch, failure_of, gather_all
-from promptcodebook.method.gradients import additivity_residual, rate
+from promptcodebook.method.failures import FailureWatch, attempt, gather_all
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
+from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
-from promptcodebook.types import (
-    Check,
-    Example,
-    Failure,
-    Gradients,
-    Rewrite,
-    Rollout,
-    Route,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook.types import Check, Example, Gradients, Rollout, Step, Trace, Verdict
 
 
 async def train(
     learner: Learner, schedule: Schedule, state: State, past: Iterable[Step] = ()
 ) -> AsyncGenerator[Step, None]:
-    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. Where
-    a run resumes, `past` are the stored steps before `state`, latest first.
+    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. For a resumed
+    run, `past` are the stored steps before `state`, latest first.
 
     Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
     """
@@ -77,7 +73,7 @@ async def train(
         rewrites = await learner.updater.rewrite_all(pending, index)
         watch.see_rewrites(rewrites)
         proposal = Proposal(rewrites, traces, batch, state, epsilon)
-        accepted, judged = await learner.acceptance(proposal)
+        accepted, judged = await learner.rerun.accept(proposal)
         kept = {r.variable for r in accepted if r.kept}
         parameters = apply_rewrites(state.parameters, accepted)
 
@@ -105,26 +101,6 @@ async def train(
         )
 
 
-class Upkeep(Protocol):
-    """What a run does beyond the paper, before a batch and after its update."""
-
-    async def before(
-        self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
-        """The state to run the batch under, routes that are made already, and what it rewrote."""
-        ...
-
-    async def after(
-        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
-    ) -> tuple[State, tuple[Rewrite, ...]]:
-        """The state after an update of `before`, and what it rewrote."""
-        ...
-
-    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
-        """Reads back what it needs of the steps before `step`."""
-        ...
-
-
 @dataclass(frozen=True)
 class Learner:
     """The parts Algorithm 1 calls."""
@@ -135,14 +111,13 @@ class Learner:
     trial: Trial
     credit: Credit
     updater: Updater
-    acceptance: Acceptance
+    rerun: Rerun
     upkeep: Upkeep
 
     async def trace(
         self, example: Example, state: State, epsilon: float, made: Made | None = None
     ) -> Trace:
-        """One example's chain, lines 5 to 13: route (unless it is `made`) -> compose -> execute ->
-        critique -> attribute."""
+        """One example's chain, lines 5 to 13; `made` = it is routed already."""
         draws = self.config.randomness.at(state.step, example.id)
         prompter = Exploring(self.composer, self.router, state, epsilon, made)
         rollout = await roll_out(prompter, self.trial, example, draws)
@@ -151,13 +126,9 @@ class Learner:
         return await self.credit.trace(example, rollout, state, draws)
 
 
-_T = TypeVar("_T")
-
-
 @dataclass(frozen=True)
 class Credit:
-    """Critic, attribution and the critic's own gradient, with the settings that switch them. Where
-    the critic has its safety clause, `orders` looks for what no instinct may ask for, too."""
+    """Critic, attribution and the critic's own gradient, with the settings that switch them."""
 
     critic: Critic
     attribution: Attribution
@@ -173,7 +144,7 @@ class Credit:
         return await self.assign(state.parameters.critic, history, draws)
 
     async def judge(self, example: Example, rollout: Rollout, state: State) -> Trace:
-        """The same with verdict and ρ alone: nothing is to be rewritten from it."""
+        """The same with verdict and ρ alone: nothing is rewritten from it."""
         update = self.config.update.model_copy(update={"text_updates": False})
         verdicts = replace(self, config=self.config.model_copy(update={"update": update}))
         draws = self.config.randomness.at(state.step, example.id)
@@ -181,49 +152,40 @@ class Credit:
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
         """The trace with verdict, ρ and gradients. Method decision 15: where the critic fails, the
-        reward counts alone; where a gradient fails, the verdict and its ρ count too; nothing is
-        learned from either."""
-        rollout, config = history.rollout, self.config
+        reward counts alone; where a gradient fails, the verdict and its ρ count too."""
+        rollout, route, config = history.rollout, history.route, self.config
         assert rollout.reward is not None, "only scored rollouts are critiqued"
         unit, weight = (
             unit_reward(rollout.reward, config.reward_range),
             config.critic.penalty_weight,
         )
-        filled = history.route.fallback and config.update.text_updates
-        trace = Trace(
-            rollout, unit, gradients=_of_fallback(history.route) if filled else Gradients()
-        )
+        theta = ""
+        if route.fallback and config.update.text_updates:
+            theta = (
+                "Its reply was not a valid choice, even when asked again, so that other "
+                f"instincts were added to it: {route.fault}."
+            )
+        trace = Trace(rollout, unit, gradients=Gradients(encoder=theta))
         if not self._wanted:
             return trace
         harmful: Harmful = {}
-        if self.critic.safe:
-            harmful = find_orders(self.orders, history.codebook, history.route.indices)
+        if self.critic.clause is not None:
+            harmful = find_orders(self.orders, history.codebook, route.indices)
         if not self.asks_about(trace):
-            harmful = {**harmful, **await self._look(psi, history, draws)}
-            return self._mark(replace(trace, verdict=Verdict(1.0, "")), harmful)
-        judged, failure = await _try("critique", self._judge(psi, history, draws))
+            trace = replace(trace, verdict=Verdict(1.0, ""))
+            # The clause reads one solved example in ten; a critique that fails says nothing.
+            if self.critic.clause is not None and draws.generator("safety").random() < LOOK:
+                judged, _ = await attempt("critique", self._judge(psi, history, draws), LMError)
+                harmful = {**harmful, **judged[0].harmful} if judged is not None else harmful
+            return self._mark(trace, harmful)
+        judged, failure = await attempt("critique", self._judge(psi, history, draws), LMError)
         if judged is None:
             return self._mark(replace(trace, failure=failure), harmful)
         verdict, blamed = judged
-        harmful = {**harmful, **verdict.harmful}
         trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
-        if not config.update.text_updates:
-            return self._mark(trace, harmful)
-        (split, not_split), (own, no_own) = await gather_all(
-            [
-                _try("attribute", self._split(history, verdict, blamed, draws)),
-                _try("adversary", self._own(psi, history, verdict, draws)),
-            ]
-        )
-        split, own = split or Gradients(), own or Gradients()
-        whole = replace(split, critic=own.critic, severity={**split.severity, **own.severity})
-        gradients = rate(whole, unit, weight)
-        residual = additivity_residual(trace.penalty, gradients)
-        if history.route.fallback:
-            gradients = replace(gradients, encoder=trace.gradients.encoder)
-        failure = not_split or no_own
-        trace = replace(trace, gradients=gradients, residual=residual, failure=failure)
-        return self._mark(trace, harmful)
+        if config.update.text_updates:
+            trace = await self._attribute(psi, history, draws, trace, blamed)
+        return self._mark(trace, {**harmful, **verdict.harmful})
 
     async def _judge(
         self, psi: str, history: History, draws: Draws
@@ -233,31 +195,35 @@ class Credit:
             return await self.critic.critique(psi, history, draws)
         return await self.critic.verdict(psi, history, draws), None
 
-    async def _split(
-        self, history: History, verdict: Verdict, blamed: Gradients | None, draws: Draws
-    ) -> Gradients:
-        """g_θ, g_φ and g_C, where the verdict's own call has not given them."""
-        if blamed is not None:
-            return blamed
-        if not verdict.feedback:
-            return self.attribution.split_nothing()
-        return await self.attribution.split(history, verdict, draws)
+    async def _attribute(
+        self, psi: str, history: History, draws: Draws, trace: Trace, blamed: Gradients | None
+    ) -> Trace:
+        """The trace with g_θ, g_φ, g_C and g_ψ. A gradient that fails costs no other."""
+        verdict, unit, critic = trace.verdict, trace.unit, self.config.critic
+        assert verdict is not None and unit is not None
 
-    async def _own(
-        self, psi: str, history: History, verdict: Verdict, draws: Draws
-    ) -> Gradients | None:
-        """g_ψ, from a call of its own."""
-        if not self.config.critic.trainable:
-            return None
-        return await self.critic.own_gradient(psi, history, verdict, draws)
+        async def split() -> Gradients:
+            if blamed is not None:
+                return blamed
+            if not verdict.feedback:
+                return self.attribution.split_nothing()
+            return await self.attribution.split(history, verdict, draws)
 
-    async def _look(self, psi: str, history: History, draws: Draws) -> Harmful:
-        """What the clause alone says of a solved example, of one in ten; its critique is empty by
-        definition, and one that fails says nothing."""
-        if not self.critic.safe or draws.generator("safety").random() >= LOOK:
-            return {}
-        judged, _ = await _try("critique", self._judge(psi, history, draws))
-        return judged[0].harmful if judged is not None else {}
+        async def own_gradient() -> Gradients | None:
+            if not critic.trainable:
+                return None
+            return await self.critic.own_gradient(psi, history, verdict, draws)
+
+        (parts, not_split), (own, no_own) = await gather_all(
+            [attempt("attribute", split(), LMError), attempt("adversary", own_gradient(), LMError)]
+        )
+        parts, own = parts or Gradients(), own or Gradients()
+        whole = replace(parts, critic=own.critic, severity={**parts.severity, **own.severity})
+        gradients = rate(whole, unit, critic.penalty_weight)
+        residual = additivity_residual(trace.penalty, gradients)
+        if history.route.fallback:
+            gradients = replace(gradients, encoder=trace.gradients.encoder)
+        return replace(trace, gradients=gradients, residual=residual, failure=not_split or no_own)
 
     def _mark(self, trace: Trace, harmful: Harmful) -> Trace:
         if harmful:
@@ -273,22 +239,5 @@ class Credit:
 
     @property
     def _wanted(self) -> bool:
-        """Whether anything is learned from a critique: texts, or r̄, by which E_θ's routes are
-        explored. A router that learns from outcomes needs neither where texts stay as they are."""
+        """Whether a critique teaches anything: texts, or r̄, by which E_θ's routes are explored."""
         return self.config.update.text_updates or not self.config.learns_routes
-
-
-async def _try(stage: str, call: Awaitable[_T]) -> tuple[_T | None, Failure | None]:
-    """What a call came to, or why it failed: a gradient that fails costs no other."""
-    try:
-        return await call, None
-    except LMError as error:
-        return None, failure_of(stage, error)
-
-
-def _of_fallback(route: Route) -> Gradients:
-    """What a route that had to be filled up teaches θ, whatever came of it."""
-    return Gradients(
-        encoder="Its reply could not be used as a choice, even when asked again, and was "
-        f"filled up by others: {route.fault}."
-    )

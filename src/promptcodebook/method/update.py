@@ -14,8 +14,8 @@ from promptcodebook.config import Config, Update
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.failures import failure_of, gather_all
-from promptcodebook.method.gradients import nearest_instinct, split_shared
+from promptcodebook.method.critic import nearest_instinct, split_shared
+from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import calls_harmful
@@ -44,8 +44,7 @@ def word_cap(update: Update, variable: Variable) -> int:
 
 
 _LETTERS = 20
-"""Characters a word, on the average: what has more is no text, and the checks after this one would
-be long at it."""
+"""Mean characters a word: what has more is no text, and would keep the other checks busy."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,8 @@ def near_copy(variable: Variable, text: str, before: str, others: Sequence[str])
 
 
 class NoLeakCheck:
-    """No run of 8 normalised words of a training input and no whole training answer. What the text
-    held before its rewrite is not held against it. Answers count from 3 words or 12 characters on:
-    shorter ones ('yes', '42') turn up by chance."""
+    """No run of 8 normalised words of a training input and no whole training answer, unless the
+    text held it before. Answers of fewer than 3 words and 12 characters turn up by chance."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         # Hashes, not words: a large training split must not be held in memory eight times over.
@@ -148,7 +146,7 @@ class AllChecks:
         return None
 
 
-_OTHERS = "Other instincts, whose advice is not to be repeated here:"
+_OTHERS = "Other instincts (do not repeat their advice):"
 _WHOLE, _TITLE = 25, 12
 """Words up to which another instinct is shown whole; else this many of its first ones."""
 
@@ -173,9 +171,9 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. θ and φ are
-    blamed for what `update.shared_by` examples share; a lone complaint goes to the instinct of its
-    route that is nearest in words (decision 28)."""
+    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. A complaint
+    about θ or φ that fewer than `update.shared_by` examples share goes to the nearest instinct
+    (28)."""
     update, book = config.update, parameters.codebook
     if not update.text_updates:
         return []
@@ -236,8 +234,7 @@ def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Param
 @dataclass
 class Updater:
     """Rewrites variables concurrently. A reply that is only too long is cut at a sentence's end.
-    What is refused is asked for once more with the reason, unless it is a near-copy: the request
-    has shown the other instincts already. What is refused for good stays as it was."""
+    What a check refuses is asked for once more with the reason."""
 
     ask: Ask
     templates: TemplateSet
@@ -246,8 +243,8 @@ class Updater:
     tally: Tally
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
-        """Every variable's rewrite, in the order of `pending`. Of two instincts that become alike
-        at once the later one keeps its old text."""
+        """In the order of `pending`. Of two instincts that become alike the later one stays as it
+        was."""
         rewrites = await gather_all(self.write(p, step) for p in pending)
         kept: list[str] = []
         for i, rewrite in enumerate(rewrites):
@@ -260,7 +257,7 @@ class Updater:
         return tuple(rewrites)
 
     async def write(self, pending: Pending, step: int) -> Rewrite:
-        """One rewrite by itself. After a second try it remembers the first."""
+        """One rewrite by itself; after a second try it holds the first reply too."""
         draws = self.config.randomness.at(step, variable_name(pending.variable))
         from_gradient = pending.origin in ("gradient", "safety")
         purpose = "update" if from_gradient else pending.origin
@@ -271,7 +268,14 @@ class Updater:
         helps = rewrite.reason != NEAR_COPY or pending.origin == "safety"
         if not rewrite.kept and rewrite.failure is None and helps:
             self.tally(Incident.REWRITES_REASKED)
-            again = _ask_again(request, rewrite.reason, draws.sample(f"{purpose} again"))
+            # What a reason quotes after a colon is left out.
+            fault = (
+                f"\n\nAn earlier reply was refused: {rewrite.reason.partition(':')[0].strip()}. "
+                "Rewrite it to fix this."
+            )
+            *before, last = request.messages
+            turns = (*before, replace(last, content=last.content + fault))
+            again = replace(request, messages=turns, sample=draws.sample(f"{purpose} again"))
             second = await self._try(again, pending, gradient)
             # The longer request may not fit where the first did: then the first refusal is kept.
             if second.failure is None:
@@ -286,21 +290,23 @@ class Updater:
         return replace(rewrite, kept=False, reason=reason)
 
     def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
-        """The request, and the gradients in it: a seeded choice of `max_gradients` in
-        batch order, so that 8k context suffices."""
+        """The request, and the gradients in it: a seeded choice of `max_gradients`, in batch
+        order."""
         gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
             draw = draws.generator("gradients")
             order = sorted(range(len(gradients)), key=lambda _: draw.random())
             gradients = [gradients[i] for i in sorted(order[:most])]
         gradient = "\n".join(f"- {' '.join(g.split())}" for g in gradients)
+        split = [text.split() for text in pending.others]
+        titles = [w if len(w) <= _WHOLE else [*w[:_TITLE], "…"] for w in split]
+        others = [f"- {' '.join(words)}" for words in titles]
+        instinct = "one instinct, a short directive about one thing"
         values = {
-            "variable": _DESCRIBED.get(
-                pending.variable, "one instinct, a short directive about one thing"
-            ),
+            "variable": _DESCRIBED.get(pending.variable, instinct),
             "text": pending.text,
             "gradient": gradient,
-            "others": _others(pending.others),
+            "others": "\n".join((_OTHERS, *others, "")) if others else "",
             "cap": word_cap(self.config.update, pending.variable),
         }
         template = self.templates["updater" if purpose == "update" else purpose]
@@ -311,11 +317,10 @@ class Updater:
         """One reply, stripped of what is chat, cut to its cap and checked."""
         k, before = pending.variable, pending.text
         rewrite = Rewrite(k, before, "", gradient, kept=False, origin=pending.origin)
-        try:
-            answer = await self.ask.text(request)
-        except LMError as error:
-            failure = failure_of("update", error)
-            return replace(rewrite, failure=failure, reason=f"{failure.kind}: {failure.message}")
+        answer, failure = await attempt("update", self.ask.text(request), LMError)
+        if answer is None:
+            why = "" if failure is None else f"{failure.kind}: {failure.message}"
+            return replace(rewrite, failure=failure, reason=why)
         text, cut = strip_wrapping(answer.value), ""
         if answer.truncated:
             return replace(rewrite, after=text, reason="the rewrite was cut at its length cap")
@@ -325,23 +330,3 @@ class Updater:
             text, cut = shorter, f"cut at a sentence's end, from {words} words"
         reason = self.check(k, text, before, pending.others)
         return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)
-
-
-def _ask_again(request: Request, reason: str, sample: int) -> Request:
-    """The request once more with the reason; what a reason quotes after a colon is left out."""
-    fault = (
-        f"\n\nAn earlier reply was refused: {reason.partition(':')[0].strip()}. "
-        "Write the text anew so that this is not true of it."
-    )
-    *before, last = request.messages
-    turns = (*before, replace(last, content=last.content + fault))
-    return replace(request, messages=turns, sample=sample)
-
-
-def _others(texts: Sequence[str]) -> str:
-    """The other instincts by their titles; '' where the variable has none beside it."""
-    if not texts:
-        return ""
-    split = [text.split() for text in texts]
-    titles = [w if len(w) <= _WHOLE else [*w[:_TITLE], "…"] for w in split]
-    return "\n".join((_OTHERS, *(f"- {' '.join(words)}" for words in titles), ""))

@@ -31,11 +31,8 @@ GROUP = "promptcodebook.optimizers"
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task, models and settings; the store of the run; and who hears of progress.
-
-    What an optimizer must keep beside the replies of its calls, it appends to the store as events
-    or writes into the folder `store.path`.
-    """
+    """Data, task, models and settings; the store, to which an optimizer appends what it must keep
+    beside the replies of its calls; and who hears of progress."""
 
     assembled: Assembled
     store: RunStore
@@ -47,15 +44,12 @@ class Result:
     """A way of prompting, as an optimizer leaves it.
 
     `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
-    forms of the same result that a user could deploy instead (all instincts in one prompt, the
-    first codebook); `references` are shown beside it, and decide nothing. `policy` is the file to
-    deploy, where there is one. `remark` is a sentence for the verdict, `off_policy`
-    what training's own outcomes say of its routes, where that is known. `settings` are those that
-    an optimizer of others was run with, its own defaults included, `candidates` the prompts that it
-    tried, in order. `spent` is what the
-    optimizing took. `stop` is set where the optimizing was stopped before it was done, and can go
-    on from there. `model` is the spec of the executor that it was made for and is judged with, ''
-    = the configured one.
+    forms of the same result that a user could deploy instead; `references` are shown beside it, and
+    decide nothing. `policy` is the file to deploy, `off_policy` what training's own outcomes say of
+    its routes. `settings` are those that an optimizer of others was run with, its own defaults
+    included, `candidates` the prompts that it tried, in order. `spent` is what the optimizing took.
+    `stop` is set where it was stopped before it was done. `model` is the spec of the executor that
+    it is judged with, '' = the configured one.
     """
 
     name: str
@@ -96,13 +90,8 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily; progress is reported as `phase`.
-    `model` is the spec of the executor, '' = the configured one.
-
-    Raises TooManyFailures when more than half failed, retries included: that is an endpoint or a
-    reward, not a policy. As zeros on record it would decide what is kept and what the verdict says;
-    unrecorded, a resumed run evaluates it again.
-    """
+    """The prompter over examples of one split, greedily, told of as `phase`. TooManyFailures when
+    more than half failed, retries included: that is an endpoint or a reward, and no policy."""
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
     trial = assembled.trial(greedy=True, model=model)
@@ -117,8 +106,7 @@ async def evaluate(
 
 
 def validation_subset(problem: Problem) -> tuple[Example, ...]:
-    """The examples that every optimizer validates on: at most `validation.subset`, a seeded choice
-    in the split's own order."""
+    """The examples that every optimizer validates on: a seeded choice in the split's own order."""
     config, whole = problem.assembled.config, problem.assembled.dataset.val
     if len(whole) <= config.validation.subset:
         return whole
@@ -135,16 +123,12 @@ def spending(models: Models) -> Spent:
     return Spent(dict(ledger.usage), counted, ledger.lost_total, gate.limits)
 
 
-def optimizer_names() -> tuple[str, ...]:
-    """The names `make_optimizer` knows, sorted."""
-    return tuple(sorted(registered(GROUP).names))
-
-
 def make_optimizer(name: str) -> Optimizer:
     """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
-    entries = registered(GROUP).select(name=name)
+    plugins = registered(GROUP)
+    entries = plugins.select(name=name)
     if not entries:
-        known = optimizer_names()
+        known = sorted(plugins.names)
         raise ConfigError(
             f"unknown optimizer {name!r}{did_you_mean(name, known)}",
             hint=f"optimizer = one of {', '.join(known)}",

@@ -28,7 +28,6 @@ from promptcodebook.policy.file import (
     PolicyFile,
 )
 from promptcodebook.randomness import Draws
-from promptcodebook.store.run import RunStore
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"
@@ -66,22 +65,26 @@ def has_best_fixed(config: Config) -> bool:
 
 
 async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
-    """One prompt for every input, the best of the policy's own on the validation split: what it is
+    """The best of the policy's own prompts for every input, by the validation split: what it is
     worth where routing is not needed. None where it gave no prompt yet, and without
-    `has_best_fixed`.
-
-    If all inputs needed the same, the policy's mean reward would be that of its prompts used for
-    all, so that the best of a few is as good. Candidates are the prompts whose instincts are chosen
-    most, as validation has them (else the batch of training before), and those instincts verbatim.
-    """
-    config = problem.assembled.config
+    `has_best_fixed`. Candidates are the instincts chosen most, verbatim, and the prompts made of
+    them."""
+    config, store = problem.assembled.config, problem.store
     if not has_best_fixed(config):
         return None
-    rollouts = [r for r in _rollouts_of(problem.store, state) if r.route is not None]
+    made: Sequence[Rollout] = ()
+    if (validated := store.validation_at(state.step - 1)) is not None:
+        made = validated.evaluation.rollouts
+    elif state.step:
+        made = [trace.rollout for trace in store.traces(state.step - 1)]
+    rollouts = [r for r in made if r.route is not None]
     uses = Counter(k for r in rollouts if r.route is not None for k in r.route.indices)
     if not uses:
         return None
-    prompts = [_most_chosen(policy, uses)]
+    most = sorted(uses, key=lambda k: (-uses[k], k))[: policy.select]
+    form = policy.output_format if policy.compose == "generator" else ""
+    verbatim = join_instincts(policy.parameters.codebook, Route(tuple(sorted(most))))
+    prompts = [join_prompts(policy.base_prompt, join_prompts(verbatim, form))]
     prompts += islice(_typical(problem, policy, rollouts, uses), SHORTLIST)
     dataset = problem.assembled.dataset
     examples = sample(dataset.val or dataset.train, config.validation.subset)
@@ -91,28 +94,11 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
     return Result(BEST_FIXED, title, FixedPrompt(best.text, best.stages))
 
 
-def _rollouts_of(store: RunStore, state: State) -> Sequence[Rollout]:
-    """Of the state on the validation split, or else those of the batch that it came from."""
-    validated = store.validation_at(state.step - 1)
-    if validated is not None:
-        return validated.evaluation.rollouts
-    return [trace.rollout for trace in store.traces(state.step - 1)] if state.step else ()
-
-
-def _most_chosen(policy: PolicyFile, uses: Counter[int]) -> str:
-    """The S instincts that are chosen most, word for word, in the codebook's order."""
-    most = sorted(uses, key=lambda k: (-uses[k], k))[: policy.select]
-    form = policy.output_format if policy.compose == "generator" else ""
-    texts = join_instincts(policy.parameters.codebook, Route(tuple(sorted(most))))
-    return join_prompts(policy.base_prompt, join_prompts(texts, form))
-
-
 def _typical(
     problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
 ) -> Iterator[str]:
     """The prompts of the rollouts, those first whose instincts are chosen most, then those that
-    earned most. Left out are those that copy their input or give its answer away, and all of a task
-    whose data are private: a prompt for all is in the policy file."""
+    earned most; none that copies its input or gives its answer away, and none of a private task."""
     plan = problem.assembled.plan
     if plan.task.private:
         return
@@ -138,13 +124,18 @@ def untrained_row(problem: Problem, state: State) -> Result:
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """One instinct for every input: the best on the validation split (`validation.subset` of it),
-    of those that the outcomes of training promise most of (without a validation split, the one of
-    most promise)."""
+    """The one instinct that is best on the validation split, of those that promise most (without
+    one, the first of these)."""
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
     val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
-    promise = await _promise(problem, policy, [example.input for example in train])
+    ranking, book = policy.statistics.ranking, policy.parameters.codebook
+    promise = list(policy.statistics.standing)
+    if ranking is not None:
+        ranks = problem.assembled.ranks
+        read = await gather_all(ranks.rank(book, ranking, example.input) for example in train)
+        columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
+        promise = [math.fsum(column) for column in columns]
     listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
     prompts = [Prompt(join_prompts(policy.base_prompt, texts[k])) for k in listed]
     best = await best_prompt(problem, BEST_SINGLE, prompts, val)
@@ -164,20 +155,9 @@ async def best_prompt(
     return prompts[scores.index(max(scores))]
 
 
-async def _promise(problem: Problem, policy: PolicyFile, inputs: Sequence[str]) -> list[float]:
-    """What each instinct adds by itself, summed over the inputs; r̄ where nothing ranks."""
-    ranking, book = policy.statistics.ranking, policy.parameters.codebook
-    if ranking is None:
-        return list(policy.statistics.standing)
-    ranks = problem.assembled.ranks
-    read = await gather_all(ranks.rank(book, ranking, text) for text in inputs)
-    marginals = [expected.marginal for _, expected, _ in read]
-    return [math.fsum(column) for column in zip(*marginals, strict=True)]
-
-
 def reference_rows(problem: Problem) -> Sequence[Result]:
-    """No instruction at all, unless that is what the user has today, and the right ones for each
-    input, where the task knows them."""
+    """No instruction, unless that is what the user has, and the right ones where the task knows
+    them."""
     plan = problem.assembled.plan
     rows: list[Result] = []
     if plan.present_prompt != plan.config.base_prompt:

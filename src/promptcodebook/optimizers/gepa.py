@@ -9,7 +9,6 @@ beside the program's work is what our critic reads: the reward, what it says, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -24,8 +23,7 @@ from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_
 from promptcodebook.types import Example, Rollout
 
 _UNDER_A_BUDGET = 10
-"""Times the rollouts of our training: the budget is what ends it. It must end without one too, for
-a sampling without randomness asks the same again, and the journal answers for nothing."""
+"""Times the rollouts of our training: the budget ends it, but it must end without one too."""
 
 
 class GepaSettings(OptimizerSettings):
@@ -117,14 +115,6 @@ class _Silent:
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A rollout with its example: what a reflection is made of."""
-
-    example: Example
-    rollout: Rollout
-
-
 class _Adapter:
     """The program under a candidate's texts, as the package wants it (its GEPAAdapter)."""
 
@@ -138,47 +128,42 @@ class _Adapter:
         self, batch: list[Example], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
         rollouts = self._outside.roll_out(candidate, batch)
-        seen = [_Seen(example, r) for example, r in zip(batch, rollouts, strict=True)]
         return self._batch(
             outputs=[rollout.output for rollout in rollouts],
             scores=[self._outside.reward(rollout) for rollout in rollouts],
-            trajectories=seen if capture_traces else None,
+            trajectories=list(zip(batch, rollouts, strict=True)) if capture_traces else None,
         )
 
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        seen: Sequence[_Seen] = eval_batch.trajectories
+        seen: Sequence[tuple[Example, Rollout]] = eval_batch.trajectories
         return {
-            stage: [record for each in seen for record in self._records(each, stage)]
+            stage: [record for each in seen for record in self._records(*each, stage)]
             for stage in components_to_update
         }
 
-    def _records(self, seen: _Seen, stage: str) -> list[dict[str, Any]]:
+    def _records(self, example: Example, rollout: Rollout, stage: str) -> list[dict[str, Any]]:
         """What one rollout shows of a stage; of the whole program where it is one."""
-        example, rollout = seen.example, seen.rollout
-        feedback = self._feedback(seen)
-        if stage == WHOLE:
-            steps = {s.name: {"input": s.input, "output": s.output} for s in rollout.stages}
-            inputs: dict[str, Any] = {"input": example.input}
-            if len(steps) > 1:
-                inputs["steps on the way"] = steps
-            return [_record(inputs, rollout.output, feedback)]
-        taken = [s for s in rollout.stages if s.name == stage]
+        own = [] if stage == WHOLE else [s for s in rollout.stages if s.name == stage]
+        taken = [({"input": s.input}, s.output) for s in own]
         if not taken:
-            return [_record({"input": example.input}, rollout.output, feedback)]
-        return [_record({"input": s.input}, s.output, feedback) for s in taken]
+            inputs: dict[str, Any] = {"input": example.input}
+            steps = {s.name: {"input": s.input, "output": s.output} for s in rollout.stages}
+            if stage == WHOLE and len(steps) > 1:
+                inputs["steps on the way"] = steps
+            taken = [(inputs, rollout.output)]
+        feedback = self._feedback(example, rollout)
+        return [
+            {"Inputs": inputs, "Generated Outputs": output, "Feedback": feedback}
+            for inputs, output in taken
+        ]
 
-    def _feedback(self, seen: _Seen) -> str:
-        rollout = seen.rollout
+    def _feedback(self, example: Example, rollout: Rollout) -> str:
         low, high = self._outside.problem.assembled.config.reward_range
         reward = (
             f"Reward {self._outside.reward(rollout):g} ({low:g} is the least, {high:g} the best)."
         )
         if rollout.failure is not None:
             return f"{reward} It failed: {rollout.failure.kind}: {rollout.failure.message}"
-        return f"{reward} {reference(seen.example, rollout.feedback)}"
-
-
-def _record(inputs: Mapping[str, Any], output: str, feedback: str) -> dict[str, Any]:
-    return {"Inputs": inputs, "Generated Outputs": output, "Feedback": feedback}
+        return f"{reward} {reference(example, rollout.feedback)}"

@@ -2,13 +2,12 @@
 
 The model writes replies under the present prompt, the task's own reward tells those to one example
 apart, and a LoRA adapter moves towards the better ones. The row `grpo` is the present prompt on the
-trained model, which the transformers engine runs in this process; the last weights are judged, not
-the best on validation, which is ignored. Where the base is a GGUF file it is unpacked, and
-the row `converted` shows the unpacked weights before any training.
+last weights, which the transformers engine runs in this process; validation is ignored. A GGUF base
+is unpacked, and the row `converted` shows the unpacked weights before any training.
 
-trl writes the replies itself, past the run's models. They are metered all the same: a step is
-admitted by the budget before it begins, at its largest possible use, and every reply is booked as
-a call of the executor. They are in no journal: what a killed run loses is the step it was in.
+trl writes the replies itself, past the run's models. They are metered all the same: the budget
+admits a step before it begins, at its largest possible use, and every reply is booked as a call of
+the executor. They are in no journal: a killed run loses the step it was in.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 from pydantic import Field
 
 from promptcodebook.assemble import Assembled
-from promptcodebook.calls import LM, Message, Reply, Request, Usage
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import ConfigError, PcoError, require_modules
 from promptcodebook.lm.budget import Attempt
@@ -41,17 +40,15 @@ from promptcodebook.local.lora import (
     last_checkpoint,
     train_lora,
 )
-from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import LibraryThread, begin_again
+from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
-from promptcodebook.randomness import Randomness
 from promptcodebook.store.events import EndReason
-from promptcodebook.types import Example, Prompt, Rollout, Trace
+from promptcodebook.types import Prompt, Rollout, Trace
 from promptcodebook.units import plural
 
 CONVERTED = "converted"
@@ -63,8 +60,6 @@ _ALPHA = 2
 """Times the rank: the weight that the adapter has."""
 _DROPOUT = 0.05
 _OTHERWISE = 'train its prompts instead: optimizer = "gepa", for one'
-_RECENT = 60
-"""So many replies measure what those of the verdict will take."""
 
 
 class GrpoSettings(OptimizerSettings):
@@ -91,9 +86,7 @@ class GrpoSettings(OptimizerSettings):
 
 
 class GRPO:
-    """Trains the weights of a local model on the training split; the prompt stays as it is.
-
-    `train` is the training itself, for the tests of what surrounds it."""
+    """Trains the weights of a local model on the training split; the prompt stays as it is."""
 
     settings = GrpoSettings
 
@@ -104,16 +97,14 @@ class GRPO:
         assembled = problem.assembled
         weights = _trainable(assembled)
         conversations = await _conversations(assembled)
-        needs = (*_MODULES, "gguf") if weights.format == "gguf" else _MODULES
-        require_modules(needs, "GRPO", "grpo")
+        packed = weights.format == "gguf"
+        require_modules((*_MODULES, "gguf") if packed else _MODULES, "GRPO", "grpo")
         begin_again(problem)
-        thread = LibraryThread("grpo")
         base = weights.source
-        if weights.format == "gguf":
+        if packed:
             problem.tell(Note(f"unpacking {weights.name} for training, once on this machine"))
-            base = str(await thread.run(lambda: convert_gguf(weights)))
-        training = _training(problem, base, conversations)
-        return await self._run(problem, weights, training)
+            base = str(await LibraryThread("grpo").run(lambda: convert_gguf(weights)))
+        return await self._run(problem, weights, _training(problem, base, conversations))
 
     async def _run(self, problem: Problem, weights: Weights, training: LoraTraining) -> Result:
         """The training until only what the verdict takes is left, and what came of it."""
@@ -138,41 +129,32 @@ class GRPO:
             return "finished"
 
         ended, stop = await train_to_reserve(problem, until_the_end())
-        checkpoint = last_checkpoint(training.folder)
+        assembled, checkpoint = problem.assembled, last_checkpoint(training.folder)
         remark = _in_words(training, checkpoint, weights)
         if failure is not None:
             said = " ".join(str(failure).split())[:300]
-            if problem.assembled.task.private:
+            if assembled.task.private:
                 said = "what it said is withheld, since the data are private."
             remark = f"{remark} It failed with {type(failure).__name__}: {said}"
             problem.tell(Note(remark))
+
+        def row(name: str, title: str, folder: Path | str | None) -> Result:
+            """The present prompt on the weights of a folder; of none, as they were."""
+            spec = "" if folder is None else f"{HF}{folder}"
+            if spec:
+                assembled.models.connect(spec)
+            return Result(name, title, FixedPrompt(assembled.plan.present_prompt), model=spec)
+
+        title = f"the present prompt on {weights.name} unpacked, before training"
+        packed = weights.format == "gguf"
         return replace(
-            _result(problem, weights, training, checkpoint),
+            row("grpo", "the model that GRPO trained", checkpoint),
+            references=[row(CONVERTED, title, training.source)] if packed else [],
             ended=ended,
             stop=stop,
             remark=remark,
             settings=_settings(problem, weights, training, trained, checkpoint),
         )
-
-
-def _result(
-    problem: Problem, weights: Weights, training: LoraTraining, checkpoint: Path | None
-) -> Result:
-    """The present prompt on the weights of the checkpoint; of no checkpoint, as they were."""
-    models, prompt = problem.assembled.models, problem.assembled.plan.present_prompt
-
-    def row(name: str, title: str, folder: Path | str | None) -> Result:
-        spec = "" if folder is None else f"{HF}{folder}"
-        if spec:
-            models.connect(spec)
-        return Result(name, title, FixedPrompt(prompt), model=spec)
-
-    references: list[Result] = []
-    if weights.format == "gguf":
-        title = f"the present prompt on {weights.name} unpacked, before training"
-        references.append(row(CONVERTED, title, training.source))
-    found = row("grpo", "the model that GRPO trained", checkpoint)
-    return replace(found, references=references)
 
 
 def _trainable(assembled: Assembled) -> Weights:
@@ -212,18 +194,16 @@ async def _conversations(assembled: Assembled) -> Sequence[Sequence[Message]]:
     trial, draws = assembled.trial(scored=False), assembled.config.randomness
     found: list[Sequence[Message]] = []
     for example in assembled.dataset.train:
-        asked = _Says()
-        await replace(trial, lm=asked).run(
-            example, prompt, draws.at(0, example.id), Rollout(example.id)
-        )
-        [*requests] = asked.requests
-        if len(requests) != 1 or requests[0].role != "executor" or requests[0].schema is not None:
+        asked, at = _Says(), draws.at(0, example.id)
+        await replace(trial, lm=asked).run(example, prompt, at, Rollout(example.id))
+        kinds = [(request.role, request.schema) for request in asked.requests]
+        if kinds != [("executor", None)]:
             raise ConfigError(
                 "GRPO trains programs that ask the executor once and for plain text, and "
                 f"{assembled.task.program.name!r} does not",
                 hint=_OTHERWISE,
             )
-        found.append(requests[0].messages)
+        found.append(asked.requests[0].messages)
     return found
 
 
@@ -266,17 +246,15 @@ def _training(
         "target_modules": "all-linear",
     }
     folder = Path(problem.store.path).resolve() / _FOLDER
-    passes = _passes(config.randomness, len(conversations))
-    order = tuple(islice(passes, given.steps * batch))
+
+    def passes() -> Iterator[int]:
+        """The examples' numbers without end, each pass in a seeded order."""
+        for turn in count():
+            draw = config.randomness.generator(turn, "order")
+            yield from sorted(range(len(conversations)), key=lambda _: draw.random())
+
+    order = tuple(islice(passes(), given.steps * batch))
     return LoraTraining(base, folder, conversations, order, arguments, lora, given.four_bit)
-
-
-def _passes(randomness: Randomness, examples: int) -> Iterator[int]:
-    """Their numbers without end, each pass in a seeded order."""
-    for turn in count():
-        draw = randomness.generator(turn, "order")
-        keys = [draw.random() for _ in range(examples)]
-        yield from sorted(range(examples), key=keys.__getitem__)
 
 
 def _settings(
@@ -326,7 +304,7 @@ class _Meter:
         given = GrpoSettings.of(config)
         self._count = given.group * min(given.batch, len(problem.assembled.dataset.train))
         self._reserve = VerdictReserve(problem, (len(baselines()) + 1 + converted) * judged)
-        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
+        self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._watch = FailureWatch(self._count)
         self._open: list[Attempt] = []
         self._whole = Usage()
@@ -348,7 +326,8 @@ class _Meter:
         """Books the replies of a step, and gives the reward of each."""
         took = (time.perf_counter() - self._begun) / len(written)
         usages = [self._book(each, took) for each in written]
-        self._close()
+        self._open = []
+        self._problem.assembled.models.budget.leave(self._whole)
         made = await gather_all(
             self._judge(step, each, usage) for each, usage in zip(written, usages, strict=True)
         )
@@ -364,15 +343,12 @@ class _Meter:
 
     def abandon(self) -> None:
         """What was begun and never written is booked at its largest possible use."""
-        ledger = self._problem.assembled.models.ledger
+        models = self._problem.assembled.models
         for attempt in self._open:
-            ledger.end(attempt, attempt.most, lost=True)
+            models.ledger.end(attempt, attempt.most, lost=True)
         if self._open:
-            self._close()
-
-    def _close(self) -> None:
-        self._open = []
-        self._problem.assembled.models.budget.leave(self._whole)
+            self._open = []
+            models.budget.leave(self._whole)
 
     def _book(self, written: Written, seconds: float) -> Usage:
         models = self._problem.assembled.models
@@ -384,9 +360,9 @@ class _Meter:
 
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled
-        example: Example = assembled.dataset.train[written.row]
-        said: LM = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
-        trial: Trial = replace(self._trial, lm=said)
+        example = assembled.dataset.train[written.row]
+        said = _Says(Reply(written.text, "length" if written.cut else "stop", usage))
+        trial = replace(self._trial, lm=said)
         prompt = Prompt(assembled.plan.present_prompt)
         draws = assembled.config.randomness.at(step, example.id)
         return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))

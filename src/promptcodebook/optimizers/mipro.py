@@ -3,27 +3,26 @@
 The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
 one for the whole. A predictor's instruction and demonstrations become that prompt; what runs is our
 program, and what its stages read and wrote is the trace that the demonstrations are bootstrapped
-from. Its proposer asks the role `updater` (the temperatures that dspy sets are not passed on). It
-gives the library a reward in [0, 1] and no feedback, as it uses none. A weak model's reply that its
-adapter cannot parse ends it: that is its result.
+from. Its proposer asks the role `updater`. The library gets a reward in [0, 1] and no feedback, as
+it uses none. A weak model's reply that its adapter cannot parse ends it: that is its result.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
-from promptcodebook.calls import Reply
+from promptcodebook.calls import Message, Reply
 from promptcodebook.config import OptimizerSettings
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
-from promptcodebook.optimizers.dspy_model import dspy_model
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.types import Example, Rollout
 
@@ -107,19 +106,15 @@ class _Input(str):
 
     example: Example
 
-    @classmethod
-    def of(cls, example: Example) -> _Input:
-        made = cls(example.input)
-        made.example = example
-        return made
-
     def __deepcopy__(self, memo: object) -> _Input:
         return self
 
 
 def _row(dspy: Any, example: Example) -> Any:
+    text = _Input(example.input)
+    text.example = example
     known = {} if example.target is None else {"output": example.target}
-    return dspy.Example(input=_Input.of(example), **known).with_inputs("input")
+    return dspy.Example(input=text, **known).with_inputs("input")
 
 
 def _program(dspy: Any, outside: Outside) -> Any:
@@ -134,7 +129,7 @@ def _program(dspy: Any, outside: Outside) -> Any:
             super().__init__()  # pyright: ignore[reportUnknownMemberType]
             self.first: dict[str, str] = {}
             for stage, name in names.items():
-                signature = dspy.Signature(_fields(stage), outside.first[stage])
+                signature = dspy.Signature(" -> ".join(_names(stage)), outside.first[stage])
                 self.first[stage] = signature.instructions
                 setattr(self, name, dspy.Predict(signature))
 
@@ -144,8 +139,8 @@ def _program(dspy: Any, outside: Outside) -> Any:
             return dspy.Prediction(output=rollout.output, reward=outside.unit(rollout))
 
         def texts(self) -> dict[str, str]:
-            """Instruction and demonstrations of each stage, as its prompt. An instruction that is
-            still the first one is ours to the letter: dspy has words of its own for none."""
+            """Each stage's instruction and demonstrations; the first instruction is ours to the
+            letter."""
             return {stage: self._text(stage, getattr(self, name)) for stage, name in names.items()}
 
         def _text(self, stage: str, predictor: Any) -> str:
@@ -161,7 +156,8 @@ def _program(dspy: Any, outside: Outside) -> Any:
                 return
             for stage, name in names.items():
                 read, written = _names(stage)
-                for source, made in _steps(stage, input, rollout):
+                steps = [(s.input, s.output) for s in rollout.stages if s.name == stage]
+                for source, made in [(str(input), rollout.output)] if stage == WHOLE else steps:
                     inputs, outputs = {read: source}, dspy.Prediction(**{written: made})
                     trace.append((getattr(self, name), inputs, outputs))
 
@@ -176,19 +172,8 @@ def _names(stage: str) -> tuple[str, str]:
     return f"{safe}_input", f"{safe}_output"
 
 
-def _fields(stage: str) -> str:
-    return " -> ".join(_names(stage))
-
-
-def _steps(stage: str, text: str, rollout: Rollout) -> Sequence[tuple[str, str]]:
-    if stage == WHOLE:
-        return [(str(text), rollout.output)]
-    return [(s.input, s.output) for s in rollout.stages if s.name == stage]
-
-
 def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
-    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy's adapter
-    does."""
+    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy does."""
     shown = [d for d in demos if d.get(read) and d.get(written)]
     texts = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
     return "\n\n".join(["Examples:", *texts]) if texts else ""
@@ -206,3 +191,82 @@ def _quiet() -> Generator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+Ask = Callable[[Sequence[Message]], Reply]
+
+
+def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
+    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in. A
+    temperature that dspy sets is not passed on; our models cache and retry."""
+    engine = _Engine(dspy, ask)
+    return dspy.LM(
+        f"promptcodebook/{name}",
+        engine=engine,
+        async_engine=_AsyncEngine(engine),
+        cache=False,
+        num_retries=0,
+    )
+
+
+class _Engine:
+    """Where dspy sends a request."""
+
+    def __init__(self, dspy: Any, ask: Ask) -> None:
+        self._lm15 = dspy.lm15
+        self._ask = ask
+
+    def __deepcopy__(self, memo: object) -> _Engine:
+        return self
+
+    def complete(self, request: Any) -> Any:
+        reply = self._ask(_messages(request))
+        usage = reply.usage
+        return self._lm15.Response(
+            id=None,
+            model=request.model,
+            message=self._lm15.Message.assistant([self._lm15.TextPart(reply.text)]),
+            finish_reason="length" if reply.finish == "length" else "stop",
+            usage=self._lm15.Usage(
+                input_tokens=usage.prompt_tokens,
+                output_tokens=usage.completion_tokens,
+                total_tokens=usage.tokens,
+            ),
+        )
+
+    def stream(self, request: Any) -> Any:
+        return self._lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _AsyncEngine:
+    """The same for a program that is awaited."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    def __deepcopy__(self, memo: object) -> _AsyncEngine:
+        return self
+
+    async def complete(self, request: Any) -> Any:
+        return await asyncio.to_thread(self._engine.complete, request)
+
+    async def stream(self, request: Any) -> AsyncIterator[Any]:
+        for event in await asyncio.to_thread(lambda: list(self._engine.stream(request))):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def _messages(request: Any) -> list[Message]:
+    system = request.system
+    if system is not None and not isinstance(system, str):
+        system = "".join(part.text for part in system)
+    turns = [
+        Message("assistant" if m.role == "assistant" else "user", m.text or "")
+        for m in request.messages
+    ]
+    return [Message("system", system), *turns] if system else turns

@@ -2,9 +2,8 @@
 
 What they run or ask goes to the run's loop and passes the problem's models, so that journal, cache,
 budget, meter and limit are the same for all. Draws are keyed by how often the same thing was asked:
-a resumed run meets its paid replies and takes the same way, if the library is a function of its
-seed. It begins with the codebook of ours and validates on the same examples, greedily; all other
-rollouts use the roles' settings.
+a resumed run meets its paid replies again, if the library is a function of its seed. It begins with
+our codebook and validates on the same examples, greedily; other rollouts use the roles' settings.
 
 A stop comes out of `run` as that stop, whatever the library does with errors: in its threads a stop
 is no Exception, and nothing more is asked.
@@ -26,7 +25,6 @@ from promptcodebook.calls import Message, Request, Role
 from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.structured import strip_think
-from promptcodebook.method.executor import Trial
 from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
@@ -42,15 +40,12 @@ _T = TypeVar("_T")
 
 
 class Ended(BaseException):
-    """Raised in the library's threads once the run has stopped.
-
-    No Exception: a library that continues after every error must not continue after this.
-    """
+    """Raised in the library's threads once the run has stopped. No Exception: a library that
+    continues after every error must not continue after this."""
 
 
 class LibraryThread:
-    """One thread of a library beside the run's loop, which it and threads of its own may ask for
-    things to be done. Made in the loop."""
+    """One thread of a library beside the run's loop, in which it may have things done."""
 
     def __init__(self, name: str) -> None:
         self._name = f"promptcodebook {name}"
@@ -60,8 +55,7 @@ class LibraryThread:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def run(self, work: Callable[[], _T]) -> _T:
-        """What `work` returns in a thread of its own. Raises Stop, or what ended the run, and what
-        the library raised."""
+        """What `work` returns or raises in a thread of its own. Raises what ended the run first."""
         done: asyncio.Future[tuple[list[_T], BaseException | None]] = self._loop.create_future()
 
         def thread() -> None:
@@ -136,22 +130,18 @@ class LibraryThread:
 
 WHOLE = "prompt"
 """Names the one text of a program whose stages get no prompt each."""
-_RECENT = 60
-"""So many rollouts measure what those of the verdict will take."""
+RECENT = 60
+"""Rollouts that measure what those of the verdict will take."""
 _FEW = 10
-"""So many failures at least are no accident."""
-
+"""Failures that are no accident."""
 _ROOM = 1024
-"""Tokens that a reply has at least, be the updater's cap lower."""
+"""Tokens that a reply has at least, even where the updater's cap is lower."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """An optimizer of others: `name` is its row, `title` what is found called in a sentence.
-
-    `settings` are all that it is run with, `rollouts` how many it makes at most (None = it
-    alone knows). `work` runs in a thread of its own and returns the texts by stage.
-    """
+    """An optimizer of others. `work` runs in a thread of its own and returns the texts by stage;
+    `rollouts` is how many it makes at most (None = it alone knows)."""
 
     name: str
     title: str
@@ -170,7 +160,6 @@ class _Candidate:
 
     @property
     def mean(self) -> float:
-        """Of what it earned there."""
         return sum(self.rewards.values()) / len(self.rewards)
 
 
@@ -186,21 +175,19 @@ class Outside(LibraryThread):
         self.train, self.val = dataset.train, validation_subset(problem)
         self.failed = 0
         """Rollouts that failed so far."""
-        self._library = library
-        self._asked: Counter[object] = Counter()
+        self._library, self._asked = library, Counter[object]()
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
         self._validating = {e.id for e in self.val or dataset.train}
         self._candidates: dict[tuple[str, ...], _Candidate] = {}
         self._made = self._replies = self._cut = 0
-        self._recent: deque[Rollout] = deque(maxlen=_RECENT)
+        self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._reserve = VerdictReserve(problem, count_judging(problem))
         self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
 
     @property
     def first(self) -> dict[str, str]:
-        """By stage what the first codebook is made of: the user's present prompt, else the first
-        instincts in one prompt. `base_prompt` comes before it. Where a model writes
-        the first codebook, it is the task's zero-shot prompt."""
+        """By stage the user's present prompt, else the first instincts in one, else the zero-shot
+        prompt."""
         plan = self.problem.assembled.plan
         init = plan.config.init
         listed = init.kind in ("expert", "file")
@@ -218,14 +205,67 @@ class Outside(LibraryThread):
         """The examples under the prompt of these texts, side by side; called from any thread."""
         return self.wait_for(self._roll_out(texts, examples))
 
-    def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model, drawn at temperature 1 and with room for at least
-        1,024 tokens, as these libraries are published; called from any thread. One that was cut at
-        its cap is handed on as it is, as the library's own client would, and counted.
+    async def _roll_out(
+        self, texts: Mapping[str, str], examples: Sequence[Example]
+    ) -> list[Rollout]:
+        prompt, key = self.prompt_of(texts), self._key(texts)
 
-        Raises RequestRefused, for one, where only this request was no good.
-        """
+        async def one(example: Example, times: int) -> Rollout:
+            greedy = bool(self.val) and example.id in self._validating
+            trial = self._greedy if greedy else self._drawn
+            draws = self.problem.assembled.config.randomness.at(times, example.id)
+            return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))
+
+        counted = [(example, self._count((key, example.id))) for example in examples]
+        made = await gather_all(one(example, times) for example, times in counted)
+        candidate = self._candidates.setdefault(key, _Candidate(dict(texts)))
+        candidate.rollouts += len(made)
+        tell, total = self.problem.tell, self._library.rollouts
+        for rollout in made:
+            if (failure := rollout.failure) is not None:
+                self.failed += 1
+                if self.failed == 1:  # the library gets each as a rollout that earned the least
+                    what = f"{failure.kind}: {failure.message}"
+                    tell(Note(f"a rollout failed at {failure.stage}: {what}"))
+            if rollout.example_id in self._validating:
+                candidate.rewards[rollout.example_id] = self.reward(rollout)
+        self._made += len(made)
+        self._recent.extend(made)
+        self._reserve.measure(tuple(self._recent))
+        tell(spending(self.problem.assembled.models))
+        if total is not None:
+            tell(Phase(f"rollouts of {self._library.name}", min(self._made, total), total))
+        self._watch.see_rollouts(tuple(map(Trace, made)))
+        return made
+
+    def ask(self, role: Role, messages: Sequence[Message]) -> str:
+        """A role's reply, by its own model, at temperature 1 and with room for at least 1,024
+        tokens, as these libraries are published. RequestRefused where only this request was no
+        good."""
         return self.wait_for(self._ask(role, tuple(messages)))
+
+    async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
+        times, models = self._count((role, messages)), self.problem.assembled.models
+        sample = self.problem.assembled.config.randomness.integer("outside", role, times)
+        own = models.lm.sampling_of(role)
+        cap = None if own.max_tokens is None else max(_ROOM, own.max_tokens)
+        drawn = replace(own, temperature=1.0, top_p=None, max_tokens=cap)
+        request = Request(role, messages, sample=sample, sampling=drawn)
+        reply = await models.lm(request)
+        self._replies += 1
+        if reply.finish == "length":
+            self._cut += 1
+            if reply.source == "live":
+                models.tally(Incident.TRUNCATED)
+        return strip_think(reply.text)
+
+    def _count(self, asked: object) -> int:
+        """How often it was asked for before."""
+        self._asked[asked] += 1
+        return self._asked[asked] - 1
+
+    def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(texts[stage] for stage in self.stages)
 
     def unit(self, rollout: Rollout) -> float:
         """Its reward in [0, 1]; a failed one earned the least."""
@@ -239,14 +279,12 @@ class Outside(LibraryThread):
 
     @property
     def best(self) -> Mapping[str, str]:
-        """The texts of best mean reward, of those measured on the most examples that validate; the
-        first of equals, and what the user has today where nothing was measured."""
+        """The first texts of best mean reward, of those measured on the most examples that
+        validate."""
         measured = [c for c in self._candidates.values() if c.rewards]
-        if not measured:
-            return self.first
-        widest = max(len(c.rewards) for c in measured)
+        widest = max((len(c.rewards) for c in measured), default=0)
         wide = [c for c in measured if len(c.rewards) == widest]
-        return max(wide, key=lambda c: c.mean).texts
+        return max(wide, key=lambda c: c.mean).texts if wide else self.first
 
     def tried(self, texts: Mapping[str, str]) -> tuple[Candidate, ...]:
         """All that was run, in order; `texts` are those that are kept."""
@@ -284,72 +322,10 @@ class Outside(LibraryThread):
         """All that the library was run with, and what became of the replies it asked for."""
         return {**self._library.settings, "replies": self._replies, "replies_cut": self._cut}
 
-    async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
-        times = self._count((role, messages))
-        sample = self.problem.assembled.config.randomness.integer("outside", role, times)
-        models = self.problem.assembled.models
-        own = models.lm.sampling_of(role)
-        cap = None if own.max_tokens is None else max(_ROOM, own.max_tokens)
-        drawn = replace(own, temperature=1.0, top_p=None, max_tokens=cap)
-        request = Request(role, messages, sample=sample, sampling=drawn)
-        reply = await models.lm(request)
-        self._replies += 1
-        if reply.finish == "length":
-            self._cut += 1
-            if reply.source == "live":
-                models.tally(Incident.TRUNCATED)
-        return strip_think(reply.text)
-
-    async def _roll_out(
-        self, texts: Mapping[str, str], examples: Sequence[Example]
-    ) -> list[Rollout]:
-        prompt, key = self.prompt_of(texts), self._key(texts)
-        keyed = [(example, self._count((key, example.id))) for example in examples]
-        made = await gather_all(self._one(prompt, example, times) for example, times in keyed)
-        self._note(self._candidates.setdefault(key, _Candidate(dict(texts))), made)
-        return made
-
-    async def _one(self, prompt: Prompt, example: Example, times: int) -> Rollout:
-        greedy = bool(self.val) and example.id in self._validating
-        trial: Trial = self._greedy if greedy else self._drawn
-        draws = self.problem.assembled.config.randomness.at(times, example.id)
-        return await trial.run(example, prompt, draws, Rollout(example.id, prompt=prompt.text))
-
-    def _note(self, candidate: _Candidate, made: Sequence[Rollout]) -> None:
-        """Remembers, counts and tells; raises TooManyFailures."""
-        candidate.rollouts += len(made)
-        for rollout in made:
-            if (failure := rollout.failure) is not None:
-                self.failed += 1
-                if self.failed == 1:  # the library gets each as a rollout that earned the least
-                    what = f"{failure.kind}: {failure.message}"
-                    self.problem.tell(Note(f"a rollout failed at {failure.stage}: {what}"))
-            if rollout.example_id in self._validating:
-                candidate.rewards[rollout.example_id] = self.reward(rollout)
-        self._made += len(made)
-        self._recent.extend(made)
-        self._reserve.measure(tuple(self._recent))
-        tell, total = self.problem.tell, self._library.rollouts
-        tell(spending(self.problem.assembled.models))
-        if total is not None:
-            tell(Phase(f"rollouts of {self._library.name}", min(self._made, total), total))
-        self._watch.see_rollouts(tuple(map(Trace, made)))
-
-    def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
-        return tuple(texts[stage] for stage in self.stages)
-
-    def _count(self, asked: object) -> int:
-        """How often it was asked for before."""
-        times = self._asked[asked]
-        self._asked[asked] += 1
-        return times
-
 
 async def optimize_outside(problem: Problem, library: Library) -> Result:
-    """What the library found, until the budget leaves only what the verdict takes.
-
-    A library that fails is a result too: the present prompt, with the failure in the remark.
-    """
+    """What the library found, until the budget leaves only what the verdict takes. One that fails
+    gives the present prompt, with the failure in the remark."""
     begin_again(problem)
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first
@@ -359,12 +335,10 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         nonlocal found, failure
         try:
             found = await outside.run(lambda: library.work(outside))
-        except PcoError as error:
-            answered = isinstance(error, LMError) and error.answered
-            if not answered and not isinstance(error, RequestRefused):
-                raise
-            failure = error
         except Exception as error:
+            replied = isinstance(error, LMError) and error.answered
+            if isinstance(error, PcoError) and not (replied or isinstance(error, RequestRefused)):
+                raise
             failure = error
         return "finished"
 
@@ -372,10 +346,9 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        # What it says may quote a reply, and so the data.
         said = " ".join(message_of(failure).split())
         said = said if len(said) <= 300 else f"{said[:300]}..."
-        if problem.assembled.task.private:
+        if problem.assembled.task.private:  # it may quote a reply, and so the data
             said = "what it said is withheld, since the data are private."
         remark = (
             f"{library.settings['library']} failed with {type(failure).__name__}: {said} The "

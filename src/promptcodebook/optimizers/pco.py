@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,14 +21,13 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Rerun, make_acceptance
+from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import (
     Composer,
     Deployed,
     FixedPrompt,
-    OffPolicy,
     join_prompts,
 )
 from promptcodebook.method.state import Schedule, State
@@ -40,6 +39,7 @@ from promptcodebook.method.update import (
     Updater,
     near_copy,
 )
+from promptcodebook.method.upkeep import Upkeep
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import (
     best_fixed_row,
@@ -57,19 +57,14 @@ from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
-from promptcodebook.routing.upkeep import Maintainer, RouteGuard, Upkeep
 from promptcodebook.safety import SafetyClause
 from promptcodebook.store.events import EndReason, Resumed, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Check, Example, Parameters, Prompt, Route, Step
+from promptcodebook.types import Check, Example, Parameters, Prompt, Route
 
 
 class PCO:
-    """Learns a codebook; every step is stored before the next begins.
-
-    What was done is read back from the store, what was paid for from the journal, and the rest is a
-    function of the two. `build` puts the parts of Algorithm 1 together.
-    """
+    """Learns a codebook; every step is stored before the next begins. `build` makes the parts."""
 
     def __init__(self, build: Callable[[Assembled], Learner] | None = None) -> None:
         self._build = build or build_learner
@@ -84,18 +79,29 @@ class PCO:
         best = await selection.best()
         policy = policy_file(assembled, best)
         rivals = await _rivals(problem, policy, best)
-        estimate = _off_policy(problem, learner)
-        worth = in_words(estimate, assembled.config.reward_range)
-        learned = worth or _why_nothing_was_learned(store)
+        # The prompts of the rivals that only the run can find, which `fixed_prompt` then knows.
+        for row in rivals:
+            if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
+                policy = policy.with_about(**{row.name: row.prompter.text})
+        first = state_at(store, -1)
+        state = learner.router.recall(first, first, store.steps(traces=True))
+        estimate = learner.router.estimate(state, assembled.config.seed)
+        learned = in_words(estimate, assembled.config.reward_range)
+        harm = harm_in(store, best.step - 1)
+        beware = (
+            "Beware before you deploy the learned policy: every state of this run holds a text "
+            f"that the safety rules refuse ({harm})."
+        )
+        remarks = [learned or _why_nothing_was_learned(store), beware if harm else ""]
         return Result(
             name="learned",
             title="the learned policy",
             prompter=Deployed(learner.composer, best.parameters, best.statistics),
             ended=ended,
-            policy=_with_measured(policy, rivals),
+            policy=policy,
             rivals=rivals,
             references=reference_rows(problem) if assembled.config.learns_routes else (),
-            remark=" ".join(filter(None, [learned, _warn_of_harm(store, best)])),
+            remark=" ".join(filter(None, remarks)),
             off_policy=estimate,
             stop=stop,
         )
@@ -114,15 +120,6 @@ async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence
     return rivals
 
 
-def _with_measured(policy: PolicyFile, rivals: Sequence[Result]) -> PolicyFile:
-    """With the prompts of the rivals that only the run can find, which `fixed_prompt` then
-    knows."""
-    for row in rivals:
-        if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
-            policy = policy.with_about(**{row.name: row.prompter.text})
-    return policy
-
-
 def build_learner(assembled: Assembled) -> Learner:
     """Everything Algorithm 1 calls. Raises ConfigError for settings that exclude one another."""
     config, models = assembled.config, assembled.models
@@ -137,20 +134,20 @@ def build_learner(assembled: Assembled) -> Learner:
     trial = assembled.trial()
     train = assembled.dataset.train
     router = make_router(config, train, composer, models.lm)
-    check = _checks(assembled)
-    updater = Updater(ask, templates, config, check, models.tally)
-    credit = Credit(
-        Critic(
-            ask,
-            templates,
-            models.tally,
-            SafetyClause.read() if config.critic.safety else None,
-        ),
-        Attribution(ask, templates, models.tally),
-        config,
-        OrderCheck(),
-        models.tally,
-    )
+    # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
+    # secrets are refused even where `critic.safety` is off.
+    safe = config.critic.safety
+    checks: list[tuple[Check, Incident | None]] = [
+        (LengthCheck(config.update), Incident.REWRITES_LONG),
+        (near_copy, Incident.REWRITES_COPYING),
+        (SafetyCheck() if safe else TraceCheck(), Incident.REWRITES_UNSAFE),
+        (NoLeakCheck(train), Incident.REWRITES_LEAKING),
+        *((check, None) for check in assembled.task.checks),
+    ]
+    parts = ask, templates, models.tally
+    updater = Updater(ask, templates, config, AllChecks(checks, models.tally), models.tally)
+    critic = Critic(*parts, SafetyClause.read() if safe else None)
+    credit = Credit(critic, Attribution(*parts), config, OrderCheck(), models.tally)
     return Learner(
         config=config,
         composer=composer,
@@ -158,26 +155,9 @@ def build_learner(assembled: Assembled) -> Learner:
         trial=trial,
         credit=credit,
         updater=updater,
-        acceptance=make_acceptance(Rerun(config, composer, trial, router, train, credit.judge)),
-        upkeep=Upkeep(
-            RouteGuard(router, config, min(config.update.batch_size, len(train)), models.tally),
-            Maintainer(ask, templates, config, check, updater),
-        ),
+        rerun=Rerun(config, composer, trial, router, train, credit.judge),
+        upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
     )
-
-
-def _checks(assembled: Assembled) -> Check:
-    """What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
-    secrets are refused even where `critic.safety` is off."""
-    config, tally = assembled.config, assembled.models.tally
-    safety = SafetyCheck() if config.critic.safety else TraceCheck()
-    ours: list[tuple[Check, Incident | None]] = [
-        (LengthCheck(config.update), Incident.REWRITES_LONG),
-        (near_copy, Incident.REWRITES_COPYING),
-        (safety, Incident.REWRITES_UNSAFE),
-        (NoLeakCheck(assembled.dataset.train), Incident.REWRITES_LEAKING),
-    ]
-    return AllChecks([*ours, *((check, None) for check in assembled.task.checks)], tally)
 
 
 async def first_or_stored(problem: Problem) -> State:
@@ -231,9 +211,11 @@ async def _train(
     if state.step:
         steps_then = islice(store.steps(traces=True), state.step)
         state = learner.router.recall(state, state_at(store, -1), steps_then)
-    # Closed here: an abandoned generator would be left for the loop to clean up.
     learner.upkeep.recall(store.traces, state.step)
-    past = _steps_before(store, state.step)
+    # The stored steps, latest first, each with its traces, one at a time.
+    before = range(state.step - 1, -1, -1)
+    past = (replace(store.step_at(k), traces=store.traces(k)) for k in before)
+    # Closed here: an abandoned generator would be left for the loop to clean up.
     async with aclosing(train(learner, schedule, state, past)) as steps:
         began = time.monotonic()
         async for step in steps:
@@ -249,23 +231,19 @@ async def _train(
     return "finished"
 
 
-def _steps_before(store: RunStore, step: int) -> Iterator[Step]:
-    """The stored steps before `step`, latest first, each with its traces, one at a time."""
-    for k in range(step - 1, -1, -1):
-        yield replace(store.step_at(k), traces=store.traces(k))
-
-
 def _why_nothing_was_learned(store: RunStore) -> str:
-    """Why a run that came through left every text as it was, so that its verdict is not read as the
-    method's. One sentence; '' when a text was rewritten, or when nothing went wrong on the way.
-
-    Critiques that are never understood and rewrites that never pass leave the first codebook as it
-    was: no rollout failed, the run ends in order, and the money is spent.
-    """
+    """Why a run left every text as it was: critiques that are never understood, rewrites that never
+    pass. '' when a text was rewritten, or when nothing went wrong on the way."""
     outline = store.outline()
     if outline.step < 0 or outline.parameters != store.parameters_at(-1):
         return ""
-    faults = Counter(fault for step in store.steps(traces=True) for fault in _faults(step))
+    faults = Counter[str]()
+    for step in store.steps(traces=True):
+        failed = [t.failure for t in step.traces if t.failure is not None]
+        faults.update(f"{failure.stage} failed with {failure.kind}" for failure in failed)
+        # What a reason quotes comes after its colon.
+        reasons = [r.reason.partition(":")[0] for r in step.rewrites if not r.kept]
+        faults.update(f"a rewrite was refused: {reason}" for reason in reasons)
     if not faults:
         return ""
     most, times = faults.most_common(1)[0]
@@ -273,32 +251,6 @@ def _why_nothing_was_learned(store: RunStore) -> str:
         f"Training rewrote no text at all: {most} ({times} of {faults.total()} faults); "
         f"pco runs show {store.header.id} quotes them."
     )
-
-
-def _warn_of_harm(store: RunStore, kept: State) -> str:
-    """Where every state of the run is harmful, so that none could be kept that is not."""
-    harm = harm_in(store, kept.step - 1)
-    return harm and (
-        "Beware before you deploy the learned policy: every state of this run holds a text that "
-        f"the safety rules refuse ({harm})."
-    )
-
-
-def _off_policy(problem: Problem, learner: Learner) -> OffPolicy | None:
-    """What the learned routes are worth by training's own outcomes; None where none learns so."""
-    first = state_at(problem.store, -1)
-    state = learner.router.recall(first, first, problem.store.steps(traces=True))
-    return learner.router.estimate(state, problem.assembled.config.seed)
-
-
-def _faults(step: Step) -> Iterator[str]:
-    for trace in step.traces:
-        if trace.failure is not None:
-            yield f"{trace.failure.stage} failed with {trace.failure.kind}"
-    for rewrite in step.rewrites:
-        if not rewrite.kept:
-            # What a reason quotes comes after its colon.
-            yield f"a rewrite was refused: {rewrite.reason.partition(':')[0]}"
 
 
 class ZeroShot:
@@ -327,25 +279,20 @@ class Untrained:
 
 
 class BestSingle:
-    """One of the first instincts for every input: the best of all K on the validation split
-    (`validation.subset` of it; of the training split where there is none)."""
+    """One of the first instincts for every input: the best of all K on the validation split."""
 
     async def optimize(self, problem: Problem) -> Result:
         state, policy = await _first(problem)
         dataset, config = problem.assembled.dataset, problem.assembled.config
         examples = sample(dataset.val or dataset.train, config.validation.subset)
         texts = state.parameters.codebook.texts
-        prompts = list(dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts))
-        found = await best_prompt(
-            problem, BEST_SINGLE, [Prompt(text) for text in prompts], examples
-        )
-        best = found.text
-        return Result(
-            BEST_SINGLE,
+        prompts = dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts)
+        best = (await best_prompt(problem, BEST_SINGLE, [*map(Prompt, prompts)], examples)).text
+        title, policy = (
             "the best single instinct, untrained",
-            FixedPrompt(best),
-            policy=policy.with_about(**{BEST_SINGLE: best}),
+            policy.with_about(**{BEST_SINGLE: best}),
         )
+        return Result(BEST_SINGLE, title, FixedPrompt(best), policy=policy)
 
 
 class RandomRoutes:

@@ -2,11 +2,8 @@
 
 Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
 states are ranked by what their examples earned with the router's own routes, and a validation goes
-to the best state that has had none.
-
-Training stops when only a reserve of the budget is left, which pays for the finalists and the
-verdict. The reserve is measured: rollouts of the learned policy on validation, times how many are
-still to come.
+to the best state that has had none. Training stops when only a reserve of the budget is left, which
+pays for the finalists and the verdict, as measured by the rollouts on validation.
 """
 
 from __future__ import annotations
@@ -84,60 +81,49 @@ class VerdictReserve:
         self._gate = problem.assembled.models.budget
         self._limits = problem.assembled.config.budget
         self._rollouts = rollouts
-        self._keep(None, None)
+        self._keep(None, 0.0, None)
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
         """Takes these rollouts, and the seconds all of them took together, as the measure."""
         if rollouts:
             times = self._rollouts * _MARGIN / len(rollouts)
             used = sum((r.usage for r in rollouts), Usage())
-            self._keep((used, times), None if seconds is None else seconds * times)
+            self._keep(used, times, None if seconds is None else seconds * times)
 
-    def _keep(self, measured: tuple[Usage, float] | None, seconds: float | None) -> None:
-        used, times = measured or (Usage(), 0.0)
-        known = measured is not None
-        cost = used.cost if known else None
-        limits = self._limits
+    def _keep(self, used: Usage | None, times: float, seconds: float | None) -> None:
+        def share(limit: float | None, need: float | None) -> float | None:
+            if limit is None or not self._rollouts:
+                return None
+            if (given := self._limits.reserve_for_verdict) is not None:
+                return given * limit
+            return MOST * limit if need is None else min(MOST * limit, need)
+
+        def whole(limit: int | None, need: int | None) -> int | None:
+            amount = share(limit, None if need is None else need * times)
+            return None if amount is None else math.floor(amount)
+
+        limits, cost = self._limits, None if used is None else used.cost
         self._gate.keep_back(
             Budget(
-                calls=_whole(self._share(limits.calls, used.calls * times if known else None)),
-                tokens=_whole(self._share(limits.tokens, used.tokens * times if known else None)),
-                usd=self._share(limits.usd, None if cost is None else cost * times),
-                seconds=self._share(limits.seconds, seconds),
+                calls=whole(limits.calls, None if used is None else used.calls),
+                tokens=whole(limits.tokens, None if used is None else used.tokens),
+                usd=share(limits.usd, None if cost is None else cost * times),
+                seconds=share(limits.seconds, seconds),
             )
         )
 
-    def _share(self, limit: float | None, need: float | None) -> float | None:
-        if limit is None or not self._rollouts:
-            return None
-        if (share := self._limits.reserve_for_verdict) is not None:
-            return share * limit
-        return MOST * limit if need is None else min(MOST * limit, need)
-
-
-def _whole(amount: float | None) -> int | None:
-    return None if amount is None else math.floor(amount)
-
 
 _PRIOR = 8
-"""Examples of the run's mean that are added to what a state's own examples earned: rewards vary
-within a batch about three times as much as the means of states do."""
+"""Examples of the run's mean that are added to what a state's own earned, as rewards vary much."""
 
 
 class Selection:
-    """Validates promising states on a fixed subset as the run goes, and on the whole split at its
-    end.
-
-    The untrained policy is a candidate too: a run that made things worse keeps what it began with.
-    """
+    """Validates promising states on a subset as the run goes, and on the whole split at its end."""
 
     def __init__(self, problem: Problem, composer: Composer) -> None:
         config = problem.assembled.config
-        self._problem = problem
-        self._composer = composer
-        self._settings = config.validation
-        self._config = config
-        self._store = problem.store
+        self._problem, self._store, self._composer = problem, problem.store, composer
+        self._config, self._settings = config, config.validation
         self.reserve = VerdictReserve(problem, count_selection(problem))
         self._whole = problem.assembled.dataset.val
         self._subset = validation_subset(problem)
@@ -153,16 +139,12 @@ class Selection:
         self._read = 0
         schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
         self._steps = len(schedule.updates())
-        self._recall_reserve(outline.step)
-
-    def _recall_reserve(self, step: int) -> None:
-        """What an earlier session measured last: a resumed run keeps back as much as one that was
-        never stopped."""
+        # A resumed run keeps back as much as one that was never stopped.
         last = self._store.last_validation()
         if last is not None:
             self.reserve.measure(last.evaluation.rollouts, last.seconds)
-        elif step >= 0 and not self.validates:
-            self.reserve.measure([t.rollout for t in self._store.traces(step)])
+        elif outline.step >= 0 and not self.validates:
+            self.reserve.measure([t.rollout for t in self._store.traces(outline.step)])
 
     @property
     def validates(self) -> bool:
@@ -184,12 +166,9 @@ class Selection:
         """A Note where a patience that was asked for can never end the run."""
         given = self._settings.patience
         if given is not None and 0 < self.planned <= given:
-            self._problem.tell(
-                Note(
-                    f"validation.patience = {given} never stops this run: {self.planned} "
-                    "validations are planned; lower it, or validation.every"
-                )
-            )
+            said = f"validation.patience = {given} never stops this run: {self.planned} "
+            said += "validations are planned; lower it, or validation.every"
+            self._problem.tell(Note(said))
 
     async def validate_if_due(self, step: int) -> None:
         """Validates a state after every so many steps, and the untrained one before the first."""
@@ -205,12 +184,11 @@ class Selection:
         return [m for m in self._marks if m.scope == "subset"]
 
     def _most_promising(self, step: int) -> int:
-        """Of the states that had no look, after `step` or before, the harmless one whose examples
-        earned most in training; the one after `step` where none of them met an example.
+        """Of the states that had no look, the harmless one whose examples earned most in training,
+        of equals the latest; the one after `step` where none of them met an example.
 
-        A batch is a small sample, and a state is much like those beside it: what they earned counts
-        by half, a batch further away by a quarter. Examples of the run's mean are added to each, so
-        that no state wins by a few lucky ones. Of equals the latest.
+        A state is much like those beside it: what they earned counts by half, a batch further away
+        by a quarter. Examples of the run's mean keep a few lucky ones from winning.
         """
         for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
             self._read = number
@@ -239,25 +217,14 @@ class Selection:
         seconds = time.monotonic() - begun
         self.reserve.measure(evaluation.rollouts, seconds)
         self._store.append(Validated(step, scope, evaluation, seconds))
-        score = evaluation.score or 0.0
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
-        self._marks.append(
-            Mark(
-                evaluation.name,
-                step,
-                scope,
-                evaluation.score,
-                evaluation.answered,
-                len(examples),
-                evaluation.failed,
-            )
-        )
-        best = not earlier or score > max(earlier)
+        made = evaluation.score, evaluation.answered, len(examples), evaluation.failed
+        self._marks.append(Mark(evaluation.name, step, scope, *made))
+        best = not earlier or (evaluation.score or 0.0) > max(earlier)
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:
-        """Early stop after `done` steps: the target is reached, or `patience` validations brought
-        no gain and there is something left to stop."""
+        """Early stop: the target is reached, or `patience` validations brought no gain."""
         marks = self._looks
         scores = [m.score or 0.0 for m in marks]
         target = self._settings.target_score

@@ -1,9 +1,8 @@
 """What a text says once it is decoded and folded, and what of it the rules cannot read at all.
 
-The rules read English in plain letters. So a text is read again as base64, base32, hex, binary,
-decimal codes, escapes or Morse, from right to left, in another alphabet (ROT13 and its kin), with
-digits for letters, letter by letter, and without blanks. What then reads as English is scanned like
-any other text; what never does is unreadable. A list of words (words.txt) tells what is English.
+The rules read English in plain letters. So a text is read again in every usual code, alphabet and
+spelling. What then reads as English, by a list of words (words.txt), is scanned like any text;
+what never does is unreadable.
 
 Folding undoes case, compatibility forms, accents, look-alike letters, invisible characters, white
 space and double negation. The rules match folded text and quote the real one.
@@ -211,8 +210,7 @@ _CODES: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
 _ESCAPE = re.compile(
     r"%[0-9a-f]{2}|&#x?[0-9a-f]{1,6};|\\(?:u(?=[0-9a-f]{4})|x)([0-9a-f]{2,4})", re.I
 )
-_FEW_ESCAPES = 4
-"""Fewer are in many addresses and names."""
+_FEW_ESCAPES = 4  # fewer are in many addresses and names
 
 
 def _escapes(text: str) -> Iterator[Decoded]:
@@ -245,8 +243,7 @@ def _spelled(text: str) -> Iterator[Decoded]:
             yield Decoded(said, *match.span(), "words without blanks", usual=True)
 
 
-_LONGEST = 400
-"""Letters of a run that is taken apart."""
+_LONGEST = 400  # letters of a run that is taken apart
 
 
 def _apart(run: str) -> str:
@@ -269,8 +266,7 @@ def _apart(run: str) -> str:
 
 _LEET = str.maketrans("0345789@$!|+", "oeastbgasilt")
 _LEET_WORD = re.compile(r"(?<![\w@$!|+])(?=\w*[^\W\d_])[\w@$!|+]+")
-_FEW_DIGITS = 2
-"""Words with a digit in them that might be chance."""
+_FEW_DIGITS = 2  # words with a digit in them that might be chance
 
 
 def _digits_for_letters(text: str) -> Iterator[Decoded]:
@@ -314,8 +310,7 @@ _ALPHABETS: tuple[tuple[str, Callable[[str], str]], ...] = (
 
 # --- what is English, and what is nothing that can be read
 
-_LEAST_LETTERS = 8
-"""Of a text, to tell what it is."""
+_LEAST_LETTERS = 8  # of a text, to tell what it is
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 _LATIN = re.compile(r"[a-zA-Z\u00c0-\u024f\u1e00-\u1eff]")
 _ENDINGS = ("'s", "\u2019s", "s", "es", "ed", "d", "ing", "er", "r", "ly", "n't", "n\u2019t")

@@ -1,10 +1,8 @@
 """(θ, φ, C, S) as plain JSON: what a policy is on disk.
 
-The file holds everything that decides a prompt, the texts of the templates included, and the name
-of the program that it was judged with. It holds no run id, time, path, cost or model, so equal
-training gives equal bytes. `about` says where the policy came from; `digest` leaves it out. Each
-instinct carries its success and r̄, because the encoder reads them when it routes. A router's
-numbers are plain too, and route without numpy.
+It holds everything that decides a prompt, the texts of the templates included, and no run id, time,
+path, cost or model, so equal training gives equal bytes. `about` says where the policy came from;
+`digest` leaves it out. Each instinct carries its success and r̄: the encoder reads them.
 """
 
 from __future__ import annotations
@@ -109,8 +107,7 @@ class StoredRanking(_Stored):
         return Ranking(**tree)
 
 
-_LINES = ("rarity", "center", "spread")
-"""What of a ranking is one line of numbers."""
+_LINES = ("rarity", "center", "spread")  # what of a ranking is one line of numbers
 
 
 FORMAT = "promptcodebook policy 2"
@@ -183,12 +180,10 @@ class _Templates(_Stored):
 
 
 class PolicyFile(_Stored):
-    """A policy as it is written to disk.
-
-    `stages` are the program's, each with a prompt of its own (() = one prompt for the whole);
-    `program` '' = not recorded. `sampling` is by role, and empty in files of version 0.1. `router`
-    replaces the encoder's model call (None = the encoder routes).
-    """
+    """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
+    (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
+    in files of version 0.1. `router` replaces the encoder's model call (None = the encoder
+    routes)."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
@@ -322,10 +317,8 @@ class PolicyFile(_Stored):
 
     def fixed_prompt(self, row: str) -> Prompt:
         """The prompt of a row that has one for every input: 'present', 'none', 'concat', and
-        'best_fixed' or 'best_single' where the run measured one.
-
-        Raises PolicyError for any other, and where the prompt was not recorded.
-        """
+        'best_fixed' or 'best_single' where the run measured one. Raises PolicyError for any other,
+        and where the prompt was not recorded."""
         if row in (CONCAT, NONE):
             return Prompt(self.concat if row == CONCAT else self.base_prompt)
         text = self.about.get(row)
@@ -413,12 +406,10 @@ class PolicyFile(_Stored):
         name: str = "file",
         trusted: bool = False,
     ) -> Config:
-        """The configuration that this policy runs under.
-
-        `below` is what lies under it (a run's own settings, a pco.toml), `above` what was typed for
-        this use (`where`, for an error): that may change a model or its sampling, but not what the
-        policy is. Raises RunNotTrusted as `require_trust` does.
-        """
+        """The configuration that this policy runs under. `below` is what lies under it (a run's own
+        settings, a pco.toml), `above` what was typed for this use (`where`, for an error): that may
+        change a model or its sampling, but not what the policy is. Raises RunNotTrusted as
+        `require_trust` does."""
         self.require_trust(name, trusted=trusted)
         # Whoever wrote the file must not say which variables are sent along.
         sampling = {

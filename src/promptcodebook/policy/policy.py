@@ -1,18 +1,26 @@
-"""A learned policy at work: x -> route, prompt, answer."""
+"""A learned policy at work: x -> route, prompt, answer, and why that prompt.
+
+A generator puts the chosen instincts into words of its own. What is in the prompt word for word is
+found as it is (the base prompt, the output format, instincts composed verbatim); every other clause
+goes to the instinct that shares most of its words, and is called the generator's own where none
+shares enough. That is a likeness, not a record: `Span.exact` says which of the two it is.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import warnings
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
-from promptcodebook.calls import Message, Reply, Request
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
@@ -22,11 +30,21 @@ from promptcodebook.method.executor import EVALUATION, roll_out
 from promptcodebook.method.policy import join_instincts, join_prompts, repair_route
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of, read_policy
-from promptcodebook.policy.response import Explanation, Response, Span, prompt_spans
 from promptcodebook.randomness import Draws
 from promptcodebook.sync import LoopThread, run_sync
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import Codebook, Example, Executor, Expected, Prompt, Rollout, Route
+from promptcodebook.text import shown_table, shown_text, words_of
+from promptcodebook.types import (
+    Codebook,
+    Example,
+    Executor,
+    Expected,
+    Prompt,
+    Rollout,
+    Route,
+    Stage,
+    variable_name,
+)
 
 _T = TypeVar("_T")
 X = str | Mapping[str, object] | Example
@@ -43,12 +61,9 @@ class FixedRow:
 
 
 class Policy:
-    """Routes, composes and answers; sync and async.
-
-    Within `with` (or `async with`) connections stay open from one call to the next, and are closed
-    at its end. Without it a synchronous call opens and closes its own, and who calls the
-    asynchronous ones calls `aclose` when done.
-    """
+    """Routes, composes and answers; sync and async. Within `with` (or `async with`) connections
+    stay open from one call to the next, and are closed at its end. Without it a synchronous call
+    opens and closes its own, and who calls the asynchronous ones calls `aclose` when done."""
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
@@ -73,8 +88,7 @@ class Policy:
 
     @property
     def sources(self) -> Sources:
-        """The objects that it was made with: data, reward, agent, model; None for what it has
-        not."""
+        """The data, reward, agent and model that it was made with; None for what it has not."""
         sources = self._assembled.plan.sources
         data = None if sources.data is NO_DATA else sources.data
         reward = None if sources.reward is _refuse_to_score else sources.reward
@@ -194,10 +208,8 @@ class Policy:
 
     def row(self, name: str) -> FixedRow:
         """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat',
-        'best_fixed' or 'best_single'.
-
-        Raises PolicyError for any other: `prompt(x)` is what the learned policy gives each input.
-        """
+        'best_fixed' or 'best_single'. Raises PolicyError for any other: `prompt(x)` is what the
+        learned policy gives each input."""
         prompt = self.file.fixed_prompt(name)
         return FixedRow(name, prompt.text, prompt.stages)
 
@@ -267,8 +279,7 @@ class Policy:
         return self._assembled.config.randomness.at(EVALUATION, name)
 
     def example_of(self, x: X) -> Example:
-        """What is given as an Example, read as the training data was. Raises
-        DataError."""
+        """The Example, read as the training data was. Raises DataError."""
         if isinstance(x, Example):
             return x
         if isinstance(x, str):
@@ -308,12 +319,10 @@ def load_policy(
     trust: bool = False,
 ) -> Policy:
     """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
-
-    The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single
-    roles a model (a spec) or settings of their own. `executor` is the agent that the policy was
-    trained with; one of another name than the file's is warned of. A policy that sets more of a
-    request than how replies are drawn takes `trust`, else it is a RunNotTrusted.
-    """
+    The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single roles
+    a model (a spec) or settings of their own. `executor` is the agent that the policy was trained
+    with; one of another name than the file's is warned of. A policy that sets more of a request
+    than how replies are drawn takes `trust`, else it is a RunNotTrusted."""
     spec = lm or os.environ.get("PCO_LM", "")
     if not spec:
         raise ConfigError(
@@ -352,3 +361,178 @@ def deploy(
 def _refuse_to_score(example: Example, output: str) -> float:
     """No answer of a deployed policy is scored."""
     raise PolicyError("a deployed policy has no reward")
+
+
+# --- what it says of an input
+
+SpanSource = Literal["base", "format", "instinct", "generator"]
+"""The prompt that comes before everything, the output format, an instinct, or the generator's own
+words."""
+
+_MARKS = ".!?;:,\n—。！？；：，、"
+_CLAUSE = re.compile(rf"[^{_MARKS}]+[{_MARKS}]*\s*|[{_MARKS}]+\s*")
+_SHARE = 0.4  # of a clause's words, so much must be an instinct's
+_LONG = 4  # letters of a word that says something; shorter ones are in every sentence
+_STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counting'
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a prompt and its source; `instinct` is its index k where that is an instinct.
+    `exact`: it is there word for word; else the words that they share show it."""
+
+    text: str
+    source: SpanSource
+    instinct: int | None = None
+    exact: bool = False
+
+    @property
+    def label(self) -> str:
+        """'base', 'format', 'generator', or 'c<k>' for an instinct, with '~' before a likeness."""
+        if self.instinct is None:
+            return self.source
+        return f"{'' if self.exact else '~'}{variable_name(self.instinct)}"
+
+
+def prompt_spans(
+    prompt: str, instincts: Sequence[tuple[int, str]], base_prompt: str = "", form: str = ""
+) -> tuple[Span, ...]:
+    """The prompt in pieces by their sources; joined they are the prompt again, to the letter.
+    `instincts` are those of its route, as (k, text); `form` is the output format of the
+    settings."""
+    known = [Span(base_prompt, "base", exact=True), Span(form, "format", exact=True)]
+    known += [Span(text, "instinct", k, exact=True) for k, text in instincts]
+    words = {k: _words(text) for k, text in instincts}
+    shared = Counter(word for own in words.values() for word in own)
+    cut = [Span(prompt, "generator")]
+    # Of texts that are there word for word, the longest first: none is found within another.
+    for span in sorted(known, key=lambda span: -len(span.text)):
+        if wanted := span.text.strip():
+            found = replace(span, text=wanted)
+            cut = [part for piece in cut for part in _cut(piece, found)]
+    pieces: list[Span] = []
+    for piece in cut:
+        if piece.exact:
+            pieces.append(piece)
+            continue
+        for clause in _CLAUSE.findall(piece.text):
+            k = _nearest(clause, words, shared)
+            pieces.append(Span(clause, "generator" if k is None else "instinct", k))
+    return tuple(_joined(pieces))
+
+
+def _cut(piece: Span, found: Span) -> Iterator[Span]:
+    """The piece with every place where the found text is, as a span of its own."""
+    if piece.exact:
+        yield piece
+        return
+    for place, between in enumerate(piece.text.split(found.text)):
+        if place:
+            yield found
+        if between:
+            yield replace(piece, text=between)
+
+
+def _nearest(clause: str, words: Mapping[int, set[str]], shared: Counter[str]) -> int | None:
+    """The instinct that has the largest share of the clause's words; a word that several have
+    counts for each in part. None where no share is large enough, or hangs on a single word, or is
+    the same of two."""
+    own = _words(clause)
+    shares = {
+        k: sum(1 / shared[word] for word in own & theirs)
+        for k, theirs in words.items()
+        if len(own & theirs) > 1 or own <= theirs
+    }
+    most = max(shares.values(), default=0.0)
+    best = [k for k, share in shares.items() if share == most]
+    return best[0] if len(best) == 1 and own and most >= _SHARE * len(own) else None
+
+
+def _words(text: str) -> set[str]:
+    """The beginnings of its words; of scripts without blanks between words, pairs of letters."""
+    found: set[str] = set()
+    for word in words_of(text):
+        if word.isascii():
+            found |= {word[:_STEM]} if len(word) >= _LONG or word.isdigit() else set()
+        else:
+            found |= {word[at : at + 2] for at in range(max(1, len(word) - 1))}
+    return found
+
+
+def _joined(pieces: Sequence[Span]) -> Iterator[Span]:
+    """Neighbours of one source as one span; blanks and marks go with what comes before them."""
+    last: Span | None = None
+    for piece in pieces:
+        mere = not piece.exact and not words_of(piece.text)
+        if last is None:
+            last = piece
+        elif mere or replace(piece, text="") == replace(last, text=""):
+            last = replace(last, text=last.text + piece.text)
+        else:
+            yield last
+            last = piece
+    if last is not None:
+        yield last
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to one input. `prompt` is what the executor was prompted with, `route` the
+    instincts in it and who chose them, `usage` what all calls took together. `truncated`: the
+    answer was cut at its length cap. `stages` and `fields` are those of a program of several
+    steps."""
+
+    text: str
+    prompt: str
+    route: Route
+    usage: Usage = Usage()
+    truncated: bool = False
+    stages: tuple[Stage, ...] = ()
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        route = ", ".join(map(str, self.route.indices)) or "none"
+        cut = " (cut at its length cap)" if self.truncated else ""
+        shown = shown_text(f"answer{cut}", self.text)
+        return f"<div>{shown}{shown_text(f'prompt, of the instincts {route}', self.prompt)}</div>"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why this input got this prompt. `expected` is what each instinct promises, where routes were
+    learned from outcomes; `spans` are the prompt in pieces by their sources."""
+
+    input: str
+    route: Route
+    instincts: tuple[tuple[int, str], ...]
+    prompt: str
+    expected: Expected | None = None
+    spans: tuple[Span, ...] = ()
+
+    def _repr_html_(self) -> str:
+        route = "route: " + ", ".join(map(str, self.route.indices))
+        doubt = " (by fallback)" if self.route.fallback else ""
+        promises = [("none" if k is None else k, f"{value:.3f}") for k, value in self.ranked]
+        sources = [(span.label, span.text.strip()) for span in self.spans]
+        title = "where the prompt comes from (~ by the words shared)"
+        parts = [
+            shown_text("input", self.input),
+            shown_table(route + doubt, ("k", "instinct"), self.instincts),
+            shown_table("expected reward", ("k", "alone"), promises) if promises else "",
+            shown_text("why", self.route.analysis) if self.route.analysis else "",
+            shown_text("prompt", self.prompt),
+            shown_table(title, ("source", "piece"), sources) if sources else "",
+        ]
+        return f"<div>{''.join(parts)}</div>"
+
+    @property
+    def ranked(self) -> tuple[tuple[int | None, float], ...]:
+        """Every instinct with the reward that it promises alone, None for no instinct, best first;
+        () where nothing was learned of that."""
+        if self.expected is None:
+            return ()
+        alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]
+        return tuple(sorted([(None, self.expected.nothing), *alone], key=lambda each: -each[1]))

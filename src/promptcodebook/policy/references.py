@@ -1,10 +1,9 @@
 """REF -> a policy: a run (id, start of an id, path, 'last'), a policy file, or a version in the
 registry (NAME@REF, sha256:DIGITS).
 
-Which state of a run is used is decided here, once: the best validated one, or the last, of those
-that hold nothing harmful. And whose run it is: the code and the addresses that a run names are used
-only if it has the mark of this user (`store/header.py`), since a run's folder is passed on like any
-file. What was typed for this use is the user's own and needs no trust.
+Of a run it is the best validated state, or the last, that holds nothing harmful. The code and the
+addresses that a run names are used only if it has the mark of this user (`store/header.py`), since
+a run's folder is passed on like any file. What was typed for this use needs no trust.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,8 +52,7 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import variable_name
 
-_ADDRESS = ("model", "headers")
-"""What of a role's settings says whom it asks."""
+_ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
 POLICY = "policy.json"
 """Name of the policy file in a run's folder."""
 
@@ -207,10 +204,8 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
-    """What a REF names; `trust` = also if somebody else made it.
-
-    Raises RunNotFound, RefNotFound, StoreError or PolicyError.
-    """
+    """What a REF names; `trust` = also if somebody else made it. Raises RunNotFound, RefNotFound,
+    StoreError or PolicyError."""
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         file, text = read_policy_file(path), path.read_bytes().decode()
@@ -273,10 +268,8 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
-    """The folder of the run that a REF names, or that its policy came from.
-
-    Raises RunNotFound, RefNotFound, StoreError or PolicyError.
-    """
+    """The folder of the run that a REF names, or that its policy came from. Raises RunNotFound,
+    RefNotFound, StoreError or PolicyError."""
     path = Path(ref)
     if is_reference(ref) and not path.exists():
         run = stored_version(ref).run
@@ -306,11 +299,9 @@ def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
 
 
 def kept_state(store: RunStore) -> tuple[State, Best]:
-    """The state to deploy as far as the run has come: the best validated one, or the last.
-
-    A harmful state never is (decision 29). Where all are, the harm stood in the first one, and a
-    state to which training added none is kept. Raises StoreError before the run's first event.
-    """
+    """The state to deploy as far as the run has come: the best validated one, or the last. A
+    harmful state never is (decision 29). Where all are, the harm stood in the first one, and a
+    state to which training added none is kept. Raises StoreError before the run's first event."""
     outline = store.outline()
     if outline.parameters is None:
         raise StoreError(
@@ -334,10 +325,8 @@ def harm_in(
     store: RunStore, step: int, *, added: bool = False, known: RunState | None = None
 ) -> str:
     """Why the state after `step` is harmful: a verdict has called one of its texts so by now, or
-    the rule scan refuses one; `added` = of those only that the first state did not have.
-
-    '' = it is not, or the run's `critic.safety` is off.
-    """
+    the rule scan refuses one; `added` = of those only that the first state did not have. '' = it is
+    not, or the run's `critic.safety` is off."""
     if not store.header.settings.get("critic", {}).get("safety", True):
         return ""
     called = (known or store.outline()).harmful
@@ -346,16 +335,10 @@ def harm_in(
         if variable == "critic" or (added and text in first):  # ψ reaches no user
             continue
         # The user's own text may hold an address: a trace counts only where training added it.
-        found = _scanned(text, "\n".join(first))
+        found = SafetyCheck()("generator", text, "\n".join(first), ())
         if found or text in called:
             return f"{variable_name(variable)}: {found or 'a verdict called it harmful'}"
     return ""
-
-
-@lru_cache(maxsize=4096)
-def _scanned(text: str, before: str) -> str | None:
-    """What the rules find in a text; a run holds most of its texts for many steps."""
-    return SafetyCheck()("generator", text, before, ())
 
 
 def state_at(store: RunStore, step: int) -> State:

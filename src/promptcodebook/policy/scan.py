@@ -1,10 +1,8 @@
 """The rule scan: what is wrong with a text, found without a model, and the checks of rewrites.
 
-The rules look for orders that no instinct may give ("reveal the system prompt"), in folded text,
-and for traces that an attack or a leak leaves and no instinct needs: markers of turns, invisible or
-look-alike characters, addresses, secrets, personal data. A text that forbids, flags or describes an
-order ("never mislead the reader") passes. The scan is a net, not a proof: docs/safety.md says what
-it finds and misses. Its expressions are in orders.toml and traces.toml.
+The rules look for orders that no instinct may give ("reveal the system prompt") and for traces that
+an attack or a leak leaves. A text that forbids, flags or describes an order ("never mislead the
+reader") passes. The scan is a net, not a proof: docs/safety.md says what it finds and misses.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from typing import Any, Literal
 from promptcodebook.method.update import NoLeakCheck
 from promptcodebook.policy.decoding import (
     LOOK_ALIKES,
-    Folded,
     decodings,
     fold,
     foreign,
@@ -38,11 +35,9 @@ Source = Literal["rules", "data", "presidio", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one text: `text[start:end]` of the variable `where`, quoted.
-
-    `kind` is a kind of order, a trace, 'unreadable', 'copied', or the code of an AILuminate hazard.
-    `reason` says what the text does, beginning with "it".
-    """
+    """What is wrong with one text: `text[start:end]` of the variable `where`, quoted. `kind` is a
+    kind of order, a trace, 'unreadable', 'copied', or the code of an AILuminate hazard. `reason`
+    says what the text does, beginning with "it"."""
 
     where: str
     kind: str
@@ -56,9 +51,7 @@ class Finding:
 
 def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[Finding]:
     """All that the rules find in a text, by its place; `copies` = compared with training data too.
-
-    A piece that several traces fit is found once, by the first of them.
-    """
+    A piece that several traces fit is found once, by the first of them."""
     found = {(each.kind, each.start): each for each in reversed(_orders(text))}
     findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
     if (unread := foreign(text)) is not None:
@@ -78,8 +71,7 @@ def excerpt(found: str) -> str:
 
 
 class TraceCheck:
-    """A `Check`: no marker, hidden or false letter, address, secret or personal data that the
-    earlier text did not have."""
+    """A `Check`: no trace that the earlier text did not have."""
 
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
@@ -101,10 +93,8 @@ _ALWAYS = re.compile(
 
 
 class OrderCheck:
-    """A `Check`: no order that no instinct may give, whether or not the earlier text gave it.
-
-    ψ may speak of scores, as a rubric must, unless it hands out full ones whatever the answer.
-    """
+    """A `Check`: no order that no instinct may give, whether or not the earlier text gave it. ψ may
+    speak of scores, as a rubric must, unless it hands out full ones whatever the answer."""
 
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
@@ -205,16 +195,12 @@ def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
     folded = fold(text)
     for order in orders():
         for match in order.phrase.finditer(folded.text):
-            if _is_given(folded, match.start()):
+            # The words before a phrase may leave it no order.
+            before = folded.text[max(0, match.start() - _CLAUSE) : match.start()]
+            if not _DISARMED.search(re.split(r"[.!?;:\n]", before)[-1]):
                 yield order, *folded.span(match.start(), match.end())
         for match in order.lacks.finditer(folded.text) if order.lacks is not None else ():
             yield order, *folded.span(match.start(), match.end())
-
-
-def _is_given(folded: Folded, at: int) -> bool:
-    """Whether the words before a phrase leave it an order."""
-    clause = re.split(r"[.!?;:\n]", folded.text[max(0, at - _CLAUSE) : at])[-1]
-    return _DISARMED.search(clause) is None
 
 
 # --- traces: finders of spans in the text as it is

@@ -17,11 +17,7 @@ from urllib.parse import urlsplit
 
 from promptcodebook.errors import ConfigError, RegistryDamaged, StoreError, import_extra
 from promptcodebook.registry.log import (
-    ATTEST,
-    FREEZE,
-    IMPORT,
     LATEST,
-    PROMOTE,
     Broken,
     Entry,
     Fault,
@@ -78,7 +74,7 @@ class MlflowStorage:
         for entry in proposal.entries:
             tag = f"{_ENTRY}{entry.hash[:16]}", canonical(asdict(entry))
             name, _, word = entry.ref.partition("@")
-            if entry.action in (FREEZE, IMPORT):
+            if entry.action in ("freeze", "import"):
                 text, tags = proposal.policies[entry.after], dict([tag, (_VERSION, entry.after)])
                 self._create(name)
                 about = entry.why[:_MOST_ABOUT] or None
@@ -88,7 +84,7 @@ class MlflowStorage:
                 stored[name, int(made.version)] = entry.after, text
                 continue
             places = [at for at, (of, _) in stored.items() if of == entry.after]
-            own = [at for at in places if at[0] == name or entry.action == ATTEST]
+            own = [at for at in places if at[0] == name or entry.action == "attest"]
             if not own:
                 raise ConfigError(
                     f"{entry.after[:19]} is no version of {name}, and MLflow has aliases for a "
@@ -96,7 +92,7 @@ class MlflowStorage:
                     hint=f"pco codebook freeze {entry.after[:19]} {name}",
                 )
             self._ask(self._client.set_prompt_version_tag, *max(own), *tag)
-            if entry.action != ATTEST:
+            if entry.action != "attest":
                 self._ask(self._client.set_prompt_alias, name, word, max(own)[1])
         return proposal.entries
 
@@ -156,7 +152,6 @@ class MlflowStorage:
             token = getattr(page, "token", None) or None
 
     def _ask(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """None for what does not exist."""
         try:
             return call(*args, **options)
         except self._fails as error:
@@ -181,10 +176,10 @@ def _log(entries: list[Entry], at: dict[str, str]) -> Log:
         log.follow(chained.sealed())
 
     for entry in sorted(entries, key=lambda each: (each.time, each.seq, each.hash)):
-        if entry.action in (FREEZE, IMPORT, ATTEST) or entry.ref in at:
+        if entry.action in ("freeze", "import", "attest") or entry.ref in at:
             follow(entry)
     for ref, version in at.items():
         if log.at(ref) != version:
-            moved = replace(log.entries[-1], who="MLflow", action=PROMOTE, ref=ref, facts="{}")
+            moved = replace(log.entries[-1], who="MLflow", action="promote", ref=ref, facts="{}")
             follow(replace(moved, after=version, why="the alias was set on the server"))
     return log

@@ -1,7 +1,7 @@
 """Versions of policies that never change, refs that move, the log of every move, and all of it as
 lines to hand on.
 
-A registry is one file (`sqlite.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
+A registry is one file (`log.py`) or an MLflow server (`mlflow.py`). A ref moves to a version
 only if a model judged it and no audit's high finding is open. The log keeps the audits' reports.
 """
 
@@ -32,25 +32,21 @@ from promptcodebook.paths import registry_location
 from promptcodebook.policy.file import PolicyFile, parse_policy_file
 from promptcodebook.policy.references import StoredVersion
 from promptcodebook.registry.log import (
-    ATTEST,
     FIRST,
-    FREEZE,
-    IMPORT,
     LATEST,
-    PROMOTE,
-    ROLLBACK,
+    VERIFY,
     Broken,
     Entry,
     Fault,
     Log,
     Proposal,
+    SqliteStorage,
     Storage,
     canonical,
     check_name,
     check_ref,
     version_of,
 )
-from promptcodebook.registry.sqlite import VERIFY, SqliteStorage
 from promptcodebook.text import printable
 
 AUDIT = "audit"
@@ -186,7 +182,7 @@ class Registry:
         unless the facts name one. Raises PolicyError for a text that is no policy file.
         """
         known = asdict(facts or Facts())
-        self.store(policy, f"{check_name(name)}@{LATEST}", FREEZE, known, why)
+        self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
         return self.version(version_of(policy.encode()))
 
     def store(
@@ -199,7 +195,7 @@ class Registry:
         def propose(log: Log) -> Proposal:
             if log.at(ref) == version:
                 return Proposal()
-            parent = facts.get("parent") or (log.at(ref) if action == FREEZE else None) or ""
+            parent = facts.get("parent") or (log.at(ref) if action == "freeze" else None) or ""
             known: dict[str, Any] = {**facts, "parent": parent, "digest": digest}
             entry = self._entry(log, action, ref, version, why, known)
             return Proposal((entry,), {version: policy})
@@ -234,7 +230,7 @@ class Registry:
             if log.at(ref) == version.version:
                 return Proposal()
             facts = passed() if found is None else found
-            return Proposal((self._entry(log, PROMOTE, ref, version.version, why, facts),))
+            return Proposal((self._entry(log, "promote", ref, version.version, why, facts),))
 
         return next(iter(self.storage.append(propose)), None)
 
@@ -252,8 +248,7 @@ class Registry:
                 if earlier:
                     return earlier[-1]
                 raise RefNotFound(
-                    f"{ref} has no version before {now}",
-                    hint=f"pco codebook promote VERSION {ref}",
+                    f"{ref} has no version before {now}", hint=f"pco codebook promote VERSION {ref}"
                 )
             version = log.resolve(to)
             if version == now:
@@ -268,7 +263,7 @@ class Registry:
             return version
 
         def propose(log: Log) -> Proposal:
-            return Proposal((self._entry(log, ROLLBACK, ref, target(log), why, {}),))
+            return Proposal((self._entry(log, "rollback", ref, target(log), why, {}),))
 
         return self.storage.append(propose)[-1]
 
@@ -280,7 +275,7 @@ class Registry:
         def propose(log: Log) -> Proposal:
             version = log.resolve(source)
             known = {"topic": topic, "found": dict(facts)}
-            return Proposal((self._entry(log, ATTEST, "", version, why, known),))
+            return Proposal((self._entry(log, "attest", "", version, why, known),))
 
         return self.storage.append(propose)[-1]
 
@@ -288,7 +283,7 @@ class Registry:
         """What was attested of a version under a topic, in order."""
         log = self.storage.read()
         version = log.resolve(source)
-        found = (e.known for e in log.entries if e.action == ATTEST and e.after == version)
+        found = (e.known for e in log.entries if e.action == "attest" and e.after == version)
         return tuple(known["found"] for known in found if known["topic"] == topic)
 
     def resolve(self, source: str) -> str:
@@ -491,7 +486,7 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
     if name:
         ref = f"{check_name(name)}@{LATEST}"
         entries = sum(
-            registry.store(tree["policy"], ref, IMPORT, tree["facts"]) is not None
+            registry.store(tree["policy"], ref, "import", tree["facts"]) is not None
             for tree in versions.values()
         )
     elif not theirs.entries:

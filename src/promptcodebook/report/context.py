@@ -54,11 +54,9 @@ class DeployedState:
 @dataclass(frozen=True)
 class Context:
     """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
-
     `inputs` are texts by example id, `defaults` the configuration that sets nothing; `lost` is the
     most that attempts lost to failures can have cost, which is not part of `usage`; `running` = it
-    was being written when this was read.
-    """
+    was being written when this was read."""
 
     header: Header
     state: RunState
@@ -91,10 +89,8 @@ class Context:
         )
 
     def setting(self, key: str) -> Any:
-        """A dotted key of the run's configuration; the default where the run does not have it.
-
-        The configuration is read as it was stored and never checked: another version wrote it.
-        """
+        """A dotted key of the run's configuration; the default where the run does not have it. The
+        configuration is read as it was stored and never checked: another version wrote it."""
         for tree in (self.header.config, self.defaults):
             here: Any = tree
             for name in key.split("."):
@@ -204,11 +200,9 @@ def state_name(index: int) -> str:
 
 
 class Section:
-    """A part of the report: it takes every event once, in order, and then shows what it kept.
-
-    It keeps only what it will show, so that a long run takes no more memory than a short one. Its
-    `anchor` names its template.
-    """
+    """A part of the report: it takes every event once, in order, and then shows what it kept. It
+    keeps only what it will show, so that a long run takes no more memory than a short one. Its
+    `anchor` names its template."""
 
     title = ""
     anchor = ""

@@ -57,12 +57,9 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
 
 
 def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
-    """The report as a page; `inputs` are the examples' texts by id, where they are known.
-
-    Of a run on private data (`Header.private`) it shows lengths in the place of such texts.
-
-    The run's events pass by once, one at a time: memory does not grow with the run's length.
-    """
+    """The report as a page; `inputs` are the examples' texts by id, where they are known. Of a run
+    on private data (`Header.private`) it shows lengths in the place of such texts. The run's events
+    pass by once, one at a time: memory does not grow with the run's length."""
     private = store.header.private
     context = Context.of(store, {} if private else inputs or {})
     sections = (
@@ -155,10 +152,8 @@ class IncidentsSection(Section):
 
 
 class SpendSection(Section):
-    """Everything paid in all sessions of the run, and nothing that came from a cache.
-
-    An unknown price is shown as unknown, never as 0.
-    """
+    """Everything paid in all sessions of the run, and nothing that came from a cache. An unknown
+    price is shown as unknown, never as 0."""
 
     title = "Usage and cost"
     anchor = "cost"

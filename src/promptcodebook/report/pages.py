@@ -4,9 +4,8 @@ One environment fills in every template, and escapes every value: inputs, replie
 tracebacks are untrusted. Markup comes from our own template files alone, and addresses from
 `address` and from files that lie in the page itself.
 
-A chart is a description in values, laid out once as SVG. Its colours come from the page's style
-sheet by class, so one drawing serves both themes and print. The script of a page moves what is
-drawn here, and draws nothing of its own but a cursor.
+A chart is laid out once as SVG. Its colours come from the page's style sheet by class, so one
+drawing serves both themes and print; the script of a page only moves what is drawn here.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -52,20 +51,20 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     tables = cast("Any", made)  # jinja2 gives its tables no types
-    tables.globals.update(MISSING=MISSING, address=address)
+    tables.globals.update(MISSING=MISSING, address=address, data_file=_data_file)
     tables.filters.update(
         count=count_text,
-        csv_file=_csv_file,
+        csv_text=csv_text,
         duration=duration,
         money=money,
-        number=_number,
+        number=partial(number, missing=MISSING),
         percent=percent,
         plural=plural,
         shorten=shorten,
-        svg_file=_svg_file,
+        svg_text=svg_text,
         thousands="{:,}".format,
         variable=variable_name,
-        word_changes=_word_changes,
+        word_changes=word_changes,
     )
     return made
 
@@ -77,25 +76,7 @@ def _shown(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _number(
-    value: float | None, digits: int = 3, signed: bool = False, missing: str = MISSING
-) -> str:
-    return number(value, digits, signed=signed, missing=missing)
-
-
-def _word_changes(after: str, before: str) -> Iterator[tuple[str, str]]:
-    return word_changes(before, after)
-
-
-def _csv_file(numbers: Numbers, source: str) -> str:
-    return _data("text/csv", csv_text(numbers, source))
-
-
-def _svg_file(picture: Picture, source: str) -> str:
-    return _data("image/svg+xml", svg_text(picture, source))
-
-
-def _data(kind: str, text: str) -> str:
+def _data_file(kind: str, text: str) -> str:
     """The address of a text of our own making, which a browser saves and does not open."""
     return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
 
@@ -188,13 +169,11 @@ def svg_text(picture: Picture, source: str) -> str:
 
 Point = tuple[float, float]
 
-_WIDE, _SMALL = 440, 320
-"""The width of a chart in pixels; its height is half of it."""
+_WIDE, _SMALL = 440, 320  # the width of a chart in pixels; its height is half of it
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 34
 _MOST_DRAWN, _MOST_FILED = 800, 2_000
 """Points drawn of one line, where more are averaged, and those in the file of its numbers."""
-_FEW_POINTS = 15
-"""A line through so few is drawn with its points."""
+_FEW_POINTS = 15  # A line through so few is drawn with its points
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +282,7 @@ def draw(chart: Chart, mark: str = "") -> Picture | None:
 
 
 def _numbers(chart: Chart, lines: Sequence[Line], areas: Sequence[Area]) -> Numbers:
-    """Points of the chart, none of them averaged: all, or where a series has more than a report
-    can carry, evenly chosen ones."""
+    """Points of the chart, none averaged; of a series that is too long, evenly chosen ones."""
     every = math.ceil(max(len(each.points) for each in (*lines, *areas)) / _MOST_FILED)
     rows: list[tuple[str | float, ...]] = []
     for line in lines:

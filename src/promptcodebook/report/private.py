@@ -75,8 +75,7 @@ _AROUND = (
 
 
 def withhold(value: Value) -> Value:
-    """An event, or a part of one, with every text that may repeat private data replaced by its
-    length."""
+    """An event, or a part of one; each text that may repeat private data is its length."""
     shown: Any = value
     if isinstance(value, tuple):
         shown = tuple(map(withhold, cast("tuple[Any, ...]", value)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.policy.policy import prompt_spans
 from promptcodebook.policy.references import kept_state
-from promptcodebook.policy.response import prompt_spans
 from promptcodebook.randomness import keyed_int
 from promptcodebook.report.context import Context, Instincts, Section, routed_over
 from promptcodebook.report.private import withhold
@@ -33,23 +33,18 @@ from promptcodebook.types import (
 )
 from promptcodebook.units import number
 
-_LONG, _SHORT = 4000, 1500
-"""Characters shown of a text."""
+_LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8
-_COLOURS = 6
-"""Of spans; the number beside each tells instincts apart where there are more."""
-MOST = 5
-"""Training rollouts shown."""
+_COLOURS = 6  # of spans; the number beside each tells instincts apart where there are more
+_MOST = 5  # training rollouts shown
 
 Parts = list[tuple[str, Any]]
 
 
 def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str] = ("", "")) -> Parts:
     """Route, prompt, stages, output and feedback by name, those that are there. `instincts` are the
-    texts that it was routed over, `own` the base prompt and output format that prompts hold.
-
-    A prompt is in pieces, each with its source: `places` are those of instincts in the colours.
-    """
+    texts that it was routed over, `own` the base prompt and output format that prompts hold. A
+    prompt is in pieces, each with its source: `places` are those of instincts in the colours."""
     prompt: Any = shorten(rollout.prompt, _LONG)
     if instincts and prompt:
         prompt = {
@@ -198,8 +193,7 @@ def _ranks(trace: Trace) -> dict[str, float | None]:
 
 
 class ExamplesSection(Section):
-    """Keeps a few candidates of each kind while the steps pass by; a draw keyed by seed, step and
-    example decides ties."""
+    """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
     title = "Training examples"
     anchor = "examples"
@@ -222,7 +216,7 @@ class ExamplesSection(Section):
                 best = self._best.setdefault(kind, [])
                 if rank is not None:
                     insort(best, (rank, draw, offered), key=lambda each: each[:2])
-                    del best[MOST:]
+                    del best[_MOST:]
         self._codebook = step.parameters.codebook
 
     def values(self) -> Mapping[str, Any]:

@@ -36,8 +36,7 @@ from promptcodebook.units import number, percent
 
 WINDOW = 10
 """Steps that moving figures look back over."""
-_PARTS = 4
-"""Stretches that the training of a router is shown in."""
+_PARTS = 4  # stretches that the training of a router is shown in
 MOST_COLUMNS = 60
 """Columns of the heat map; a longer run has several steps in each."""
 _LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
@@ -391,10 +390,8 @@ class RoutingSection(Section):
 
 class TheorySection(Section):
     """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5).
-
     Keeps the entries that exploration reached, and of the residuals δ their number, the sums of δ
-    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart.
-    """
+    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart."""
 
     title = "Theory beside measurement"
     anchor = "theory"

@@ -97,8 +97,7 @@ class Pair:
 
 
 def pairs_of(first: Evaluation, second: Evaluation) -> tuple[Pair, ...]:
-    """The examples that both have: wins first, the greatest difference before the others, then
-    losses, then ties."""
+    """The examples of both: wins, losses, ties; of each the greatest difference first."""
     earlier = {r.example_id: (r, x) for r, x in zip(first.rollouts, first.rewards, strict=True)}
     pairs = [
         Pair(earlier[r.example_id][0], r, x - earlier[r.example_id][1])

@@ -13,10 +13,10 @@ numbers set beforehand, not tuned to any task (docs/router.md).
 
 The off-policy estimate says what the learned routes are worth by the outcomes of training alone. It
 is doubly robust (Dudík, Langford and Li 2011): where the logged route is the policy's own, what
-came of it corrects the model's forecast, over the chance that the route had. It is cross-fitted by
-example. A weight is at most `MOST_WEIGHT`, which keeps the interval narrow. Outcomes of an instinct
-before its last rewrite are fitted to, and not judged by. Where unsolved examples were visited more
-often, an example's first visit alone counts: later visits depend on earlier outcomes.
+came of it corrects the model's forecast, over the chance that the route had, at a weight of at most
+`MOST_WEIGHT`. It is cross-fitted by example. Outcomes of an instinct before its last rewrite are
+fitted to, and not judged by. Where unsolved examples were visited more often, an example's first
+visit alone counts: later visits depend on earlier outcomes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from promptcodebook.errors import import_extra
 from promptcodebook.intervals import mean_interval
 from promptcodebook.method.policy import OffPolicy
-from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen
+from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking
 
 _DIGITS = 100
@@ -53,13 +53,9 @@ class Priors:
     kept: float = 0.5
 
 
-_WHAT = "a router that learns from outcomes"
-
-
 class OutcomeModel:
-    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each, `gram` their
-    products. `vectors` are their embeddings, where those count; `words` is the share of their
-    spelling beside them."""
+    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. `vectors` are their
+    embeddings, beside which `words` is the share of their spelling."""
 
     def __init__(
         self,
@@ -74,11 +70,11 @@ class OutcomeModel:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
         self.priors = priors
-        self.numpy = np = import_extra("numpy", _WHAT, "router")
+        what = "a router that learns from outcomes"
+        self.numpy = np = import_extra("numpy", what, "router")
+        self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
         self.row = {name: i for i, name in enumerate(inputs)}
         self.dense = np.zeros((len(inputs), self.vocabulary.width))
-        pools = import_extra("threadpoolctl", _WHAT, "router")
-        self._threads = pools.ThreadpoolController()
         self._features = [
             self.vocabulary.features(text, () if vectors is None else vectors[name])
             for name, text in inputs.items()
@@ -102,18 +98,14 @@ class OutcomeModel:
 
 
 class Posterior:
-    """What is known of every part after some outcomes; means, joint draws, and the means as a
-    Ranking."""
+    """What is known of every part after some outcomes."""
 
     def __init__(
         self, model: OutcomeModel, outcomes: Sequence[Outcome], versions: Sequence[int]
     ) -> None:
-        self._model, self._np = model, model.numpy
-        self._versions = tuple(versions)
-        self._size = len(versions)
-        self._outcomes = outcomes
-        np, p = self._np, model.priors
-        n = len(outcomes)
+        self._model, self._np, self._outcomes = model, model.numpy, outcomes
+        self._versions, self._size = tuple(versions), len(versions)
+        np, p, n = model.numpy, model.priors, len(outcomes)
         self._at = np.array([model.row[o.example_id] for o in outcomes], dtype=int)
         self._whole = np.array([0.0 if o.part else 1.0 for o in outcomes])
         self._like = np.array([sum(o.likeness) for o in outcomes])
@@ -170,12 +162,11 @@ class Posterior:
             constant = p.constant**2 * current.T @ dual
         weights = np.vstack([shared[None, :], own])
         base = self._mean + p.level**2 * float(self._whole @ dual)
-        unit = float(np.abs(weights).max(initial=0.0)) / _DIGITS
-        whole = np.rint(weights / unit).astype(int) if unit else np.zeros(weights.shape, dtype=int)
+        unit, rows = whole_numbers(np, weights, _DIGITS)
         return Ranking(
             rarity=model.vocabulary.rarity,
-            unit=float(f"{unit:.4g}"),
-            weights=tuple(tuple(row) for row in whole.tolist()),
+            unit=unit,
+            weights=rows,
             bias=tuple(round(b, 5) for b in [base, *constant.tolist()]),
             likeness=round(p.likeness**2 * float(self._like @ dual), 5),
             more=round(p.more**2 * float(self._crowd @ dual), 5),
@@ -187,7 +178,7 @@ class Posterior:
         )
 
     def at(self, features: Features, likeness: Sequence[float]) -> Adding:
-        """What each instinct adds at an input that is so much like their texts."""
+        """What each instinct adds at an input, whose likeness to their texts is given."""
         np, p, model = self._np, self._model.priors, self._model
         vector = np.zeros(model.vocabulary.width)
         vector[list(features)] = list(features.values())
@@ -263,7 +254,14 @@ def off_policy(
     """None where fewer than 20 examples have an outcome of the instincts as they are now."""
     columns: defaultdict[str, list[tuple[float, ...]]] = defaultdict(list)
     names = sorted({o.example_id for o in outcomes})
-    logged = _first_visits(outcomes) if terms.first_visits else outcomes
+    whole = [o for o in outcomes if not o.part]
+    if terms.first_visits:
+        first: dict[str, Outcome] = {}
+        for outcome in whole:
+            first.setdefault(outcome.example_id, outcome)
+        whole = list(first.values())
+    # Those that say something of the instincts as they are now, with a known chance.
+    logged = [o for o in whole if o.reads_as(versions) and o.propensity is not None]
     for fold in range(FOLDS):
         inside = set(names[fold::FOLDS])
         others = [o for o in outcomes if o.example_id not in inside]
@@ -274,7 +272,7 @@ def off_policy(
         sums = [sum(each) for each in zip(*(e.marginal for e in expected.values()), strict=True)]
         single = sums.index(max(sums))
         for outcome in logged:
-            if outcome.example_id in inside and _counts(outcome, versions):
+            if outcome.example_id in inside:
                 own = expected[outcome.example_id]
                 route = chosen(own.marginal, own.more, terms.select, terms.least)
                 rivals = (route, (single,), ())
@@ -289,20 +287,6 @@ def off_policy(
         mean_interval([m[0] - m[2] for m in means], terms.seed, (-1.0, 1.0)),
         sum(map(len, columns.values())),
     )
-
-
-def _first_visits(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The first reward of each example, in their order."""
-    first: dict[str, Outcome] = {}
-    for outcome in outcomes:
-        if not outcome.part:
-            first.setdefault(outcome.example_id, outcome)
-    return list(first.values())
-
-
-def _counts(outcome: Outcome, versions: Sequence[int]) -> bool:
-    """Whether it says something of the instincts as they are now, with a known chance."""
-    return outcome.reads_as(versions) and not outcome.part and outcome.propensity is not None
 
 
 def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...]) -> float:

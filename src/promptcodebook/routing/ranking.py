@@ -1,23 +1,30 @@
-"""What the words of an input say of each instinct: numbers that rank without a model.
+"""What ranks the instincts of a codebook for an input without a model: plain numbers.
 
 Beyond the paper (method decision 26). An input is the unit vector φ(x) of its hashed words and runs
 of letters, either half of its squared length; each instinct's marginal reward is linear in it. With
 `router.features` an embedding joins or replaces these: every dimension is centred and scaled by the
 training inputs, then scaled to its share of the length.
+
+Below it, `distil` makes a ranking that imitates E_θ. For each instinct a ridge regression on φ(x)
+predicts whether the encoder chose it, in the dual form, with the penalty of least leave-one-out
+error. An example counts once, however many routes it has. The route is the S that rank first.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
 from operator import add, itemgetter, mul
+from typing import Any
 
 from promptcodebook.calls import LM, Message, Request, Usage
-from promptcodebook.errors import LMError, PolicyError
+from promptcodebook.errors import LMError, PolicyError, import_extra
+from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Expected, Ranking, Route
 
@@ -26,24 +33,13 @@ BUCKETS = 4096
 _HALF = BUCKETS // 2
 _LETTERS = (4, 5)
 """Lengths of the runs of letters that count, word by word."""
-_MOST_WORDS = 200
-"""Words of an input that are read: the first half of them from its start, the rest its end."""
-_MOST_READ = 2**14
-"""Characters of an input in which these words are looked for, likewise."""
-
+_MOST_WORDS, _MOST_READ = 200, 2**14
+"""Words of an input that are read, and the characters that hold them: half from either end."""
 _MOST_CHARACTERS = 2000
-"""Of a text that is embedded: the first half from its start, the rest its end."""
+"""Of a text that is embedded: half from its start, half from its end."""
 
 Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
-
-
-def _runs(words: Sequence[str]) -> Iterator[str]:
-    for word in words:
-        padded = f" {word} "
-        for length in _LETTERS:
-            for at in range(len(padded) - length + 1):
-                yield padded[at : at + length]
 
 
 def _buckets(text: str) -> tuple[set[int], set[int]]:
@@ -53,7 +49,13 @@ def _buckets(text: str) -> tuple[set[int], set[int]]:
     words = words_of(text)
     if len(words) > _MOST_WORDS:
         words = [*words[: _MOST_WORDS // 2], *words[-_MOST_WORDS // 2 :]]
-    return {_hashed(word) for word in words}, {_HALF + _hashed(run) for run in set(_runs(words))}
+    runs = {
+        padded[at : at + length]
+        for padded in {f" {word} " for word in words}
+        for length in _LETTERS
+        for at in range(len(padded) - length + 1)
+    }
+    return {_hashed(word) for word in words}, {_HALF + _hashed(run) for run in runs}
 
 
 def _hashed(gram: str) -> int:
@@ -62,8 +64,8 @@ def _hashed(gram: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How telling each bucket is: its inverse document frequency over the training inputs; and how
-    embeddings are scaled, where they count (`types.Ranking`)."""
+    """How telling each bucket is (its inverse document frequency), and how embeddings are
+    scaled."""
 
     rarity: tuple[float, ...]
     center: tuple[float, ...] = ()
@@ -76,10 +78,6 @@ class Vocabulary:
         return BUCKETS + len(self.center)
 
     @classmethod
-    def of_ranking(cls, ranking: Ranking) -> Vocabulary:
-        return cls(ranking.rarity, ranking.center, ranking.spread, ranking.words)
-
-    @classmethod
     def of(cls, texts: Sequence[str]) -> Vocabulary:
         """Smoothed: ln((1 + n) / (1 + n_b)) + 1 of n texts, n_b of which fall into bucket b."""
         seen = [0] * BUCKETS
@@ -90,37 +88,33 @@ class Vocabulary:
         return cls(tuple(round(math.log((1 + n) / (1 + c)) + 1, 3) for c in seen))
 
     def with_vectors(self, vectors: Sequence[Sequence[float]], words: float) -> Vocabulary:
-        """The same for inputs that have these embeddings too."""
+        """The same for inputs that have these embeddings too; five digits of each number count."""
         columns = list(zip(*vectors, strict=True))
-        center = tuple(_significant(math.fsum(c) / len(c)) for c in columns)
+        center = tuple(float(f"{math.fsum(c) / len(c):.5g}") for c in columns)
         spread = tuple(
-            _significant(math.sqrt(math.fsum((v - m) ** 2 for v in c) / len(c)))
+            float(f"{math.sqrt(math.fsum((v - m) ** 2 for v in c) / len(c)):.5g}")
             for c, m in zip(columns, center, strict=True)
         )
         return replace(self, center=center, spread=spread, words=words)
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
-        """φ of a text, with its embedding where that counts; {} for one that nothing tells."""
+        """φ of a text, with its embedding where that counts. PolicyError: one of another model."""
         found: Features = self.spelled(text) if self.words else {}
         if not self.center:
             return found
-        share = math.sqrt(self.words)
-        own = {bucket: share * value for bucket, value in found.items()}
-        return own | self._meant(vector)
-
-    def _meant(self, vector: Sequence[float]) -> dict[int, float]:
-        """The embedding's part of φ. PolicyError for one of another model."""
         if len(vector) != len(self.center):
             raise PolicyError(
                 f"the router was trained on embeddings of {len(self.center)} numbers, and this "
                 f"model makes {len(vector)}",
                 hint="name the model that made them in roles.encoder.model",
             )
+        share = math.sqrt(self.words)
+        own = {bucket: share * value for bucket, value in found.items()}
         rows = zip(vector, self.center, self.spread, strict=True)
         scaled = [(v - m) / s if s else 0.0 for v, m, s in rows]
         length = math.sqrt(math.fsum(v * v for v in scaled))
         part = math.sqrt(1.0 - self.words) / length if length else 0.0
-        return {BUCKETS + at: part * v for at, v in enumerate(scaled)}
+        return own | {BUCKETS + at: part * v for at, v in enumerate(scaled)}
 
     def spelled(self, text: str) -> Features:
         """What words and letters say of a text, at length 1; {} for one without words."""
@@ -131,10 +125,6 @@ class Vocabulary:
             length = math.sqrt(len(kinds) * math.fsum(v * v for v in values))
             features.update((b, v / length) for b, v in zip(kind, values, strict=True))
         return features
-
-
-def _significant(value: float) -> float:
-    return float(f"{value:.5g}")
 
 
 def chosen(marginal: Sequence[float], more: float, select: int, least: int = 0) -> tuple[int, ...]:
@@ -152,8 +142,8 @@ class Ranker:
     """A ranking at work over the texts of a codebook."""
 
     def __init__(self, ranking: Ranking, instincts: Sequence[str]) -> None:
-        self._ranking = ranking
-        self._vocabulary = Vocabulary.of_ranking(ranking)
+        self._ranking, r = ranking, ranking
+        self._vocabulary = Vocabulary(r.rarity, r.center, r.spread, r.words)
         # By bucket, which instincts' texts fall into it: an input touches few of them.
         self._alike: dict[int, list[tuple[int, float]]] = {}
         for k, text in enumerate(instincts):
@@ -217,8 +207,7 @@ class Embedder:
 
 
 class RankedRoutes:
-    """Routes inputs by a ranking; `embedder` reads them, where the ranking was learned on
-    embeddings."""
+    """Routes inputs by a ranking; `embedder` reads them, where it was learned on embeddings."""
 
     def __init__(self, select: int, embedder: Embedder | None = None) -> None:
         self._select = select
@@ -229,8 +218,7 @@ class RankedRoutes:
         self, codebook: Codebook, ranking: Ranking, text: str
     ) -> tuple[Route, Expected, Usage]:
         """The route of an input, and what each instinct promises for it."""
-        vector: Sequence[float] = ()
-        usage = Usage()
+        vector, usage = (), Usage()
         if ranking.center and self._embedder is not None:
             vector, usage = await self._embedder.read(text)
         # The ranker is made once for many inputs.
@@ -240,3 +228,118 @@ class RankedRoutes:
         expected = self._ready[2].expected(text, vector)
         picked = chosen(expected.marginal, expected.more, self._select, ranking.least)
         return Route(picked), expected, usage
+
+
+def whole_numbers(np: Any, weights: Any, digits: int) -> tuple[float, tuple[tuple[int, ...], ...]]:
+    """Weights as whole numbers of a unit, the greatest `digits` of them."""
+    unit = float(np.abs(weights).max(initial=0.0)) / digits
+    whole = np.rint(weights / unit).astype(int) if unit else np.zeros(weights.shape, dtype=int)
+    return float(f"{unit:.4g}"), tuple(tuple(row) for row in whole.tolist())
+
+
+# The distilled router.
+
+OLDER = 0.25
+"""Weight of a route that the encoder gave when θ or the codebook had other texts."""
+FOLDS = 5
+_CONSTANT = 1.0
+"""Prior variance of an instinct's own constant, beside φ·φ = 1."""
+_RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_DIGITS = 1000
+"""Weights are kept as whole thousandths of the greatest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imitated:
+    """A route that the encoder gave for an input; `weight` is below 1 under other texts."""
+
+    example_id: str
+    input: str
+    indices: tuple[int, ...]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The share of inputs with the same set, and the mean share of instincts that are in both."""
+
+    exact: Interval
+    overlap: Interval
+
+
+def agreement(
+    routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]], seed: int = 0
+) -> Agreement:
+    """Of two routers on the same inputs, in the same order."""
+    pairs = [(set(a), set(b)) for a, b in zip(routes, others, strict=True)]
+    exact = [float(a == b) for a, b in pairs]
+    overlap = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]
+    return Agreement(mean_interval(exact, seed), mean_interval(overlap, seed))
+
+
+def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
+    """The ranking that imitates the routes best, for a codebook of `size`. MissingExtra."""
+    np = import_extra("numpy", "a distilled router", "router")
+    pools = import_extra("threadpoolctl", "a distilled router", "router")
+    by_example = _by_example(routes)
+    vocabulary = Vocabulary.of([own[0].input for own in by_example.values()])
+    x, y = np.zeros((len(by_example), BUCKETS)), np.zeros((len(by_example), size))
+    weights = np.zeros(len(by_example))
+    for i, own in enumerate(by_example.values()):
+        features = vocabulary.features(own[0].input)
+        x[i, list(features)] = list(features.values())
+        weights[i] = max(route.weight for route in own)
+        for route in own:
+            y[i, list(route.indices)] += route.weight / sum(r.weight for r in own)
+    # In one thread the sums do not depend on the number of cores.
+    with pools.ThreadpoolController().limit(limits=1, user_api="blas"):
+        mean = weights @ y / weights.sum()
+        # (Q + λ/w)^-1 y under the λ whose leave-one-out residuals, dual / diag, are least.
+        kernel, tried = _CONSTANT + x @ x.T, list[tuple[float, Any]]()
+        for ridge in _RIDGES:
+            inverse = np.linalg.inv(kernel + ridge * np.diag(1.0 / weights))
+            dual = inverse @ (y - mean)
+            left_out = dual / np.diag(inverse)[:, None]
+            tried.append((float((weights[:, None] * left_out**2).sum()), dual))
+        dual = min(tried, key=lambda each: each[0])[1]
+        own_weights = dual.T @ x
+        constant = mean + _CONSTANT * dual.sum(axis=0)
+    unit, rows = whole_numbers(np, own_weights, _DIGITS)
+    return Ranking(
+        rarity=vocabulary.rarity,
+        unit=unit,
+        weights=((0,) * BUCKETS, *rows),
+        bias=(0.0, *(round(b, 5) for b in constant.tolist())),
+        least=select,
+        outcomes=len(by_example),
+        kind="distilled",
+    )
+
+
+def cross_agreement(
+    routes: Sequence[Imitated], texts: Sequence[str], select: int, seed: int = 0
+) -> Agreement | None:
+    """With the encoder on examples held out of the fit, in five folds; None below ten examples."""
+    by_example = _by_example(routes)
+    names = sorted(by_example)
+    if len(names) < 2 * FOLDS:
+        return None
+    ours: list[tuple[int, ...]] = []
+    theirs: list[tuple[int, ...]] = []
+    for fold in range(FOLDS):
+        inside = set(names[fold::FOLDS])
+        others = [route for route in routes if route.example_id not in inside]
+        ranker = Ranker(distil(others, len(texts), select), texts)
+        for name in sorted(inside):
+            most = max(route.weight for route in by_example[name])
+            last = [route for route in by_example[name] if route.weight == most][-1]
+            ours.append(ranker.choose(last.input, select))
+            theirs.append(last.indices)
+    return agreement(ours, theirs, seed)
+
+
+def _by_example(routes: Sequence[Imitated]) -> Mapping[str, Sequence[Imitated]]:
+    found: defaultdict[str, list[Imitated]] = defaultdict(list)
+    for route in routes:
+        found[route.example_id].append(route)
+    return found

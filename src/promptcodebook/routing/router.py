@@ -2,13 +2,10 @@
 
 In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
 adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
-of them is taken (Thompson sampling), with η a uniform set, its size first (of none as often as any
-single one). So the chance of a route is known exactly, (1 - η)·share + η·uniform; it is logged for
-the off-policy estimate. With `router.explore: upper` there is one route instead, the best by upper
-bounds. All draws are keyed by seed, step and example.
-
-`Step.ranking` holds what is learned. The outcomes are the traces of the steps, so a resumed run
-reads them back (`recall`).
+of them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known
+exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. With `router.explore:
+upper` there is one route instead, the best by upper bounds. `Step.ranking` holds what is learned;
+a resumed run reads the outcomes back from the traces of its steps (`recall`).
 """
 
 from __future__ import annotations
@@ -16,19 +13,20 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Config, RouterSettings
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.policy import Composer, EpsilonGreedy, Explorer, OffPolicy, Router
+from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Terms, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
+Indices = tuple[int, ...]
 _DRAWS = 64
 """Posterior draws for an example."""
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
@@ -38,11 +36,10 @@ _BLAME = 0.25
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
-    """Who routes the training examples. MissingExtra where the settings need one that is not
-    installed."""
+    """Who routes the training examples. MissingExtra where the settings need one."""
     if not config.learns_routes:
         always = config.encoder.mode == "none"
-        return EpsilonGreedy(composer, Explorer(config.explore, config.select, always=always))
+        return Router(composer, config.explore, always)
     executor = config.roles.get("executor")
     steady = executor is not None and executor.temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
@@ -52,7 +49,8 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
 
 
 def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> list[Outcome]:
-    """What a batch that ran under `before` teaches: its rewards, and what instincts were blamed."""
+    """What a batch that ran under `before` teaches: its rewards, and an even share of the
+    codebook's severity (or of the whole penalty) for each instinct that was blamed."""
     texts = _spelled(model, before.parameters.codebook)
     outcomes: list[Outcome] = []
     for trace in traces:
@@ -69,20 +67,12 @@ def outcomes_of(model: OutcomeModel, before: State, traces: Sequence[Trace]) -> 
             propensity=route.propensity,
         )
         outcomes.append(whole)
-        for k, rho in sorted(_blamed(trace).items()):
-            own = (k,), (before.versions[k],), (like[k],)
+        named = sorted(k for k, text in trace.gradients.codebook.items() if text)
+        severity = trace.gradients.severity.get("codebook", trace.penalty) if trace.penalty else 0.0
+        for k in named if severity else ():
+            own, rho = ((k,), (before.versions[k],), (like[k],)), severity / len(named)
             outcomes.append(Outcome(whole.example_id, *own, -rho, _BLAME, True, route.propensity))
     return outcomes
-
-
-def _blamed(trace: Trace) -> Mapping[int, float]:
-    """ρ of each instinct that is blamed: an even share of the codebook's severity (one for all of
-    them together), or of the whole penalty where it was not given."""
-    named = [k for k, text in trace.gradients.codebook.items() if text]
-    if not named or not trace.penalty:
-        return {}
-    severity = trace.gradients.severity.get("codebook", trace.penalty)
-    return {k: severity / len(named) for k in named} if severity else {}
 
 
 def _spelled(model: OutcomeModel, codebook: Codebook) -> list[Features]:
@@ -105,19 +95,15 @@ class OutcomeRouter(Router):
         repeats: bool = True,
         embedder: Embedder | None = None,
     ) -> None:
-        self._settings = settings
-        self._embedder = embedder
-        self._select = select
-        self.model = model
-        self.repeats = repeats
+        self._settings, self._select, self._embedder = settings, select, embedder
+        self.model, self.repeats = model, repeats
         usual = 1.0 if repeats else 0.2
         self._scale = usual if settings.scale is None else settings.scale
         self._fitted: tuple[State, Posterior] | None = None
         self._texts: tuple[Codebook, list[Features]] | None = None
 
     async def prepare(self) -> None:
-        """Has the inputs embedded, where `router.features` says so. LMError where the model makes
-        no embeddings."""
+        """Embeds the inputs, where `router.features` says so. LMError: the model cannot."""
         if self._embedder is None or self.model.vocabulary.center:
             return
         inputs = self.model.inputs
@@ -161,23 +147,22 @@ class OutcomeRouter(Router):
         if self._texts is None or self._texts[0] is not book:
             self._texts = book, _spelled(self.model, book)
         adding = self._posterior(state).at(features, _likeness(features, self._texts[1]))
-        settings, sizes = self._settings, _Sizes(self._settings.least, self._select, len(book))
+        settings, floor = self._settings, self._settings.floor
         if settings.explore == "upper":
             parts = [adding.upper(self._scale)]
         else:
             parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
-        tried, floor = frozenset[tuple[int, ...]](), settings.floor
+        tried = frozenset[Indices]()
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
             floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
-        routes = [_untried(own, more, sizes, tried) for own, more in parts]
+        sizes = _Sizes(settings.least, self._select, len(book), tried)
+        routes = [sizes.best(own, more) for own, more in parts]
         draw = draws.generator("route")
-        if draw.random() < floor:
-            indices = sizes.draw(draw, tried)
-        else:
-            indices = routes[draw.randrange(len(routes))]
+        uniform = draw.random() < floor
+        indices = sizes.draw(draw) if uniform else routes[draw.randrange(len(routes))]
         share = Counter(routes)[indices] / len(routes)
-        chance = (1 - floor) * share + floor * sizes.chance(indices, tried)
+        chance = (1 - floor) * share + floor * sizes.chance(indices)
         best = chosen(*adding.means, self._select, settings.least)
         return Route(indices, explored=indices != best, propensity=round(chance, 9)), Usage()
 
@@ -190,9 +175,9 @@ class OutcomeRouter(Router):
 
     def note(self, before: State, traces: Sequence[Trace], after: State) -> State:
         """`after` with all outcomes so far; no fit."""
-        texts = zip(before.parameters.codebook.texts, after.parameters.codebook.texts, strict=True)
-        changed = (old != new for old, new in texts)
-        versions = tuple(v + new for v, new in zip(before.versions, changed, strict=True))
+        texts = before.parameters.codebook.texts, after.parameters.codebook.texts
+        rows = zip(before.versions, *texts, strict=True)
+        versions = tuple(v + (old != new) for v, old, new in rows)
         outcomes = (*before.outcomes, *outcomes_of(self.model, before, traces))
         return replace(after, outcomes=outcomes, versions=versions)
 
@@ -220,39 +205,39 @@ def _current(state: State) -> Iterator[Outcome]:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The sets that may be routes: `least` to `select` of `size` instincts."""
+    """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int
     select: int
     size: int
+    tried: frozenset[Indices]
 
-    def draw(self, draw: random.Random, tried: frozenset[tuple[int, ...]]) -> tuple[int, ...]:
-        """An untried set, its size uniformly, then its members; any, where all were tried."""
+    def draw(self, draw: random.Random) -> Indices:
+        """An untried set, its size first, none as often as any single one; any, where all were
+        tried."""
         while True:
-            count = self._size(draw)
+            if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
+                count = 0
+            else:
+                count = draw.randint(max(1, self.least), self.select)
             indices = tuple(sorted(draw.sample(range(self.size), count)))
-            if indices not in tried or self._left(tried) <= 0.0:
+            if indices not in self.tried or self._left <= 0.0:
                 return indices
 
-    def chance(self, indices: tuple[int, ...], tried: frozenset[tuple[int, ...]]) -> float:
+    def chance(self, indices: Indices) -> float:
         """The chance of a set under `draw`."""
-        left = self._left(tried)
+        left = self._left
         if left <= 0.0:
             return self._each(len(indices))
-        return 0.0 if indices in tried else self._each(len(indices)) / left
+        return 0.0 if indices in self.tried else self._each(len(indices)) / left
 
-    def _left(self, tried: frozenset[tuple[int, ...]]) -> float:
+    @property
+    def _left(self) -> float:
         """The chance that a first draw is untried; exactly 0 where nothing is left."""
-        counts = Counter(map(len, tried))
+        counts = Counter(map(len, self.tried))
         if all(counts[n] == math.comb(self.size, n) for n in range(self.least, self.select + 1)):
             return 0.0
         return 1.0 - math.fsum(n * self._each(count) for count, n in sorted(counts.items()))
-
-    def _size(self, draw: random.Random) -> int:
-        """How many: none as often as any single one, the other sizes equally often."""
-        if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
-            return 0
-        return draw.randint(max(1, self.least), self.select)
 
     def _each(self, count: int) -> float:
         """The chance of any one set of `count` before anything was tried."""
@@ -261,26 +246,18 @@ class _Sizes:
         some = 1.0 if self.least else self.size / (self.size + 1)
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
-    def near(self, indices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Every route that differs from this one by an instinct more, less, or another."""
-        others = [k for k in range(self.size) if k not in indices]
-        if len(indices) < self.select:
-            yield from (tuple(sorted((*indices, k))) for k in others)
-        for without in indices:
-            rest = tuple(k for k in indices if k != without)
-            if len(rest) >= self.least:
-                yield rest
-            yield from (tuple(sorted((*rest, k))) for k in others)
-
-
-def _untried(
-    own: Sequence[float], more: float, sizes: _Sizes, tried: frozenset[tuple[int, ...]]
-) -> tuple[int, ...]:
-    """The best route under a draw or, where that was tried, the best untried one near it; the best
-    after all where those were tried as well."""
-    best = chosen(own, more, sizes.select, sizes.least)
-    if best not in tried:
-        return best
-    fresh = [route for route in sizes.near(best) if route not in tried]
-    promise = Expected(0.0, tuple(own), more)
-    return min(fresh, key=lambda route: (-promise.of(route), route), default=best)
+    def best(self, own: Sequence[float], more: float) -> Indices:
+        """The best route under a draw or, where that was tried, the best untried one that differs
+        by one instinct; the best after all where those were tried as well."""
+        best = chosen(own, more, self.select, self.least)
+        if best not in self.tried:
+            return best
+        others = [k for k in range(self.size) if k not in best]
+        near = [tuple(sorted((*best, k))) for k in others] if len(best) < self.select else []
+        for without in best:
+            rest = tuple(k for k in best if k != without)
+            near += [rest] if len(rest) >= self.least else []
+            near += [tuple(sorted((*rest, k))) for k in others]
+        promise = Expected(0.0, tuple(own), more)
+        fresh = [route for route in near if route not in self.tried]
+        return min(fresh, key=lambda route: (-promise.of(route), route), default=best)

@@ -33,7 +33,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import deployed_of
 from promptcodebook.progress import Line, Listener, counter, silent
 from promptcodebook.randomness import Draws
-from promptcodebook.routing.distil import (
+from promptcodebook.routing.ranking import (
     OLDER,
     Agreement,
     Imitated,

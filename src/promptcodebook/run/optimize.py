@@ -34,9 +34,8 @@ from promptcodebook.errors import (
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
-from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
-from promptcodebook.policy.response import Explanation
 from promptcodebook.progress import Listener, silent, watch
 from promptcodebook.run.opening import (
     IN_PYTHON,

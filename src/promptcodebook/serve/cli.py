@@ -38,7 +38,7 @@ from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.registry.registry import open_registry
 from promptcodebook.serve import admission, spending
-from promptcodebook.serve.proxy import Policies, Proxy
+from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.upstream import connect_upstream
 from promptcodebook.serve.versions import (
     Composing,
@@ -74,8 +74,7 @@ def serve(
         typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
     ] = "last",
     one_system: Annotated[
-        bool,
-        typer.Option(help="Put the prompt within the caller's system message, not before it."),
+        bool, typer.Option(help="Put the prompt within the caller's system message, not before it.")
     ] = False,
     verbatim: Annotated[
         bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
@@ -159,9 +158,19 @@ def serve(
             )
         path = spending.records_path()
         record = spending.Records(path, records) if records else None
-        whole = reads == "conversation"
-        policies = Policies(called, live, upstream, record, budgets, whole, one_system, log_inputs)
-        async with Proxy(policies, admission.Callers(known), limits).serving(host, port) as address:
+        proxy = Proxy(
+            called,
+            live,
+            upstream,
+            admission.Callers(known),
+            limits,
+            record,
+            budgets,
+            conversation=reads == "conversation",
+            joined=one_system,
+            texts=log_inputs,
+        )
+        async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
             said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
             emit(said) if as_json else print(address.base_url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
@@ -29,6 +29,7 @@ _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 """'other' must not pass for a whole reply, and the wire has no closer word for it."""
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
     """A request that gets an error body in place of a completion.
 
@@ -36,22 +37,16 @@ class Refusal(Exception):
     a model was asked and takes nothing for it.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int = 400,
-        kind: str = "invalid_request_error",
-        param: str = "",
-        retry_after: float | None = None,
-        unpaid: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.unpaid = unpaid
-        self.status = status
-        self.kind = kind
-        self.param = param
-        self.retry_after = retry_after
+    message: str
+    _: KW_ONLY
+    status: int = 400
+    kind: str = "invalid_request_error"
+    param: str = ""
+    retry_after: float | None = None
+    unpaid: bool = False
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +194,7 @@ def _text_of(part: object) -> str:
     if kind != "text" or not isinstance(text, str):
         what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
         raise Refusal(
-            f"this model reads text alone, and a message has {what}: leave it out",
-            param="messages",
+            f"this model reads text alone, and a message has {what}: leave it out", param="messages"
         )
     return text
 

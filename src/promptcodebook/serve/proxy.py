@@ -146,33 +146,31 @@ class PolicyMetrics(Metrics):
             self._fallbacks.labels(*fallback.split(":")).inc()
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """What is served: a ref's `name`, without 'pco/'. `spending` = what callers may spend a day;
-    `conversation` = all turns are the input, not the last one alone; `joined` = the prompt goes
-    into the caller's own first instruction; `texts` = what requests say is recorded too."""
+@dataclass
+class Proxy:
+    """The paths under which a policy is asked: a ref's `name`, without 'pco/'.
+
+    `spending` = what callers may spend a day; `conversation` = all turns are the input, not the
+    last one alone; `joined` = the prompt goes into the caller's own first instruction; `texts` =
+    what requests say is recorded too.
+    """
 
     name: str
     live: Live
     upstream: Upstream
+    callers: Callers
+    limits: Limits
     records: Records | None = None
     spending: Spending | None = None
     conversation: bool = False
     joined: bool = False
     texts: bool = False
+    stopping: bool = False
 
-
-class Proxy:
-    """The paths under which a policy is asked."""
-
-    def __init__(
-        self, policies: Policies, callers: Callers | None = None, limits: Limits | None = None
-    ) -> None:
-        self.policies = policies
-        self.stopping = False
+    def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._admission = Admission(callers or Callers(()), limits or Limits())
-        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, policies.live)
+        self._admission = Admission(self.callers, self.limits)
+        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, self.live)
 
     @asynccontextmanager
     async def serving(
@@ -193,8 +191,7 @@ class Proxy:
             "/readyz": ("GET", self._ready),
             "/openapi.json": ("GET", showing(lambda: description)),
         }
-        policies = self.policies
-        watching = asyncio.ensure_future(policies.live.watch(poll_s))
+        watching = asyncio.ensure_future(self.live.watch(poll_s))
         try:
             async with self._admission.listening(paths, self._metrics, host, port) as address:
                 try:
@@ -205,9 +202,9 @@ class Proxy:
             watching.cancel()
             with suppress(asyncio.CancelledError):
                 await watching
-            await policies.live.close()
-            await policies.upstream.close()
-            for kept in (policies.records, policies.spending):
+            await self.live.close()
+            await self.upstream.close()
+            for kept in (self.records, self.spending):
                 if kept is not None:
                     await asyncio.to_thread(kept.close)
 
@@ -217,13 +214,13 @@ class Proxy:
         messages: Messages = body["messages"]
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"))) as composing,
         ):
-            text = input_of(messages, whole=self.policies.conversation)
+            text = input_of(messages, whole=self.conversation)
             composed = await self._composed(composing, text, visit)
             status = HUNG_UP
             try:
-                sent = place_prompt(messages, composed.prompt, joined=self.policies.joined)
+                sent = place_prompt(messages, composed.prompt, joined=self.joined)
                 response = await self._passed_on(request, {**body, "messages": sent}, visit)
                 status = response.status
                 return response
@@ -236,7 +233,7 @@ class Proxy:
     async def _passed_on(
         self, request: web.BaseRequest, asked: Mapping[str, Any], visit: Visit
     ) -> web.StreamResponse:
-        upstream, spending = self.policies.upstream, self.policies.spending
+        upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
         data = await self._admission.apart(visit, lambda: upstream.body(body))
         if spending is None:
@@ -253,17 +250,17 @@ class Proxy:
         given = check(PromptRequest, body).input
         if given is None:
             check(ChatRequest, body)
-            given = input_of(body["messages"], whole=self.policies.conversation)
+            given = input_of(body["messages"], whole=self.conversation)
         with (
             self._admission.place(visit),
-            self.policies.live.using(await self._version(body.get("model"))) as composing,
+            self.live.using(await self._version(body.get("model"))) as composing,
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
             made = {
                 "object": "prompt",
                 "id": visit.id,
-                "model": _PREFIX + self.policies.name,
+                "model": _PREFIX + self.name,
                 "version": composing.version,
                 "mode": composing.mode,
                 "route": composed.route.indices,
@@ -274,8 +271,8 @@ class Proxy:
             return json_response(made, visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
-        if self.policies.spending is not None:
-            self.policies.spending.paying(visit.caller)
+        if self.spending is not None:
+            self.spending.paying(visit.caller)
         composed = await composing.compose(text)
         self._metrics.composed(composing.mode, composed)
         visit.headers |= {
@@ -291,8 +288,8 @@ class Proxy:
     async def _version(self, model: object) -> Composing:
         """What a request's model names: the version of now by the ref's name, or also one from
         before by its hash. Raises Refusal."""
-        live, name = self.policies.live, str(model or "").removeprefix(_PREFIX)
-        if name in ("", self.policies.name):
+        live, name = self.live, str(model or "").removeprefix(_PREFIX)
+        if name in ("", self.name):
             return live.now
         if _HASH.fullmatch(name):
             if live.version.startswith(name):
@@ -305,7 +302,7 @@ class Proxy:
                 raise Refusal(said, status=503, kind="server_error") from None
             if earlier is not None:
                 return earlier
-        text = f"no such model here; there is {_PREFIX + self.policies.name!r}"
+        text = f"no such model here; there is {_PREFIX + self.name!r}"
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
@@ -348,16 +345,16 @@ class Proxy:
     def _record(
         self, visit: Visit, composing: Composing, composed: Composed, text: str, status: int
     ) -> None:
-        if self.policies.records is None:
+        if self.records is None:
             return
         route = composed.route
         own: dict[str, Any] = {}
-        if self.policies.texts:
+        if self.texts:
             own = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
         record = Record(
             id=visit.id,
             time=now(),
-            model=_PREFIX + self.policies.name,
+            model=_PREFIX + self.name,
             version=composing.version,
             mode=composing.mode,
             route=route.indices,
@@ -368,11 +365,11 @@ class Proxy:
             status=status,
             **own,
         )
-        self.policies.records.put(record)
+        self.records.put(record)
 
     def _models(self) -> dict[str, object]:
-        version = self.policies.live.version
-        named = [self._entry(name, version) for name in (self.policies.name, version)]
+        version = self.live.version
+        named = [self._entry(name, version) for name in (self.name, version)]
         return {"object": "list", "data": named}
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
@@ -390,7 +387,7 @@ class Proxy:
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        return json_response({"status": said, "version": self.policies.live.version}, visit, status)
+        return json_response({"status": said, "version": self.live.version}, visit, status)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

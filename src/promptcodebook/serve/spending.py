@@ -84,7 +84,6 @@ def new_request_id() -> str:
 
 
 def records_path() -> Path:
-    """`$PCO_REQUESTS`, else requests.sqlite in the user's data folder."""
     chosen = os.environ.get("PCO_REQUESTS", "")
     return Path(chosen).expanduser() if chosen else data_folder() / "requests.sqlite"
 
@@ -136,8 +135,6 @@ class _Kept:
 
 
 class Records(_Kept):
-    """The last `most` requests, as a server puts them."""
-
     def __init__(self, path: Path, most: int) -> None:
         def write(db: sqlite3.Connection, records: Sequence[Record]) -> None:
             # No copy of each text, as `asdict` makes one: the server waits for the interpreter.
@@ -257,7 +254,6 @@ class Spending(_Kept):
         return self._tickets
 
     def end(self, ticket: int, role: Role, usage: Usage, lost: bool) -> None:
-        """Books what the call took in place of what was reserved."""
         if ticket:
             day, caller, most = self._in_flight.pop(ticket)
             self._add(day, caller, usage - most)
@@ -269,7 +265,6 @@ class Spending(_Kept):
         self.put((caller, day, usage.calls, usage.tokens, usage.cost))
 
     def paying(self, caller: str) -> None:
-        """The calls of this task's request are for the caller from now on."""
         _caller.set(caller)
 
     def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -110,7 +110,6 @@ def _texts(tree: Any) -> Iterator[str]:
 
 
 def _is_telling(secret: bytes) -> bool:
-    """Whether a text contains it only if it is the key."""
     return len(secret) >= 24 or (len(secret) >= 16 and any(c in b"0123456789" for c in secret))
 
 

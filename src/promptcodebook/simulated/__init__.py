@@ -2,5 +2,3 @@
 
 It supports no claim that one method beats another. Nothing heavy is imported here.
 """
-
-__all__: list[str] = []

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from promptcodebook.simulated.critic import wrong_claims
-from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.mind import Entry, Mind, fenced
 from promptcodebook.simulated.orders import Order, asked_number, content_stems, sentences
-from promptcodebook.simulated.request import Entry, fenced
 
 _FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple back)")
 _QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")
@@ -34,6 +33,8 @@ _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each de
 
 @dataclass(slots=True)
 class _Unit:
+    """A sentence of a text, and the skills that it orders."""
+
     line: int
     text: str
     skills: frozenset[int]
@@ -52,17 +53,21 @@ def improve(mind: Mind) -> str:
     new = _rewritten(mind, text.strip(), feedback, cap)
     if _FENCES_ASKED.search(user + system):
         new = f"```\n{new}\n```"
-    return mind.fill({"prose": new}, new)
+    return mind.asked.shape.fill({"prose": new}, new)
 
 
 def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
     bad = {k for s in sentences(feedback) if _HARM.search(s) for k in mind.ordered(s)}
-    units = [u for u in _units(mind, text) if not u.skills & bad]
+    units: list[_Unit] = []
+    for number, line in enumerate(text.split("\n")):
+        pieces = re.split(r"(?<=[.!?])\s+", line) if line.strip() else [""]
+        units += [_Unit(number, piece, mind.ordered(piece)) for piece in pieces]
+    units = [u for u in units if not u.skills & bad]
     if not units:  # nothing can stay: a general sentence that the request does not list
         general = (p for p in _plain(mind) if p not in mind.asked.request.user)
         units.append(_Unit(0, next(general), frozenset()))
-    line = max(u.line for u in units)
+    last = max(u.line for u in units)
     bulleted = text.rsplit("\n", 1)[-1].lstrip().startswith("- ") and "\n" in text
     advice = [(k, said) for k, said in _advice(mind, text, feedback) if k not in bad]
     for skill, sentence in advice[: mind.settings.updater_uptake]:
@@ -70,28 +75,31 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
             continue
         # A new wording of an order takes the place of the old one, condition and all.
         units = [u for u in units if skill not in u.skills]
-        line += bulleted
+        last += bulleted
         said = f"- {sentence}" if bulleted else sentence
-        units.append(_Unit(line, said, frozenset((skill,)), new=True))
-    _lose(mind, units)
-    while cap is not None and _count_words(units) > cap and len(units) > 1:
-        units.remove(_weakest(units))
+        units.append(_Unit(last, said, frozenset((skill,)), new=True))
+    # At temperature, now and then a sentence goes missing; never the only one.
+    old = [u for u in units if not u.new and u.text.strip()]
+    chance = mind.settings.updater_loss * mind.asked.request.temperature
+    if len(old) > 1 and mind.happens(chance, "lose"):
+        units.remove(mind.pick(old, "which"))
+    _shorten(units, cap)
     lines: dict[int, list[str]] = {}
     for unit in units:
         lines.setdefault(unit.line, []).append(unit.text)
     return "\n".join(" ".join(parts) for _, parts in sorted(lines.items())).strip()
 
 
-def _units(mind: Mind, text: str) -> list[_Unit]:
-    found: list[_Unit] = []
-    for number, line in enumerate(text.split("\n")):
-        pieces = re.split(r"(?<=[.!?])\s+", line) if line.strip() else [""]
-        found += [_Unit(number, piece, mind.ordered(piece)) for piece in pieces]
-    return found
+def _shorten(units: list[_Unit], cap: int | None) -> None:
+    """Gives sentences up for the cap: one without an order first, then what is new. An order
+    without a complaint stays, and so does the opening of a directive."""
 
+    def words() -> int:
+        return sum(len(u.text.split()) for u in units)
 
-def _count_words(units: Sequence[_Unit]) -> int:
-    return sum(len(u.text.split()) for u in units)
+    while cap is not None and words() > cap and len(units) > 1:
+        opening = units[0] if words() > _LONG else None
+        units.remove(min(units, key=lambda u: (u is opening, bool(u.skills), not u.new)))
 
 
 def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
@@ -101,51 +109,26 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
     for sentence in sentences(feedback):
         for order in mind.orders(sentence) if not _HARM.search(sentence) else ():
             named[order.skill] += 1
-            said.setdefault(order.skill, _worded(mind, order, text, sentence))
-    for advice in _read_reports(mind, feedback) if not named else ():
+            if _OF_PART.search(sentence):
+                worded = f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
+            else:  # as it goes into the text: under its own condition, else under the text's
+                scopes = [o.about for o in (order, *mind.orders(text)) if o.when is not None]
+                worded = mind.say(order.skill, scopes[0] if scopes else None, order.skill)
+            said.setdefault(order.skill, worded)
+    # Raw reports of what failed: advice must be found here, as a critic does, and may be wrong in
+    # the same way.
+    for claim in dict.fromkeys(wrong_claims(feedback)) if not named else ():
+        shown = mind.world.skills.shown(claim)
+        if not shown:
+            continue
+        advice = mind.mislead(shown, shown, claim)
+        if mind.happens(mind.settings.capacity, "recognise", claim):
+            skill = mind.pick(sorted(shown), claim)
+            advice = mind.say(skill, skill, claim)
         for order in mind.orders(advice):
             named[order.skill] += 1
             said.setdefault(order.skill, advice)
     return [(k, said[k]) for k in sorted(named, key=lambda k: (-named[k], mind.unit("order", k)))]
-
-
-def _worded(mind: Mind, order: Order, text: str, sentence: str) -> str:
-    """Advice as it goes into the text: under its own condition, else under the text's."""
-    if _OF_PART.search(sentence):
-        return f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
-    scopes = [o.about for o in (order, *mind.orders(text)) if o.when is not None]
-    return mind.say(order.skill, scopes[0] if scopes else None, order.skill)
-
-
-def _read_reports(mind: Mind, feedback: str) -> list[str]:
-    """Advice from raw reports of what failed: it must be found here, as a critic does, and may be
-    wrong in the same way."""
-    found: list[str] = []
-    for claim in dict.fromkeys(wrong_claims(feedback)):
-        shown = mind.world.skills.shown(claim)
-        if not shown:
-            continue
-        if mind.happens(mind.settings.capacity, "recognise", claim):
-            skill = mind.pick(shown, claim)
-            found.append(mind.say(skill, skill, claim))
-        else:
-            found.append(mind.mislead(shown, shown, claim))
-    return found
-
-
-def _lose(mind: Mind, units: list[_Unit]) -> None:
-    """At temperature, now and then a sentence goes missing; never the only one."""
-    old = [u for u in units if not u.new and u.text.strip()]
-    chance = mind.settings.updater_loss * mind.asked.request.temperature
-    if len(old) > 1 and mind.happens(chance, "lose"):
-        units.remove(old[mind.pick(range(len(old)), "which")])
-
-
-def _weakest(units: list[_Unit]) -> _Unit:
-    """The sentence to give up for the cap: one without an order first, then what is new: an order
-    without a complaint stays, and so does the opening of a directive."""
-    opening = units[0] if _count_words(units) > _LONG else None
-    return min(units, key=lambda u: (u is opening, bool(u.skills), not u.new))
 
 
 def split(mind: Mind) -> str:
@@ -196,23 +179,23 @@ def route(mind: Mind) -> str:
         "indices": chosen,
         "prose": "These come closest to what the input asks for.",
     }
-    return mind.fill(values, ", ".join(map(str, chosen)))
+    return mind.asked.shape.fill(values, ", ".join(map(str, chosen)))
 
 
 def _seen_words(mind: Mind) -> frozenset[str]:
     """The input's content stems, some of them overlooked (the encoder's noise)."""
-    noise, text = mind.settings.encoder_noise, mind.asked.input
-    of = mind.keyed(text)
-    return frozenset(w for w in content_stems(text) if _unit(of, w) >= noise)
+    text = mind.asked.input
+    of = mind.keyed(text) & 0xFFFFFFFFFFFFFFFF
 
+    def unit(word: str) -> float:
+        """A number in [0, 1) decided by input and word (FNV-1a): cheap, as each word asks."""
+        state = of
+        for letter in word:
+            state = ((state ^ ord(letter)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 29
+        return ((state * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF) / 2**64
 
-def _unit(of: int, word: str) -> float:
-    """A number in [0, 1) decided by both arguments (FNV-1a): cheap, as each word asks for one."""
-    state = of & 0xFFFFFFFFFFFFFFFF
-    for letter in word:
-        state = ((state ^ ord(letter)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    state ^= state >> 29
-    return ((state * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF) / 2**64
+    return frozenset(w for w in content_stems(text) if unit(w) >= mind.settings.encoder_noise)
 
 
 def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
@@ -221,14 +204,11 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
     spread = Counter(w for e in entries for w in content_stems(e.text))
     called = frozenset(mind.noted(mind.asked.request.system, "choose the instinct"))
 
-    def likeness(text: str) -> float:
-        """How much a text's words look like the input's; those that are everywhere count less."""
-        own = content_stems(text)
-        total = math.fsum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
-        return max(0.0, total) / math.sqrt(4 + len(own))
-
     def score(place: int, entry: Entry) -> float:
-        value = likeness(entry.text)
+        # How much its words look like the input's; those that are everywhere count less.
+        own = content_stems(entry.text)
+        total = math.fsum(math.log((len(entries) + 1) / (spread[w] + 0.5)) for w in words & own)
+        value = max(0.0, total) / math.sqrt(4 + len(own))
         value += settings.success_weight * (0.5 if entry.rate is None else entry.rate)
         value += _JITTER * mind.unit("jitter", entry.index) - _INDEX_PREFERENCE * place
         conditional = (o for o in mind.orders(entry.text) if o.when is not None)
@@ -243,59 +223,52 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
 
 def compose(mind: Mind) -> str:
     """The reply to a composition request: the composed prompt's text."""
-    asked = mind.asked
-    texts = [e.text for e in asked.reading.active()] or _plain_strategies(mind)
+    reading, blocks = mind.asked.reading, mind.asked.reading.blocks
+    texts, listed = [e.text for e in reading.active()], mind.section("active")
+    if not texts and not listed and blocks:
+        texts = [e.text for e in max(blocks, key=lambda b: len(b.entries)).entries]
+    elif not texts:
+        listed = listed or mind.section("codebook")
+        lines = [line for line in listed.split("\n") if line.strip()]
+        texts = _BULLET.findall(listed) or lines
     words = _seen_words(mind)
     said = [clause for text in texts for clause in _rendered(mind, text, words)]
-    notes = mind.noted(asked.request.system, "keep this in the prompt")
+    notes = mind.noted(mind.asked.request.system, "keep this in the prompt")
     said += [mind.world.skills.say(skill, None) for skill in notes]
-    most = asked_number(asked.reading.frame, "sentences")
-    text = _packed(list(dict.fromkeys(said)), max(1, _SENTENCES if most is None else most))
-    text = text or "Answer the request with care."
-    return mind.fill({"prose": text}, text) if asked.request.schema else text
-
-
-def _plain_strategies(mind: Mind) -> list[str]:
-    listed, blocks = mind.section("active"), mind.asked.reading.blocks
-    if not listed and blocks:
-        return [e.text for e in max(blocks, key=lambda b: len(b.entries)).entries]
-    listed = listed or mind.section("codebook")
-    return _BULLET.findall(listed) or [line for line in listed.split("\n") if line.strip()]
-
-
-def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
-    found: list[str] = []
-    for sentence in sentences(text):
-        if mind.happens(
-            mind.settings.generator_drop * mind.asked.request.temperature, "drop", sentence
-        ):
-            continue
-        orders = mind.world.skills.orders_of_sentence(sentence)
-        if orders:
-            found += filter(None, (_said(mind, order, words) for order in orders))
-        elif words & content_stems(sentence) or _stays(mind, sentence):
-            found.append(sentence)
-    return found
-
-
-def _stays(mind: Mind, sentence: str) -> bool:
-    """Whether something irrelevant to the input is kept all the same."""
-    return mind.happens(mind.settings.generator_idle, "idle", sentence)
-
-
-def _said(mind: Mind, order: Order, words: frozenset[str]) -> str:
-    if order.when is None:
-        return order.text
-    if order.applies(mind.problem.shown, words):
-        return "" if order.against else mind.world.skills.say(order.skill, None)
-    return order.text if _stays(mind, order.text) else ""
-
-
-def _packed(clauses: list[str], most: int) -> str:
-    """Clauses as at most `most` sentences, later ones joined to earlier ones."""
-    bare = [c.rstrip(" .;,") for c in clauses]
+    asked = asked_number(reading.frame, "sentences")
+    most = max(1, _SENTENCES if asked is None else asked)
+    # Clauses as at most so many sentences, later ones joined to earlier ones.
+    bare = [c.rstrip(" .;,") for c in dict.fromkeys(said)]
     packed: list[str] = []
     for head, tail in zip_longest(bare[:most], bare[most : 2 * most], fillvalue=""):
         joined = f", and {tail[:1].lower()}{tail[1:]}" if tail else ""
         packed.append(f"{head[:1].upper()}{head[1:]}{joined}.")
-    return " ".join(packed)
+    prompt = " ".join(packed) or "Answer the request with care."
+    return mind.asked.shape.fill({"prose": prompt}, prompt) if mind.asked.request.schema else prompt
+
+
+def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
+    """What the prompt says of one instinct."""
+    dropped = mind.settings.generator_drop * mind.asked.request.temperature
+
+    def stays(text: str) -> bool:
+        """Whether something irrelevant to the input is kept all the same."""
+        return mind.happens(mind.settings.generator_idle, "idle", text)
+
+    def said(order: Order) -> str:
+        if order.when is None:
+            return order.text
+        if order.applies(mind.problem.shown, words):
+            return "" if order.against else mind.world.skills.say(order.skill, None)
+        return order.text if stays(order.text) else ""
+
+    found: list[str] = []
+    for sentence in sentences(text):
+        if mind.happens(dropped, "drop", sentence):
+            continue
+        orders = mind.world.skills.orders_of_sentence(sentence)
+        if orders:
+            found += filter(None, map(said, orders))
+        elif words & content_stems(sentence) or stays(sentence):
+            found.append(sentence)
+    return found

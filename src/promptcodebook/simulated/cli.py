@@ -1,16 +1,65 @@
-"""`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one."""
+"""`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one.
+
+The tour goes through several simulated worlds, so that intervals cover worlds too. In each world a
+run is trained, and six ways of prompting are judged. The first world runs before the user's eyes,
+with a report; the others run beside it, each in a process of its own.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import emit, note
+from promptcodebook.assemble import Sources
+from promptcodebook.calls import Usage
+from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.live import watch_run
+from promptcodebook.cli.runs import write_run_report
 from promptcodebook.cli.settings import Plain
-from promptcodebook.errors import MissingExtra, import_part
+from promptcodebook.config import load_config
+from promptcodebook.errors import MissingExtra, PcoError, import_part
+from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.lm.spec import parse_spec
+from promptcodebook.optimizers.base import Problem, evaluate
+from promptcodebook.optimizers.fixed import OraclePrompt
+from promptcodebook.paths import runs_dir
+from promptcodebook.progress import Listener, silent
+from promptcodebook.run.opening import Session, Where, open_run
+from promptcodebook.run.verdict import Row, VerdictTable
+from promptcodebook.simulated.model import simulated_model
+from promptcodebook.simulated.world import oracle_prompt
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.constraints.task import draw_constraints
+from promptcodebook.types import PromptLength
 
+_SETTINGS: dict[str, Any] = {
+    "task": "constraints",
+    "preset": "quick",
+    "update": {"epochs": 30},
+    "validation": {"every": 6, "subset": 40},
+}
+_LOADS = {"load 0 (long prompts cost nothing)": "&load=0", "default load": ""}
 _WORLDS = 5
+_TITLES = {
+    "present": "zero-shot",
+    "untrained": "untrained codebook",
+    "concat": "all K instincts (concat)",
+    "best_fixed": "best of its prompts for all",
+    "learned": "trained",
+}
+"""What a stranger understands by a row; one that is not here is called by its name."""
 
 
 def demo(
@@ -34,7 +83,7 @@ def demo(
     shows that the machinery works, not that the method beats another.
     """
     if world is None and not simulated and worlds is None:
-        from promptcodebook.cli.app import COMMAND_GROUP
+        from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 
         try:
             demonstrate = import_part(COMMAND_GROUP, "demo.real", "the demo", "bench")
@@ -42,10 +91,173 @@ def demo(
         except MissingExtra as missing:
             next_step = f"  next: {missing.hint}\nthe simulated tour instead:"
             note(f"no real model here: {missing}\n{next_step}")
-    from promptcodebook.simulated.tour import raw_world, show_tour
-
     if world is not None:
-        emit(raw_world(world))
+        # At both loads, its runs thrown away.
+        sources = Sources(data=draw_constraints(world))
+        with tempfile.TemporaryDirectory() as folder:
+            where = Where(Path(folder))
+            judged = {n: _judge(world, load, sources, where, silent) for n, load in _LOADS.items()}
+        emit({name: each.rows for name, each in judged.items()})
     else:
-        show_tour(worlds or _WORLDS, plain=plain, as_json=as_json)
+        _show_tour(worlds or _WORLDS, plain=plain, as_json=as_json)
     return None
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """One world's run: the rows `present`, `concat`, `best_fixed`, `untrained`, `learned` and
+    `oracle` as JSON, by name."""
+
+    run_id: str
+    path: Path
+    sentence: str
+    rows: Mapping[str, Mapping[str, Any]]
+    inputs: Mapping[str, str]
+
+
+def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener) -> _Judged:
+    """Trains and judges; raises the Stop that ended the run early, if one did."""
+    spec = f"simulated?world={world}{load}"
+    config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
+    opened = open_run(config, sources, where, view)
+    try:
+        return run_sync(_judged(opened, view), opened.interrupt)
+    finally:
+        opened.store.close()
+
+
+async def _judged(opened: Session, listener: Listener) -> _Judged:
+    assembled, store = opened.assembled, opened.store
+    try:
+        await opened.run()
+        if opened.stop is not None:
+            raise opened.stop
+        concluded = store.outline().conclusion
+        assert concluded is not None, "a run that was not stopped has concluded"
+        config, plan = assembled.config, assembled.plan
+        world = simulated_model(config.task, plan.dataset, parse_spec(config.lm)).world
+        problem = Problem(assembled, store, listener)
+        # The oracle is an upper bound: it knows the world's hidden skills.
+        prompts = OraclePrompt(partial(oracle_prompt, world), "")
+        oracle = await evaluate(problem, "oracle", prompts, plan.judged, "judging oracle")
+    finally:
+        await assembled.models.close()
+    rows = {
+        row.name: {
+            "rewards": row.rewards,
+            "calls": row.usage.calls / len(row.rollouts),
+            "tokens": row.usage.tokens / len(row.rollouts),
+            "longest_prompt": row.prompt_length.longest if row.prompt_length else 0,
+        }
+        for row in (*store.test_evaluations(), oracle)
+    }
+    inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
+    return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
+
+
+def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
+    """The first world before the user's eyes, the others beside it; then the tables over all."""
+    with _Worlds(range(2, worlds + 1)) as others:
+        first: dict[str, _Judged] = {}
+        for name, load in _LOADS.items():
+            where = Where(runs_dir(), command="pco demo")
+            with watch_run(plain=plain) as view:
+                first[name] = made = _judge(1, load, Sources(), where, view)
+            write_run_report(made.path, made.path / "report.html", made.inputs)
+        raw = [{name: each.rows for name, each in first.items()}, *others.wait()]
+    tables = {name: _table([each[name] for each in raw]) for name in _LOADS}
+    if as_json:
+        emit({"simulated": True, "worlds": worlds, "tables": tables})
+        return
+    for name, rows in tables.items():
+        _print_table(name, rows, worlds)
+        sentence = wrap_text(f"world 1 alone: {first[name].sentence}", "")
+        print(f"\n{sentence}\nreport: {first[name].path / 'report.html'}")
+    run, pco = first["default load"].run_id, "pco"
+    if not shutil.which("pco"):  # `make demo` puts it where no search path leads
+        as_module = sys.argv[0].endswith("__main__.py")
+        pco = "python -m promptcodebook.cli" if as_module else sys.argv[0]
+    print(
+        "\nAll figures above are simulated. Look closer:\n"
+        f"  {pco} codebook show {run}\n"
+        f'  {pco} explain {run} "Describe a rainy market in exactly 3 sentences."\n'
+        f"Your own data and model: {pco} init mytask"
+    )
+
+
+def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows over all worlds: every mean and gain with an interval over worlds and examples. Gains
+    are over the first row."""
+    names = list(worlds[0])
+    base = [w[names[0]]["rewards"] for w in worlds]
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        rewards = [w[name]["rewards"] for w in worlds]
+        gains = [
+            [a - b for a, b in zip(x, y, strict=True)] for x, y in zip(rewards, base, strict=True)
+        ]
+        score, gain = clustered_interval(rewards), clustered_interval(gains)
+        means = {
+            key: sum(w[name][key] for w in worlds) / len(worlds)
+            for key in ("calls", "tokens", "longest_prompt")
+        }
+        score_row = [score.mean, score.low, score.high]
+        gain_row = None if name == names[0] else [gain.mean, gain.low, gain.high]
+        rows.append({"name": name, "n": score.n, "score": score_row, "gain": gain_row, **means})
+    return rows
+
+
+def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> None:
+    what = (
+        f"simulated model, {name}: held-out test split, {worlds} worlds x "
+        f"{rows[0]['n'] // worlds} examples, 95 % intervals over both"
+    )
+    print(f"\n{wrap_text(what, '')}\n")
+    shown: list[Row] = []
+    for row in rows:
+        score, gain = (
+            row[key] and Interval(row[key][0], row[key][1], row[key][2], row["n"])
+            for key in ("score", "gain")
+        )
+        used, longest = Usage(prompt_tokens=round(row["tokens"])), round(row["longest_prompt"])
+        length = PromptLength(longest, longest)
+        calls = row["calls"]
+        shown.append(Row(row["name"], score, gain, None, 0, 0, used, calls, prompt_length=length))
+    table = VerdictTable(shown, titles=_TITLES, head="simulated")
+    print(verdict_text(table.only("reward", "gain", "calls", "tokens", "longest prompt")))
+
+
+class _Worlds:
+    """Runs worlds side by side, as many as there are cores."""
+
+    def __init__(self, worlds: Iterable[int]) -> None:
+        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._results = [self._pool.submit(self._raw, world) for world in worlds]
+
+    def __enter__(self) -> _Worlds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+
+    def wait(self) -> list[dict[str, Any]]:
+        """All worlds' raw rows, in order; says on stderr how far it is."""
+        for done, _ in enumerate(as_completed(self._results), start=1):
+            note(f"simulated worlds: {done} of {len(self._results)} further ones done")
+        return [each.result() for each in self._results]
+
+    def _raw(self, world: int) -> dict[str, Any]:
+        command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--simulated"]
+        command += ["--world", str(world)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+        out, _ = process.communicate()
+        if process.returncode != 0:
+            raise PcoError(
+                f"the simulated world {world} ended with {process.returncode}",
+                hint=f"pco demo --simulated --world {world} shows why",
+            )
+        return json.loads(out)

@@ -19,10 +19,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
-from promptcodebook.simulated.answers import mentions
-from promptcodebook.simulated.mind import Mind
+from promptcodebook.simulated.executor import mentions
+from promptcodebook.simulated.mind import Entry, Mind
 from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences
-from promptcodebook.simulated.request import Entry
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
@@ -36,16 +35,12 @@ _OPENINGS = {
 _HARM = re.compile(r"\b(?:works? against|harms?|harmful|hurts?|misleads?|misleading)\b")
 _CROWDED = re.compile(r"\b(?:crowded|cluttered|too long|contradicts)\b")
 _INDEX = re.compile(r"\b(\d{1,3})\b")
-_MISSING = "missing"
-
-_Laid = dict[tuple[str, str], list[str]]
-"""What blames each channel, and which index among the instincts."""
 
 
 def critique(mind: Mind) -> str:
     """The reply to a request for a verdict."""
     score, prose = _judged(mind)
-    return mind.fill({"score": score, "prose": prose}, f"Score: {score}\n{prose}")
+    return mind.asked.shape.fill({"score": score, "prose": prose}, f"Score: {score}\n{prose}")
 
 
 def blame(mind: Mind) -> str:
@@ -66,10 +61,10 @@ def adversary(mind: Mind) -> str:
     claims = enumerate(_claims(mind, _reward(mind)))
     missed = next(((n, claim) for n, claim in claims if not claim & verdict), None)
     if missed is None:
-        return mind.fill({"prose": "", "severity": 0.0}, "")
+        return mind.asked.shape.fill({"prose": "", "severity": 0.0}, "")
     advice = mind.advise(missed[1], "adversary", missed[0])
     said = f"Look whether the prompt says this: {_lower(advice)}"
-    return mind.fill({"prose": said, "severity": 0.2}, said)
+    return mind.asked.shape.fill({"prose": said, "severity": 0.2}, said)
 
 
 def wrong_claims(report: str) -> list[str]:
@@ -86,6 +81,10 @@ def wrong_claims(report: str) -> list[str]:
     return found
 
 
+def _lower(advice: str) -> str:
+    return f"{advice[:1].lower()}{advice[1:]}"
+
+
 def _judged(mind: Mind) -> tuple[float, str]:
     """Score and feedback: what the critic makes of the run that the request shows."""
     if mind.happens(mind.settings.verdict_noise, "noise"):  # what it says has to do with no run
@@ -100,7 +99,18 @@ def _judged(mind: Mind) -> tuple[float, str]:
     base = reward if reward is not None else (0.4 if claims else 0.8)
     score = round(min(0.95, max(0.0, base + 0.2 * (mind.unit("score") - 0.5))), 2)
     lines = [_complaint(mind, claim, n) for n, claim in enumerate(claims[:3])]
-    lines += _about_instincts(mind)
+    # What the prompt orders and the input does not ask for, and who gave it.
+    problem, harmful = mind.problem, list[str]()
+    for order in mind.orders(mind.section("prompt")):
+        if order.skill in problem.shown or not order.applies(problem.shown, problem.words):
+            continue
+        if mind.happens(mind.settings.capacity, "harm", order.skill):
+            active = mind.asked.reading.active()
+            holder = next((e for e in active if order.skill in mind.ordered(e.text)), None)
+            who = f"Active instinct {holder.index}" if holder is not None else "It"
+            does = mind.world.skills[order.skill].do[0]
+            harmful.append(f"{who} works against this input by: {does}.")
+    lines += dict.fromkeys(harmful)
     return score, " ".join(lines) or "It falls short, but nothing in the run shows why."
 
 
@@ -140,32 +150,18 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
     return f"The answer breaks a demand; the prompt should have said: {_lower(advice)}"
 
 
-def _lower(advice: str) -> str:
-    return f"{advice[:1].lower()}{advice[1:]}"
-
-
-def _about_instincts(mind: Mind) -> list[str]:
-    """Words on what the prompt orders and the input does not ask for, and who gave it."""
-    problem, active = mind.problem, mind.asked.reading.active()
-    said: list[str] = []
-    for order in mind.orders(mind.section("prompt")):
-        if order.skill in problem.shown or not order.applies(problem.shown, problem.words):
-            continue
-        if mind.happens(mind.settings.capacity, "harm", order.skill):
-            holder = next((e for e in active if order.skill in mind.ordered(e.text)), None)
-            who = f"Active instinct {holder.index}" if holder is not None else "It"
-            does = mind.world.skills[order.skill].do[0]
-            said.append(f"{who} works against this input by: {does}.")
-    return list(dict.fromkeys(said))
-
-
 def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
     """The reply that lays a verdict at the channels, beside other `values`."""
-    laid: _Laid = {}
+    laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()
     for sentence in sentences(verdict):
         if _HARM.search(sentence):
-            _lay_harm(laid, sentence, active)
+            # An active instinct orders it to the harm of an input, else the prompt does.
+            said = f"It works against such inputs by: {sentence.rsplit(': ', 1)[-1].rstrip('.')}."
+            named = {str(e.index) for e in active}.intersection(_INDEX.findall(sentence))
+            places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
+            for place in places:
+                laid.setdefault(place, []).append(said)
         elif _CROWDED.search(sentence):
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
@@ -187,23 +183,14 @@ def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
         "routing": " ".join(laid.get(("routing", ""), ())),
         "severity": {c: part if any(c == at for at, _ in laid) else 0.0 for c in _OPENINGS},
     }
-    return mind.fill(values, "\n".join(f"{c}: {values[c]}" for c in _OPENINGS))
-
-
-def _lay_harm(laid: _Laid, sentence: str, active: tuple[Entry, ...]) -> None:
-    """What an active instinct orders to the harm of an input, else what the prompt does."""
-    said = f"It works against such inputs by: {sentence.rsplit(': ', 1)[-1].rstrip('.')}."
-    named = {str(e.index) for e in active}.intersection(_INDEX.findall(sentence))
-    for place in [("instinct", index) for index in sorted(named)] or [("rendering", "")]:
-        laid.setdefault(place, []).append(said)
+    return shape.fill(values, "\n".join(f"{c}: {values[c]}" for c in _OPENINGS))
 
 
 def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
     """The channel that advice blames, the index among the instincts, and its wording."""
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
-        channel = tuple(_OPENINGS)[mind.pick(range(3), "channel", order.skill)]
-        places = [str(e.index) for e in active] or [_MISSING]
-        index = places[mind.pick(range(len(places)), "index", order.skill)]
+        channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
+        index = mind.pick([str(e.index) for e in active] or ["missing"], "index", order.skill)
         advice = mind.say(order.skill, None, order.skill)
         return channel, index if channel == "instinct" else "", advice
 
@@ -216,18 +203,13 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
     advice = mind.say(order.skill, order.about, order.skill)
     if active and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
         return "routing", "", advice
-    return "instinct", _carrier(mind, active, order), advice
-
-
-def _carrier(mind: Mind, active: tuple[Entry, ...], order: Order) -> str:
-    """The active instinct about the same matter; else one that orders nothing; else none."""
-    for entry in active:
-        if order.skill in mind.ordered(entry.text):
-            return str(entry.index)
+    # The active instinct about the same matter; else one that orders nothing; else none.
+    same = [e.index for e in active if order.skill in mind.ordered(e.text)]
     idle = [e.index for e in active if not mind.orders(e.text)]
-    if idle:
-        return str(idle[mind.pick(range(len(idle)), "carrier", order.skill)])
-    return _MISSING
+    if not (same or idle):
+        return "instinct", "missing", advice
+    index = same[0] if same else mind.pick(idle, "carrier", order.skill)
+    return "instinct", str(index), advice
 
 
 _MARGIN = 0.25
@@ -237,15 +219,15 @@ _NUMBERED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
 
 def judge(mind: Mind) -> str:
     """The reply to: grade this answer. By likeness to the reference, else by length alone."""
-    response = content_stems(mind.section("response"))
-    score = _likeness(response, content_stems(mind.section("reference")), 20)
+    score = _likeness(mind.section("response"), mind.section("reference"), 20)
     score = round(min(1.0, max(0.0, score + 0.1 * (mind.unit("judge") - 0.5))), 2)
     reason = f"The answer meets about {round(100 * score)} percent of what was wanted."
-    return mind.fill({"score": score, "prose": reason}, f"{score}\n{reason}")
+    return mind.asked.shape.fill({"score": score, "prose": reason}, f"{score}\n{reason}")
 
 
-def _likeness(held: frozenset[str], wanted: frozenset[str], enough: int) -> float:
+def _likeness(answer: str, reference: str, enough: int) -> float:
     """Share of the wanted words; where none is known, of the number of words that is enough."""
+    held, wanted = content_stems(answer), content_stems(reference)
     return len(held & wanted) / len(wanted) if wanted else min(1.0, len(held) / enough)
 
 
@@ -258,8 +240,8 @@ def compare(mind: Mind) -> str:
         found = patterns("said")["texts"].finditer(user)
         texts = {(m[1] or m[3]).lower(): m[2] or m[4] or "" for m in found}
     asked = (str(v) for k, v in shown.items() if re.search(r"query|question|input", k))
-    wanted = content_stems(mind.world.problem(mind.asked.input or next(asked, "")).gold or "")
-    first, second = (_likeness(content_stems(texts.get(k, "")), wanted, 40) for k in "ab")
+    wanted = mind.world.problem(mind.asked.input or next(asked, "")).gold or ""
+    first, second = (_likeness(texts.get(k, ""), wanted, 40) for k in "ab")
     good = first >= second - _MARGIN
     good ^= mind.happens(mind.settings.judge_noise, "turn")
     reason = "The first holds up." if good else "The second serves the query better."

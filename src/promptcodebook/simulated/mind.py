@@ -1,27 +1,292 @@
-"""What a request asks for, recognised by its words alone, and what its role needs to answer it.
+"""How the simulated model reads a request, in process and over HTTP alike, and what its role needs
+to answer it.
 
-Roles, tags and hashes are never used. The patterns look for a demand (a verb and its object) in the
-request's frame, from which inputs, replies and lists were removed. The tests hold several templates
-for each kind. A role gets the world, the parameters, and this request's draws.
+First messages and sampling, the form of reply requested, numbered lists, sections, and the demand.
+It reads headings of many styles by their meaning, so that it understands templates that we did not
+write. Data (inputs, replies, lists, fenced text) is taken out of the `frame`.
+
+Then what is asked, recognised by its words alone: roles, tags and hashes are never used. The
+patterns look for a demand (a verb and its object) in the frame. The tests hold several templates
+for each kind. Which stage of a program a request is follows from the parts that its last paragraph
+wants, or the verbs of its order, and its labelled texts. A role gets the world, the parameters, and
+this request's draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal, TypeVar, cast
 
+from promptcodebook.calls import Message, Request
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.answers import Staged, read_stage
-from promptcodebook.simulated.orders import Order, says, sentences
-from promptcodebook.simulated.parameters import SimulatedSettings
-from promptcodebook.simulated.request import ChatRequest, Reading, Shape, read, shape_of
-from promptcodebook.simulated.world import Problem, World
+from promptcodebook.simulated.orders import Order, meaning, patterns, says, sentences
+from promptcodebook.simulated.world import Problem, SimulatedSettings, World
+
+_SEEDS = 2**31  # seeds over HTTP are 31-bit integers
+_KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")
+_NAMED = re.compile(r"[\"`]([A-Za-z][A-Za-z_-]{1,40})[\"`]")
+_BULLETED = re.compile(r"^\s*[-*]\s*([a-z]+_[a-z_]+)\s*:", re.MULTILINE)
+_OPENED = re.compile(r"[\"'`]([A-Za-z_ ]*)[\"'`]\s*:\s*([\"{\[])")
+_INNER = re.compile(r"[\"'`]\s*:\s*\{([^{}]*)\}")
+_FREE_TEXT = ("input", "prompt", "response", "text")
+"""Sections that may themselves hold paragraphs with orders in them."""
+_LISTED = ("active", "codebook")
+_FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A chat completion request: no role, no tag, nothing an endpoint would not see."""
+
+    messages: tuple[Message, ...]
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    seed: int | None = None
+    schema: Mapping[str, object] | None = None
+    """The JSON schema asked for, if any."""
+    json_mode: bool = False
+    digest: bytes = field(default=b"", compare=False)
+    """Of the messages as they came."""
+
+    def __post_init__(self) -> None:
+        if self.digest:
+            return
+        seen = hashlib.sha256()
+        for m in self.messages:
+            seen.update(f"{m.role}\x1f{len(m.content)}\x1f{m.content}".encode(errors="replace"))
+        object.__setattr__(self, "digest", seen.digest()[:16])
+
+    @property
+    def sample(self) -> int | None:
+        """The sample seed; None at temperature 0, where every sample is the same."""
+        return None if self.temperature <= 0.0 else (self.seed or 0) % _SEEDS
+
+    @property
+    def system(self) -> str:
+        return "\n\n".join(m.content for m in self.messages if m.role == "system")
+
+    @property
+    def user(self) -> str:
+        return "\n\n".join(m.content for m in self.messages if m.role == "user")
+
+
+def from_request(request: Request) -> ChatRequest:
+    """What an endpoint would receive of a Request: its role and model stay behind."""
+    sampling = request.sampling
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    return ChatRequest(
+        messages=request.messages,
+        temperature=0.0 if request.greedy else temperature,
+        max_tokens=sampling.max_tokens,
+        seed=request.sample % _SEEDS,
+        schema=None if request.schema is None else request.schema.body,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Asked keys in order, by name; `json` says whether a JSON object is wanted at all. `objects`
+    and `lists` are the keys whose value is shown, or by the schema must be, such a thing."""
+
+    json: bool
+    keys: tuple[str, ...] = ()
+    objects: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()
+
+    def meant(self, *meanings: str) -> str:
+        """The first key of one of these meanings; '' if there is none."""
+        return next((k for k in self.keys if _key_meaning(k) in meanings), "")
+
+    def has(self, *meanings: str) -> bool:
+        """Whether a key of each of these meanings is asked for."""
+        return all(map(self.meant, meanings))
+
+    def fill(self, values: Mapping[str, object], plain: str = "") -> str:
+        """A reply of this shape; `values` by meaning. `plain` when no JSON is asked for."""
+        if not self.json:
+            return plain
+        said = {key: values[_key_meaning(key)] for key in self.keys if _key_meaning(key) in values}
+        return json.dumps(said or dict(values), ensure_ascii=False)
+
+
+def _key_meaning(key: str) -> str:
+    return meaning("keys", key.lower().strip().replace(" ", "_").replace("-", "_"))
+
+
+def shape_of(request: ChatRequest, frame: str) -> Shape:
+    """The shape asked for by the request's schema, else by its words."""
+    if request.schema is None:
+        return _shape_of_words(frame, request.json_mode)
+    properties = cast("Mapping[str, Mapping[str, object]]", request.schema.get("properties") or {})
+    kinds = {key: str(node.get("type", "")) for key, node in properties.items()}
+    return Shape(True, tuple(properties), _of_kind(kinds, "object"), _of_kind(kinds, "array"))
+
+
+@lru_cache(maxsize=512)
+def _shape_of_words(frame: str, json_mode: bool) -> Shape:
+    if not json_mode and not says("json", frame):
+        return Shape(False)
+    nested = {key for inner in _INNER.findall(frame) for key in _KEY.findall(inner)}
+    names: Sequence[str] = [k for k in _KEY.findall(frame) if k not in nested]
+    names = names or _NAMED.findall(frame) or _BULLETED.findall(frame)
+    opened = {m[1].strip(): m[2] for m in _OPENED.finditer(frame)}
+    keys = tuple(dict.fromkeys(k.strip() for k in names))
+    return Shape(True, keys, _of_kind(opened, "{"), _of_kind(opened, "["))
+
+
+def _of_kind(kinds: Mapping[str, str], wanted: str) -> frozenset[str]:
+    return frozenset(key for key, kind in kinds.items() if kind == wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a numbered list, with the success rate shown beside it (None = none)."""
+
+    index: int
+    text: str
+    rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A numbered list, and what the line above it means."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A request as understood: what is asked (lower case), sections by meaning, and lists."""
+
+    system_frame: str
+    user_frame: str
+    sections: Mapping[str, str]
+    blocks: tuple[Block, ...]
+
+    @property
+    def frame(self) -> str:
+        return f"{self.system_frame}\n{self.user_frame}"
+
+    def codebook(self) -> tuple[Entry, ...]:
+        """The numbered list to choose from: the longest one of the right name, else the longest."""
+        named = [b.entries for b in self.blocks if b.name == "codebook"]
+        named = named or [b.entries for b in self.blocks if b.name != "ask"]
+        return max(named, key=len, default=())
+
+    def active(self) -> tuple[Entry, ...]:
+        """The instincts that were chosen, where the request shows them."""
+        return next((b.entries for b in self.blocks if b.name == "active"), ())
+
+
+def read(system: str, user: str) -> Reading:
+    """A request read; `user` without the inputs that the model knows."""
+    rest, system_blocks = _read_system(system)
+    text, blocks = _lists(user)
+    sections, frame = _sections(text)
+    for block in blocks:
+        if block.name in _LISTED:
+            # What is left below a list that was taken out is no part of it.
+            frame += f"\n{sections.get(block.name, '')}"
+            sections[block.name] = "\n".join(e.text for e in block.entries)
+    return Reading(rest.lower(), frame.lower(), sections, (*system_blocks, *blocks))
+
+
+def _meaning(label: str) -> str:
+    label = " ".join(label.lower().replace("_", " ").strip(" :*#").split())
+    return meaning("meanings", label) if len(label) <= 120 else ""
+
+
+def _lists(text: str) -> tuple[str, list[Block]]:
+    """The text without fences and the lists of two lines or more that a caption calls for; lists.
+
+    A list's numbers rise."""
+    kept: list[str] = []
+    blocks: list[Block] = []
+    entries: dict[Entry, str] = {}
+    for line in [*_FENCE.sub(" ", text).split("\n"), ""]:
+        match = says("item", line)
+        entry = _entry(match) if match is not None else None
+        if entries and (entry is None or entry.index <= max(e.index for e in entries)):
+            name = _meaning(next((k for k in reversed(kept) if k.strip()), ""))
+            if len(entries) > 1 or name in _LISTED:
+                blocks.append(Block(name, tuple(entries)))
+            if len(entries) < 2 or name not in _LISTED:
+                kept.extend(entries.values())
+            entries = {}
+        if entry is None:
+            kept.append(line)
+        else:
+            entries[entry] = line
+    return "\n".join(kept), blocks
+
+
+_read_system = lru_cache(maxsize=512)(_lists)
+
+
+def _entry(match: re.Match[str]) -> Entry:
+    index = int(match[1] or match[2] or match[3])
+    text = match[4].strip()
+    tail = says("rate", text) if text[-1] in ")]}%" else None
+    if tail is None or tail.start() == 0:
+        return Entry(index, text)
+    said, text = tail[1].replace(" ", ""), text[: tail.start()].rstrip()
+    percent = 100 if said.endswith("%") else 1
+    return Entry(index, text, float(said.rstrip("%")) / percent if said else None)
+
+
+def _sections(text: str) -> tuple[dict[str, str], str]:
+    """Sections by meaning, under the first style of headings that opens one; the text outside."""
+    lines = text.split("\n")
+    matches = ((s, s.match(line)) for line in lines for s in patterns("headings").values())
+    style = next((s for s, match in matches if match is not None and _meaning(match[1])), None)
+    if style is None:
+        return {}, text
+    found: dict[str, list[str]] = {}
+    frame: list[str] = []
+    current, last = frame, ""
+    for line in lines:
+        match = style.match(line)
+        name = _meaning(match[1]) if match is not None else ""
+        if match is None or not name:
+            current.append(line)
+            continue
+        frame.append(match[1])
+        last = name
+        current = frame if name == "ask" else found.setdefault(name, [])
+        current += filter(None, [match[2]])
+    sections = {name: "\n".join(held).strip() for name, held in found.items()}
+    for name, content in sections.items():
+        # What is asked after the data, without a heading of its own, belongs to the frame.
+        cut = says("ask", content) if name == last or name not in _FREE_TEXT else None
+        if cut is not None:
+            frame.append(content[cut.start() :])
+            sections[name] = content[: cut.start()].strip()
+        elif name == last:
+            # So does the last paragraph, beside others or where the data were taken out already.
+            *held, asked = re.split(r"\n\s*\n", content)
+            if held or not "".join(found[name][:1]).strip():
+                frame.append(asked)
+                if name != "input":  # an unknown one may well end in a paragraph of its own
+                    sections[name] = "\n\n".join(held)
+    return sections, "\n".join(frame)
+
+
+def fenced(text: str) -> list[str]:
+    """The text between triple backquotes."""
+    return [m.strip() for m in _FENCE.findall(text)]
+
 
 Kind = Literal[
     "route", "compose", "critique", "critique_and_blame", "blame", "adversary", "improve", "split",
     "instincts", "judge", "compare", "leaks", "stage", "execute",
 ]  # fmt: skip
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +314,18 @@ def understand(request: ChatRequest, world: World) -> Understood:
     rest = user.replace(known, " ") if known else user
     reading = read(system, rest)
     if known and not rest.strip():
-        clues = _Clues(reading.system_frame, shape_of(request, reading.system_frame), reading)
-        kind = "route" if _is_route(clues) else "execute"
-        return Understood(request, kind, reading, clues.shape, known)
+        shape = shape_of(request, reading.system_frame)
+        bare: Kind = "execute"
+        if _is_route(_Clues(reading.system_frame, shape, reading)):
+            bare = "route"
+        return Understood(request, bare, reading, shape, known)
     shape = shape_of(request, reading.frame)
-    special = _special(request, reading, shape, known) if world.staged else None
-    if special is not None:
+    if world.staged and (special := _special(request, reading, shape, known)) is not None:
         return special
-    kind = _kind(reading, shape)
+    frames = (reading.system_frame, reading.frame)
+    clues = [_Clues(frame, shape, reading) for frame in frames]
+    kinds: list[Kind] = [k for c in clues for k, fits in _TESTS.items() if fits(c)]
+    kind: Kind = kinds[0] if kinds else "execute"
     if not known:
         known = reading.sections.get("input", "" if kind not in ("route", "execute") else user)
     return Understood(request, kind, reading, shape, known.strip())
@@ -72,7 +341,7 @@ def _special(request: ChatRequest, reading: Reading, shape: Shape, known: str) -
     if says("plain_help", request.user) and not system:
         return Understood(request, "execute", reading, shape, request.user.strip())
     learning = {"reward", "prompt", "active", "codebook", "verdict"} & set(reading.sections)
-    staged = None if learning else read_stage(request, known)
+    staged = None if learning else _read_stage(request, known)
     if staged is None or shape.has("indices") or shape.has("score"):
         return None
     return Understood(request, "stage", reading, shape, known.strip(), staged)
@@ -95,15 +364,6 @@ class _Clues:
     @property
     def blames(self) -> bool:
         return self.has("instinct") and (self.has("rendering") or self.has("routing"))
-
-
-def _kind(reading: Reading, shape: Shape) -> Kind:
-    for frame in (reading.system_frame, reading.frame):
-        clues = _Clues(frame, shape, reading)
-        for kind, fits in _TESTS.items():
-            if fits(clues):
-                return kind
-    return "execute"
 
 
 def _is_route(clues: _Clues) -> bool:
@@ -139,6 +399,108 @@ _TESTS: Mapping[Kind, Callable[[_Clues], object]] = {
 }
 
 
+_TAGGED = re.compile(r"<([A-Za-z][\w -]{1,40})>\n?(.*?)\n?</\1>", re.DOTALL)
+_HASHED = re.compile(r"^\[\[ ## ([\w -]{2,40}) ## \]\]\s*$", re.MULTILINE)
+_HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
+_OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
+_THOUGHTS = "Looking at what is given and at what is asked, this follows."
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A stage as read: its kind (a name among the tables of stages and outputs in `wording.toml`,
+    or revise or respond), the fields by name, and the outputs asked for, in order. `weighed` is the
+    part of the system message whose words count: all but the stage's own order and form, which are
+    the same under every prompt."""
+
+    kind: str
+    fields: Mapping[str, str]
+    outputs: tuple[str, ...]
+    json: bool
+    weighed: str
+
+    @property
+    def evidence(self) -> str:
+        """What the request shows beside the question: passages, context, summaries."""
+        return "\n\n".join(v for k, v in self.fields.items() if _HELD.search(k))
+
+    @property
+    def hop(self) -> int:
+        """Which retrieval it is about: one more than the summaries shown."""
+        return 1 + sum(1 for k in self.fields if re.search(r"summar|context|note", k))
+
+    @property
+    def outside(self) -> str | None:
+        """What a model outside answered, where that is shown."""
+        return next((v for k, v in self.fields.items() if _OUTSIDE.search(k)), None)
+
+    def reply(self, said: str) -> str:
+        """The reply in the form asked for."""
+        if not self.outputs:
+            return said
+        values = {name: _THOUGHTS for name in self.outputs[:-1]} | {self.outputs[-1]: said}
+        if self.json:
+            return json.dumps(values, ensure_ascii=False)
+        return "\n\n".join(f"{name}: {value}" for name, value in values.items())
+
+
+def _read_stage(request: ChatRequest, known: str) -> Staged | None:
+    """The stage that a request is, or None. `known` is the task input found in it."""
+    fields = _labelled(request.user)
+    if not known or not fields:
+        return None
+    # The order comes last: anything before it may be any prompt.
+    last = max(request.user.rfind(text) + len(text) if text else 0 for text in fields.values())
+    tail = re.sub(r"</[\w -]+>", " ", request.user[last:])
+    asked = f"{request.system}\n\n{tail}"
+    lines = [says("part", line.strip()) for line in asked.split("\n")]
+    outputs = tuple(dict.fromkeys(part[1].strip() for part in lines if part))
+    as_json = bool(outputs) and says("json", asked[-600:]) is not None
+    properties = None if request.schema is None else request.schema.get("properties")
+    if isinstance(properties, Mapping):
+        outputs, as_json = tuple(cast("Mapping[str, object]", properties)), True
+    parts = _paragraphs(request.system)
+    if outputs and parts and says("part", parts[-1].split("\n")[-1].strip()):
+        parts = parts[:-1]
+    weighed = "\n\n".join(parts[:-1] if len(parts) > 1 else parts)
+    staged = Staged("", fields, outputs, as_json, weighed)
+    kind = _stage_kind(staged, asked)
+    return replace(staged, kind=kind) if kind else None
+
+
+def _paragraphs(text: str) -> list[str]:
+    return [p for p in re.split(r"\n\s*\n", text) if p.strip()]
+
+
+def _labelled(user: str) -> Mapping[str, str]:
+    """The texts of a request by their labels, in the first of three forms that it has."""
+
+    def name(label: str) -> str:
+        return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
+
+    if found := {name(m[1]): m[2].strip() for m in _TAGGED.finditer(user)}:
+        return found
+    marks = list(_HASHED.finditer(user)) or list(patterns("said")["labelled"].finditer(user))
+    ends = [mark.start() for mark in marks[1:]] + [len(user)]
+    return {name(m[1]): user[m.end() : end].strip() for m, end in zip(marks, ends, strict=False)}
+
+
+def _stage_kind(staged: Staged, asked: str) -> str:
+    # The paragraph that orders is the last one that is not the form of the reply.
+    parts = _paragraphs(asked)
+    plain = [p for p in parts if not any(says("part", line.strip()) for line in p.split("\n"))]
+    order = (plain[-1] if plain else asked).lower()
+    kind = meaning("outputs", staged.outputs[-1].lower()) if staged.outputs else ""
+    kind = kind or meaning("stages", order)
+    if staged.outside is not None and (kind in ("answer", "write") or not staged.outputs):
+        return "respond"
+    if kind == "write" and any(re.match(r"response|draft|reply|answer", k) for k in staged.fields):
+        return "revise"
+    if kind == "answer" and re.search(r"\bnot[_ ]supported\b", order):
+        return "verify"
+    return kind
+
+
 @dataclass(frozen=True, slots=True)
 class Mind:
     """One request being answered."""
@@ -155,10 +517,6 @@ class Mind:
         """The first of these sections that the request has anything in."""
         return next(filter(None, map(self.asked.reading.sections.get, names)), "")
 
-    def fill(self, values: Mapping[str, object], plain: str) -> str:
-        """The reply in the shape asked for: `values` by the meaning of its keys, else `plain`."""
-        return self.asked.shape.fill(values, plain)
-
     def keyed(self, *purpose: object) -> int:
         """A number decided by noise seed, sample and purpose: the same under any prompt."""
         return keyed_int(self.settings.noise_seed, self.asked.request.sample, *purpose)
@@ -170,9 +528,9 @@ class Mind:
     def happens(self, chance: float, *purpose: object) -> bool:
         return self.unit(*purpose) < chance
 
-    def pick(self, among: frozenset[int] | range, *purpose: object) -> int:
+    def pick(self, among: Sequence[T], *purpose: object) -> T:
         """One of these, drawn for this request."""
-        return sorted(among)[int(self.unit("pick", *purpose) * len(among))]
+        return among[int(self.unit("pick", *purpose) * len(among))]
 
     def orders(self, text: str) -> tuple[Order, ...]:
         """The orders in a text, whatever input they are for."""
@@ -206,8 +564,10 @@ class Mind:
         shown = self.problem.shown
         if not self.happens(self.settings.capacity, "capacity", *purpose):
             return self.mislead(shown, claimed, *purpose)
-        order = self.pick(claimed & shown or claimed, "claim", *purpose)
-        condition = order if order in shown or not shown else self.pick(shown, "where", *purpose)
+        order = self.pick(sorted(claimed & shown or claimed), "claim", *purpose)
+        condition = order
+        if shown and order not in shown:
+            condition = self.pick(sorted(shown), "where", *purpose)
         return self.say(order, condition, *purpose)
 
     def mislead(self, shown: frozenset[int], claimed: frozenset[int], *purpose: object) -> str:
@@ -215,6 +575,7 @@ class Mind:
         skills = self.world.skills
         others = frozenset(range(len(skills))) - shown - claimed
         against = frozenset(k for k in others if skills[k].breaks & (shown | claimed))
-        wrong = self.pick(against or others or range(len(skills)), "wrong", *purpose)
+        wrong = self.pick(sorted(against or others or range(len(skills))), "wrong", *purpose)
         bare = not shown or self.happens(0.5, "bare", *purpose)
-        return self.say(wrong, None if bare else self.pick(shown, "where", *purpose), *purpose)
+        condition = None if bare else self.pick(sorted(shown), "where", *purpose)
+        return self.say(wrong, condition, *purpose)

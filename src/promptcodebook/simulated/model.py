@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+import re
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import cast
 
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.data import Dataset
 from promptcodebook.errors import LMError, RateLimited, RequestRefused, ServerFault
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import Spec
+from promptcodebook.randomness import keyed_int
 from promptcodebook.simulated import author, critic, executor
-from promptcodebook.simulated.mind import Kind, Mind, Understood, understand
+from promptcodebook.simulated.mind import (
+    ChatRequest,
+    Kind,
+    Mind,
+    Understood,
+    from_request,
+    understand,
+)
 from promptcodebook.simulated.orders import count_tokens, cut_tokens, tokens
-from promptcodebook.simulated.parameters import FAULTS, Fault, FaultPlan, SimulatedSettings, spoiled
-from promptcodebook.simulated.request import ChatRequest, from_request
-from promptcodebook.simulated.world import World
+from promptcodebook.simulated.world import FAULTS, Fault, SimulatedSettings, World
 
 NAME = "simulated"
 DELAY = "delay"
@@ -41,7 +50,55 @@ _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
     "stage": executor.perform,
     "execute": executor.execute,
 }
-_BLOCKS = 200_000  # blocks of prompts remembered, the least recently seen dropped first
+_DRAWN: tuple[Fault, ...] = ("429", "500", "drop", "truncate", "json", "routes")
+"""In this order the shares lie on the line that is drawn from."""
+_REMEMBERED = 200_000  # requests, and blocks of prompts; the least recently seen are dropped first
+_INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
+
+
+class FaultPlan:
+    """Decides, arrival by arrival, whether and how a request fails; `shares` of the requests.
+
+    At most one fault strikes an arrival. Noise seed, content, and the number of earlier arrivals of
+    the same request decide which, so a retry can succeed whatever the order of arrival.
+    """
+
+    def __init__(self, noise_seed: int, shares: Mapping[str, float]) -> None:
+        self._seed = noise_seed
+        self._shares = shares
+        self._arrivals: OrderedDict[bytes, int] = OrderedDict()
+
+    def strike(self, key: bytes, *, is_json: bool, is_route: bool) -> Fault | None:
+        """The fault of this arrival, None in most cases. `key` identifies the request's body."""
+        if not self._shares:
+            return None
+        arrival = self._arrivals.pop(key, 0)
+        self._arrivals[key] = arrival + 1
+        if len(self._arrivals) > _REMEMBERED:
+            self._arrivals.popitem(last=False)
+        fits = {"json": is_json, "routes": is_route}
+        drawn = keyed_int("fault", self._seed, key, arrival) / 2**63
+        for fault in _DRAWN:
+            drawn -= self._shares.get(fault, 0.0) if fits.get(fault, True) else 0.0
+            if drawn < 0:
+                return fault
+        return None
+
+
+def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
+    """The reply's text under a fault, and whether it was cut at a length."""
+    if fault == "truncate":
+        return cut_tokens(text, max(1, count_tokens(text) // 2)), True
+    if fault == "json" and keyed_int("form", key) % 2 == 0:
+        return text.rstrip().rstrip("}"), False  # repair can mend it
+    if fault == "json":
+        words = re.sub(r"[{}\[\]\":,]+", " ", text).split()
+        return "Here is what I think: " + " ".join(words[:40]), False  # nothing can mend it
+    if fault == "routes" and (match := _INDICES.search(text)) is not None:
+        indices = cast("list[int]", json.loads(match[0]))
+        miscounted = indices[:-1] if len(indices) > 1 else [*indices, indices[-1] + 1]
+        return f"{text[: match.start()]}{json.dumps(miscounted)}{text[match.end() :]}", False
+    return text, False
 
 
 @dataclass(slots=True)
@@ -132,11 +189,15 @@ class SimulatedLM:
     async def _said(self, request: ChatRequest) -> Reply:
         """The reply, ready `latency` after the request came: thinking counts as part of it."""
         arrived = time.perf_counter()
-        key = _body_key(request)
+        # What tells two requests apart: messages, sampling, seed, and the schema's keys.
+        schema = "" if request.schema is None else str(request.schema)
+        sampling = (request.temperature, request.max_tokens, request.sample)
+        parts = repr((request.digest.hex(), *sampling, schema)).encode(errors="replace")
+        key = hashlib.sha256(parts).digest()[:16]
         asked = understand(request, self.world)
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
-        text, cut = spoiled(fault, answer(asked, self.world, self.settings), key)
+        text, cut = _spoiled(fault, answer(asked, self.world, self.settings), key)
         if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
             text, cut = cut_tokens(text, request.max_tokens), True
         length = sum(4 + count_tokens(m.content) for m in request.messages)
@@ -172,13 +233,6 @@ class SimulatedLM:
         return error
 
 
-def _body_key(request: ChatRequest) -> bytes:
-    """What tells two requests apart: messages, sampling, seed, and the schema's keys."""
-    schema = "" if request.schema is None else str(request.schema)
-    parts = (request.digest.hex(), request.temperature, request.max_tokens, request.sample, schema)
-    return hashlib.sha256(repr(parts).encode(errors="replace")).digest()[:16]
-
-
 class _PrefixCache:
     """Remembers prompts block by block. It decides what is reported, never what is replied."""
 
@@ -197,18 +251,14 @@ class _PrefixCache:
             shared += self._block if sharing else 0
             self._seen[chain] = None
             self._seen.move_to_end(chain)
-        while len(self._seen) > _BLOCKS:
+        while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)
         return shared
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
-    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
+    """The model behind a `simulated?...` spec, in a world of the task's data, gold answers
+    included. ConfigError."""
     settings = SimulatedSettings.from_params(spec.params)
-    return SimulatedLM(simulated_world(task, dataset, spec), settings)
-
-
-def simulated_world(task: str, dataset: Dataset, spec: Spec) -> World:
-    """The world that a `simulated?...` spec asks for, made of the data, gold answers included."""
     examples = [*dataset.train, *dataset.val, *dataset.test]
-    return World(task, examples, SimulatedSettings.from_params(spec.params))
+    return SimulatedLM(World(task, examples, settings), settings)

@@ -1,26 +1,152 @@
 """A simulated world: what its executor cannot do without an order, and so what each input needs.
 
 It is built from a task's own data, gold answers included. `world` draws which skills the executor
-lacks; an input needs those among its visible demands, 0 to 8 of them.
+lacks; an input needs those among its visible demands, 0 to 8 of them. Every number of the simulated
+model is here too. The numbers are assumptions, not measurements: docs/simulated.md lists them.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import cast
+from typing import Any, Literal, cast, get_args
 
+from promptcodebook.errors import ConfigError, did_you_mean
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.orders import content_stems, read_skills
-from promptcodebook.simulated.parameters import SimulatedSettings
+from promptcodebook.simulated.orders import content_stems, read_skills, read_table
 from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
 _MOST = 8  # skills one input needs at the most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
+Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds before a reply: `fixed` a; `uniform` a..b; `lognormal` median a, log-sd b."""
+
+    kind: str = "fixed"
+    a: float = 0.0
+    b: float = 0.0
+    seed: int = 0
+    """Another seed shuffles who answers first and changes nothing else."""
+
+    def seconds(self, key: bytes) -> float:
+        """How long the request with this key takes."""
+        if self.kind == "fixed":
+            return self.a
+        first = (keyed_int("latency", self.seed, key) + 1) / (2**63 + 1)
+        if self.kind == "uniform":
+            return self.a + (self.b - self.a) * first
+        from statistics import NormalDist
+
+        return self.a * math.exp(self.b * NormalDist().inv_cdf(first))
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSettings:
+    """The simulated model's parameters; shares and probabilities lie in [0, 1]."""
+
+    world: int = 1  # draws what the executor lacks, and so what inputs need
+    noise_seed: int = 1  # which draws; what inputs need stays as it is
+    # The executor.
+    lacking: float = 0.6  # share of the skills that it shows only when told
+    able: float = 0.93  # chance that a demand is met that needs nothing, or whose order is given
+    unable: float = 0.25  # chance that a demand is met whose order lacks
+    load: float = 0.05  # taken off every chance for each hundred words above `free_words`
+    free_words: int = 60  # words of a system prompt that cost nothing
+    shared: float = 0.5  # share of the draws that are the same under every prompt
+    floor: float = 0.03  # no chance is lower
+    ceiling: float = 0.97  # no chance is higher
+    # Encoder and generator.
+    encoder_noise: float = 0.15  # chance that a word of the input or a condition is overlooked
+    success_weight: float = 0.25  # weight of the success rate shown beside an instinct
+    generator_drop: float = 0.1  # chance, times the temperature, that a sentence is lost
+    generator_idle: float = 0.3  # chance that one which does not bear on the input is kept
+    # Critic, attribution, updater and judges.
+    capacity: float = 0.8  # chance that advice is right; else it is wrong and does harm
+    rubric_bonus: float = 0.5  # how much a rubric that speaks of the matter sharpens the eye
+    verdict_noise: float = 0.0  # chance that a verdict is drawn at random
+    attribution_error: float = 0.1  # chance that advice is laid at a part drawn at random
+    updater_uptake: int = 1  # new pieces of advice that one rewrite takes up at the most
+    updater_loss: float = 0.1  # chance, times the temperature, that a rewrite loses a sentence
+    judge_noise: float = 0.03  # chance that a verdict on quality is turned, a count off by one
+    # The wire.
+    prefix_cache: bool = False  # report tokens of a prefix shared with an earlier request as cached
+    cache_block: int = 16  # tokens in one block of the prefix cache
+    retry_after: float = 0.0  # seconds named in the Retry-After header of a 429
+    stream_chunks: int = 8  # pieces of a streamed reply
+    stream_delay: float = 0.0  # seconds between two pieces of a streamed reply
+    faults: Mapping[str, float] = field(default_factory=dict[str, float])  # share of the requests
+    latency: Latency = Latency()
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:
+        """The settings a spec such as `simulated?load=0.1&faults=429:0.1` asks for. ConfigError."""
+        plain = {f.name: f.default for f in fields(cls) if f.name not in ("faults", "latency")}
+        known = [*plain, "faults", "latency", "latency_seed"]
+        values: dict[str, Any] = {}
+        for name, text in params.items():
+            if name not in known:
+                raise ConfigError(
+                    f"the simulated model has no parameter {name!r}{did_you_mean(name, known)}",
+                    hint=f"parameters: {', '.join(known)}",
+                )
+            if isinstance(plain.get(name), bool):
+                values[name] = text.strip().lower() not in ("", "0", "false", "no")
+            elif name in plain:
+                values[name] = _number(name, text, int if isinstance(plain[name], int) else float)
+        faults = _faults(params.get("faults", ""))
+        latency = _latency(params.get("latency", "0"), params.get("latency_seed", "0"))
+        return cls(**values, faults=faults, latency=latency)
+
+
+def _number(name: str, value: str, kind: Callable[[str], float]) -> float:
+    try:
+        number = kind(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise ConfigError(
+            f"simulated: {name} must be a number of at least 0, not {value!r}",
+            hint=f"write e.g. simulated?{name}=1",
+        )
+    return number
+
+
+def _faults(text: str) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, share = part.partition(":")
+        if name not in FAULTS:
+            raise ConfigError(
+                f"simulated: unknown fault {name!r}{did_you_mean(name, FAULTS)}",
+                hint=f"faults: {', '.join(FAULTS)}, e.g. faults=429:0.1,json:0.05",
+            )
+        found[name] = _number(f"fault {name}", share, float)
+    if sum(found.values()) > 1.0:
+        raise ConfigError("simulated: the faults' shares add up to more than 1", hint="lower them")
+    return found
+
+
+def _latency(text: str, seed: str) -> Latency:
+    kind, _, rest = text.rpartition(":")
+    kind = kind or "fixed"
+    parts = rest.split("-" if kind == "uniform" else ",")
+    if len(parts) != {"fixed": 1, "uniform": 2, "lognormal": 2}.get(kind):
+        raise ConfigError(
+            f"simulated: cannot read the latency {text!r}",
+            hint="write latency=0.2, latency=uniform:0.05-0.3 or latency=lognormal:0.1,0.5",
+        )
+    numbers = [_number("latency", p, float) for p in parts]
+    spread = numbers[1] if len(numbers) == 2 else 0.0
+    return Latency(kind, numbers[0], spread, int(_number("latency_seed", seed, int)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +216,11 @@ class World:
     def _read(self, text: str) -> Problem:
         example = self._known.get(text)
         shown = self.skills.shown_in(text)
-        demands = tuple(self._demands(example))
+        constraints: Iterable[Mapping[str, object]] = ()
+        if example is not None:
+            constraints = constraints_of(example) or _instructions(example)
+        kinds = [(f"{n}:{c['kind']}", str(c["kind"]), c) for n, c in enumerate(constraints)]
+        demands = tuple(Demand(key, self.skills.place(kind), c) for key, kind, c in kinds)
         about = {d.skill for d in demands if d.skill is not None} or shown
         drawn = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
         needs = frozenset(drawn[:_MOST])
@@ -98,38 +228,16 @@ class World:
         held: Mapping[str, object] = example.fields if example is not None else {}
         return Problem(text, shown, needs, content_stems(text), demands, gold, held)
 
-    def _demands(self, example: Example | None) -> Iterable[Demand]:
-        if example is None:
-            return
-        for place, constraint in enumerate(constraints_of(example) or _instructions(example)):
-            kind = str(constraint["kind"])
-            yield Demand(f"{place}:{kind}", self.skills.place(kind), constraint)
-
-
-# IFEval's ids that ask what one of ours asks, and which argument holds the number or words.
-_SAME: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "punctuation:no_comma": ("no_commas", {}),
-    "change_case:english_lowercase": ("lowercase", {}),
-    "change_case:english_capital": ("uppercase", {}),
-    "startend:quotation": ("quoted", {}),
-    "startend:end_checker": ("end_with", {"text": "end_phrase"}),
-    "detectable_format:title": ("title", {}),
-    "detectable_format:json_format": ("json", {}),
-    "detectable_format:number_bullet_lists": ("bullets", {"n": "num_bullets"}),
-    "detectable_content:number_placeholders": ("placeholders", {"n": "num_placeholders"}),
-    "combination:two_responses": ("two_versions", {}),
-    "keywords:existence": ("include", {"words": "keywords"}),
-    "keywords:forbidden_words": ("avoid", {"words": "forbidden_words"}),
-}
-
 
 def _instructions(example: Example) -> Iterable[Mapping[str, object]]:
     """An ifbench example's constraints in our terms; one that no skill covers keeps its id."""
+    same = read_table("wording")["ifeval"]
     names = cast("Sequence[str]", example.fields.get("instruction_id_list") or ())
     given = cast("Sequence[Mapping[str, object]]", example.fields.get("kwargs") or ())
     for name, values in zip(names, given, strict=True):
-        kind, renamed = _SAME.get(name, (name, {}))
-        yield {"kind": kind, **{to: values.get(of) for to, of in renamed.items()}}
+        ours = {"kind": name, **same.get(name, {})}
+        renamed = {to: values.get(of) for to, of in ours.items() if to != "kind"}
+        yield {"kind": ours["kind"], **renamed}
 
 
 def oracle_prompt(world: World, example: Example) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -347,10 +347,7 @@ class RunState:
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
     """The state after these events, from `state` or from nothing."""
-    current = state or RunState()
-    for event in events:
-        current = fold_event(current, event)
-    return current
+    return reduce(fold_event, events, state or RunState())
 
 
 def fold_event(state: RunState, event: Event) -> RunState:

@@ -40,10 +40,8 @@ class Home:
 
 
 class BenchmarkRow(BaseModel):
-    """The fields that a benchmark's rows must have, with their types; others are left alone.
-
-    A validator may raise DataError: the row's place is put before its message.
-    """
+    """The fields that a benchmark's rows must have, with their types; others are left alone. A
+    validator may raise DataError: the row's place is put before its message."""
 
     model_config = ConfigDict(strict=True, frozen=True)
     input_column: ClassVar[str] = "input"
@@ -66,9 +64,7 @@ def read_seeds(folder: Path) -> tuple[str, ...]:
 
 def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Home:
     """`data_dir` if given; else the public copy if it was fetched; else our own few examples.
-
-    TaskError when the folder lacks a split, or when the public copy is not as it was fetched.
-    """
+    TaskError when the folder lacks a split, or when the public copy is not as it was fetched."""
     if data_dir is not None:
         return Home(folder_of(name, data_dir), "the data folder that was given")
     copy = (cache_dir or default_data_cache()) / name
@@ -137,11 +133,9 @@ def read_dataset(
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'.
-
-    DataError with that place for a line that is not a JSON object, and as `check_row` raises it.
-    With `private` no error quotes a column's name or a value that the file holds.
-    """
+    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
+    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
+    column's name or a value that the file holds."""
     try:
         table = read_jsonl(path)
     except DataError as error:

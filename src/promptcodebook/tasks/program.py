@@ -35,9 +35,7 @@ _REASONING = "reasoning"
 
 class ModuleReply(dict[str, str]):
     """A module's outputs by name ("" = it gave none), its `stage` for the trace, and `truncated`.
-
-    `reasoning` is among them for a chain-of-thought module.
-    """
+    `reasoning` is among them for a chain-of-thought module."""
 
     __slots__ = ("stage", "truncated")
     stage: Stage
@@ -59,11 +57,9 @@ async def think(
     outputs: Sequence[str],
 ) -> ModuleReply:
     """One chain-of-thought module: its own part of the composed prompt, then its instruction.
-
     `fields` are the named inputs, `outputs` the names asked for; `prompt` may hold a part for the
     stage. The role is always `executor`: a composed prompt is for no other. LMError as the chat
-    raises it.
-    """
+    raises it."""
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
@@ -105,10 +101,8 @@ def _join(*parts: str) -> str:
 def make_output(
     text: str, steps: Iterable[ModuleReply], fields: Mapping[str, object] | None = None
 ) -> Output:
-    """y with the stages on the way, in order; cut when any of their replies was.
-
-    `fields` are what the reward needs beside the text: plain JSON values.
-    """
+    """y with the stages on the way, in order; cut when any of their replies was. `fields` are what
+    the reward needs beside the text: plain JSON values."""
     taken = tuple(steps)
     cut = any(step.truncated for step in taken)
     return Output(text, tuple(step.stage for step in taken), cut, fields or {})
@@ -211,11 +205,9 @@ _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output
 
 @dataclass(frozen=True)
 class Agent:
-    """The user's own agent as a Program, whether it is async or not; `calls` runs it.
-
-    It gets the prompt as text, or as `Prompt` where it annotates its first parameter so. Its
-    attributes `stages` and `roles`, where it has them, declare what a Program declares.
-    """
+    """The user's own agent as a Program, whether it is async or not; `calls` runs it. It gets the
+    prompt as text, or as `Prompt` where it annotates its first parameter so. Its attributes
+    `stages` and `roles`, where it has them, declare what a Program declares."""
 
     function: _Function
     name: str

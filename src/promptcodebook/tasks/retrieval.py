@@ -88,10 +88,8 @@ def parse_page(line: bytes, where: str) -> Page:
 
 def open_retriever(corpus: Path, *, cache_dir: Path | None = None, keep: bool = True) -> Retriever:
     """A retriever over the corpus file; its index is opened where it is saved, else built.
-
-    `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError
-    for a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer.
-    """
+    `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError for
+    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer."""
     if not keep:
         return Retriever(corpus, build_index(corpus))
     folder = index_folder(corpus, cache_dir)
@@ -126,10 +124,8 @@ class Retriever:
         return self._index.digest
 
     def search(self, query: str, k: int) -> list[str]:
-        """At most k passages, best first, equal scores in corpus order.
-
-        A page that shares no word with the query is never returned, so fewer than k may come.
-        """
+        """At most k passages, best first, equal scores in corpus order. A page that shares no word
+        with the query is never returned, so fewer than k may come."""
         return self.passages(self.rank([query], k)[0])
 
     def search_many(self, queries: Sequence[str], k: int) -> list[list[str]]:
@@ -318,10 +314,8 @@ _Running = dict[tuple[str, int], "asyncio.Task[tuple[int, ...]]"]
 
 
 class Search:
-    """`await search(query, k)`: `Retriever.search` off the event loop, for each query once.
-
-    `asked` counts what reached the retriever, for tests and reports.
-    """
+    """`await search(query, k)`: `Retriever.search` off the event loop, for each query once. `asked`
+    counts what reached the retriever, for tests and reports."""
 
     def __init__(self, retriever: Retriever, *, kept: int = _KEPT) -> None:
         self.retriever = retriever
@@ -367,10 +361,8 @@ SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
 
 class Hops:
     """One run of a program that searches in several hops: its modules read the `subject` (a
-    question, a claim) beside what they are given, and every step is noted.
-
-    `modules` gives each stage its instruction and the name of its output.
-    """
+    question, a claim) beside what they are given, and every step is noted. `modules` gives each
+    stage its instruction and the name of its output."""
 
     def __init__(
         self,
@@ -425,9 +417,7 @@ def describe_hops(
     gold: Sequence[str], retrieved: Sequence[Sequence[str]], asked: str
 ) -> tuple[list[str], list[str]]:
     """(a sentence for each hop: what it found and what was still missing, titles never retrieved).
-
-    `asked` names what the first hop searches with: the question, the claim.
-    """
+    `asked` names what the first hop searches with: the question, the claim."""
     sentences = list[str]()
     missing = list(gold)
     for hop, titles in enumerate(retrieved, 1):

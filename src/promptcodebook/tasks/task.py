@@ -71,12 +71,10 @@ def task_names() -> tuple[str, ...]:
 
 
 def load_task(name: str, data_dir: Path | None = None) -> Task:
-    """A ready-made task with its data; `data_dir` is its folder or that folder's parent.
-
-    Without `data_dir` the environment's PCO_DATA is it; without either, what ships is used.
-    TaskError for an unknown name, for a package that cannot be loaded or that offers no Task, and
-    for data that is not there (it says which file).
-    """
+    """A ready-made task with its data; `data_dir` is its folder or that folder's parent. Without
+    `data_dir` the environment's PCO_DATA is it; without either, what ships is used. TaskError for
+    an unknown name, for a package that cannot be loaded or that offers no Task, and for data that
+    is not there (it says which file)."""
     entry = _entry(name)
     named = os.environ.get("PCO_DATA")
     task: object = _loader(entry)(data_dir or (Path(named) if named else None))

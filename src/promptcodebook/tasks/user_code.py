@@ -41,10 +41,8 @@ def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
     """The function that 'file.py:function' names, read again each time; paths start at `base`.
-
     `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
-    line when the file is missing, does not run, lacks the function, or takes other arguments.
-    """
+    line when the file is missing, does not run, lacks the function, or takes other arguments."""
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ConfigError(
@@ -176,11 +174,9 @@ class Overdue(Exception):
 
 class UserCalls:
     """Calls user code: at most `threads` synchronous calls at once, each for `seconds` at most.
-
     Coroutine functions run in the loop that asks, as many as it likes. Time that an agent waits for
     a model, or that a call waits for a thread, does not count. Raises what the function raised,
-    Escape for what is no Exception, and Overdue.
-    """
+    Escape for what is no Exception, and Overdue."""
 
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads
@@ -335,11 +331,9 @@ async def _within(allowance: _Allowance, awaited: Awaitable[_Outcome]) -> object
 
 
 class _AgentChat:
-    """The chat as an agent sees it, from the loop, from a thread, or from a loop in a thread.
-
-    Where no loop runs it blocks and returns the reply. Once the rollout is over it refuses: a
-    call that was given up must not keep spending.
-    """
+    """The chat as an agent sees it, from the loop, from a thread, or from a loop in a thread. Where
+    no loop runs it blocks and returns the reply. Once the rollout is over it refuses: a call that
+    was given up must not keep spending."""
 
     def __init__(self, inner: Chat, allowance: _Allowance) -> None:
         self.closed = False

@@ -3,8 +3,8 @@ what an instinct adds, as `pco codebook effect` measured it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from promptcodebook.assemble import OWN_LM
@@ -26,10 +26,8 @@ from promptcodebook.units import percent
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.viewer.page import Screen, missing
 
-_LATELY = 10
-"""Steps without a selection after which an instinct is said to be unused lately."""
-_ENOUGH = 5
-"""Examples with an instinct, and without it, that a difference of rewards takes."""
+_LATELY = 10  # steps without a selection after which an instinct is said to be unused lately
+_ENOUGH = 5  # examples with an instinct, and without it, that a difference of rewards takes
 _MOST_ROUTED = 40
 _WORDS: dict[str, str] = {name: f"{symbol} {words}" for name, symbol, words in DIRECTIVES}
 
@@ -40,15 +38,16 @@ def codebook_screen(followed: FollowedRun) -> Screen:
     context = look.context
     values = codebook_values(context)
     if context.deployed is not None:
-        texts, latest, now = context.codebook.texts, context.state.parameters, _Now.of(followed)
+        texts, latest, fits = context.codebook.texts, context.state.parameters, _fits(followed)
         values |= {
             "tags": [_tags(look.steps, k) for k in range(len(texts))],
             "effects": [_difference(look, k)[-1] for k in range(len(texts))],
             # The latest of each, where it has a pair: in this codebook, on the run's own data.
             "measured": {
-                each.instinct: _measured(each)
+                each.instinct: f"{signed(each.difference)}, n = {each.n}, {each.split}"
+                f"{', simulated' if each.simulated else ''}"
                 for each in read_effects(followed.path)
-                if each.difference is not None and now.has_policy(each) and now.has_data(each)
+                if each.difference is not None and all(fits(each))
                 if (each.instinct, each.text) in enumerate(texts)
             },
             "later": latest.codebook if latest is not None else context.codebook,
@@ -165,34 +164,17 @@ def _versions(look: Look, start: Parameters, variable: Variable) -> dict[str, An
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """What the run has now: the digest of its policy ('' = it wrote none yet), and the fingerprints
-    of its data by split."""
-
-    policy: str
-    data: Mapping[str, str]
-
-    @classmethod
-    def of(cls, followed: FollowedRun) -> _Now:
-        try:
-            digest = read_policy_file(followed.path / POLICY).digest
-        except PolicyError:
-            digest = ""
-        return cls(digest, followed.header.fingerprints)
-
-    def has_policy(self, effect: Effect) -> bool:
-        return not self.policy or self.policy == effect.policy
-
-    def has_data(self, effect: Effect) -> bool:
-        return effect.data in ("", self.data.get(effect.split, effect.data))
-
-
-def _measured(effect: Effect) -> str:
-    """A result in short: the difference, on how many pairs of which split, and whose answers."""
-    difference = "none" if effect.difference is None else signed(effect.difference)
-    simulated = ", simulated" if effect.simulated else ""
-    return f"{difference}, n = {effect.n}, {effect.split}{simulated}"
+def _fits(followed: FollowedRun) -> Callable[[Effect], tuple[bool, bool]]:
+    """Whether an effect is of the policy that the run has now, and of its data."""
+    data = followed.header.fingerprints
+    try:
+        policy = read_policy_file(followed.path / POLICY).digest
+    except PolicyError:
+        policy = ""  # it wrote none yet
+    return lambda effect: (
+        not policy or policy == effect.policy,
+        effect.data in ("", data.get(effect.split, effect.data)),
+    )
 
 
 def measured_mark(followed: FollowedRun, own: str) -> str:
@@ -202,7 +184,7 @@ def measured_mark(followed: FollowedRun, own: str) -> str:
 
 def _effects(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
     """What was measured of instinct k, the latest first, and what to type to measure it."""
-    header, now = look.context.header, _Now.of(followed)
+    header, fits = look.context.header, _fits(followed)
     trust = "" if followed.usable else " --trust"
     typed = f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
     if _handed_over(header):
@@ -211,9 +193,9 @@ def _effects(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
         {
             "effect": each,
             "difference": "none" if each.difference is None else signed(each.difference),
-            "split": each.split if now.has_data(each) else f"{each.split} of other data",
+            "split": each.split if fits(each)[1] else f"{each.split} of other data",
             "text": "" if (k, each.text) in enumerate(look.context.codebook.texts) else each.text,
-            "deployed": "as deployed" + ("" if now.has_policy(each) else ", in another codebook"),
+            "deployed": "as deployed" + ("" if fits(each)[0] else ", in another codebook"),
             "executor": without_credentials(each.models.get("executor", "")),
             "at": each.at.replace("T", " ").removesuffix("+00:00"),
         }

@@ -231,8 +231,7 @@ def _code(header: Header) -> frozenset[str]:
 def _between(
     contexts: Sequence[Context], results: Sequence[Evaluation], pairs: Sequence[Pair]
 ) -> str:
-    """The second against the first on the examples of both, in the second's order: what `pco
-    compare` says of them."""
+    """What `pco compare` says of the second against the first, on the examples of both."""
     rewards = [
         {r.example_id: x for r, x in zip(result.rollouts, result.rewards, strict=True)}
         for result in results

@@ -28,14 +28,11 @@ from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
-_MOST_OPEN = 8
-"""Runs kept open; who was looked at longest ago is closed."""
-_AT_REST = "-e"
-"""How the mark of an idle run ends, which no process writes."""
+_MOST_OPEN = 8  # runs kept open; who was looked at longest ago is closed
+_AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"
 """The mark of a run that does not exist."""
-_BETWEEN = "~"
-"""Replaces '/' in the address of a run in a suite's folder."""
+_BETWEEN = "~"  # replaces '/' in the address of a run in a suite's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +128,7 @@ class OpenRuns:
 
     @contextmanager
     def reading(self, key: str) -> Generator[FollowedRun | None]:
-        """The run of this address, open while the block runs; None where there is none. Raises
-        StoreError."""
+        """The run of this address, open while the block runs; None = there is none. StoreError."""
         with self._lock:
             followed = self._find(key)
             if followed is not None:
@@ -190,8 +186,7 @@ def key_of(runs_dir: Path, folder: Path) -> str:
 
 
 def root_of(runs_dir: Path, folder: Path) -> Path:
-    """The folder whose runs are shown with this one: where runs are looked for if it lies there,
-    else its own."""
+    """The folder whose runs are shown with this one: `runs_dir` if it lies there, else its own."""
     inside = folder.resolve() in [each.resolve() for each in run_folders(runs_dir)]
     return runs_dir if inside else folder.resolve().parent
 

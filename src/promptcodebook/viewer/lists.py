@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
-from promptcodebook.registry.log import ATTEST, Entry
+from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
 from promptcodebook.report.pages import render
 from promptcodebook.store.header import has_simulated
@@ -26,12 +26,9 @@ from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _log = logging.getLogger(__name__)
 _ON_A_PAGE = 50
-_REST = 20
-"""How many times as long as a look took is waited until the next."""
-_MOST = 500
-"""Entries of the registry's log shown."""
-_SERVED_S = 5.0
-"""How often a registry on a server is asked: others ask it too."""
+_REST = 20  # how many times as long as a look took is waited until the next
+_MOST = 500  # entries of the registry's log shown
+_SERVED_S = 5.0  # how often a registry on a server is asked: others ask it too
 _Files = tuple[list[list[int] | None], int | None]
 
 
@@ -73,8 +70,9 @@ class Runs:
         lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
         return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def screen(self, page: int = 1) -> Screen:
-        """One page of the runs, the first being 1."""
+    def screen(self, number: str = "") -> Screen:
+        """The page of the runs of this number, the first being 1."""
+        page = int(number) if number.isdecimal() and len(number) < 9 else 1
         with self._lock:
             # Before the rest: a page may be newer than it says, never older.
             mark = self._look()
@@ -88,7 +86,12 @@ class Runs:
             pages = max(1, -(-len(runs) // _ON_A_PAGE))
             page = min(max(1, page), pages)
             shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
-            lines = [self._line(run.path) for run in shown]
+            lines: list[_Line] = []
+            for run in shown:
+                files, known = _files(run.path), self._lines.get(run.path)
+                if known is None or known[0] != files:
+                    known = self._lines[run.path] = (files, _read_line(run.path))
+                lines.append(known[1])
             unread = list(self._unreadable.items())
         marks = [line.simulated for line in lines]
         body = render(
@@ -105,13 +108,6 @@ class Runs:
         )
         said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
         return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
-
-    def _line(self, path: Path) -> _Line:
-        files = _files(path)
-        known = self._lines.get(path)
-        if known is None or known[0] != files:
-            known = self._lines[path] = (files, _read_line(path))
-        return known[1]
 
 
 def _files(folder: Path) -> _Files:
@@ -198,7 +194,7 @@ def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
     """The reports that can be read, by version, in order."""
     found: dict[str, list[AuditReport]] = {}
     for entry in entries:
-        if entry.action == ATTEST and entry.known.get("topic") == AUDIT:
+        if entry.action == "attest" and entry.known.get("topic") == AUDIT:
             try:
                 report = AuditReport.from_json(entry.known["found"])
             except (PolicyError, KeyError, AttributeError):

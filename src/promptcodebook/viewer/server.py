@@ -85,7 +85,7 @@ class Site:
         /live/run/KEY for the page /run/KEY."""
         application = web.Application(middlewares=[_guard])
         add = application.router.add_get
-        add("/", _shown(lambda r: self._runs.screen(_page_number(r))))
+        add("/", _shown(lambda r: self._runs.screen(r.query.get("page", ""))))
         for path, make in _RUN_SCREENS.items():
             add(path, _shown(partial(self._of_run, make)))
         add("/compare", _shown(self._compared))
@@ -145,7 +145,15 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
     """An endpoint: the screen as a page, made in a thread, since it reads files."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        screen = await asyncio.to_thread(_made, make, request)
+        try:
+            screen = await asyncio.to_thread(make, request)
+        except Exception as error:  # a page that cannot be made takes no other down
+            if isinstance(error, PcoError):
+                said = missing(str(error), error.hint or "")
+            else:
+                _log.exception("%s was not shown", request.path)
+                said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
+            screen = replace(said, title="This cannot be shown", status=500)
         body = page_of(screen, urlsplit(str(request.rel_url)).path)
         return web.Response(
             body=body, status=screen.status, content_type="text/html", charset="utf-8"
@@ -166,7 +174,11 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
         waited = 0.0
         with suppress(ConnectionError):
             while True:
-                now = await asyncio.to_thread(_marked, mark, request)
+                try:
+                    now = await asyncio.to_thread(mark, request)
+                except (PcoError, OSError) as error:
+                    _log.debug("%s", error)
+                    now = "unreadable"
                 if now != known:
                     known, waited = now, 0.0
                     await response.write(f"id: {now}\nevent: changed\ndata: {now}\n\n".encode())
@@ -186,30 +198,6 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
 def _paper() -> Any:
     """The screen Paper, which the experiments register. MissingExtra where they are not there."""
     return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
-
-
-def _made(make: Callable[[web.Request], Screen], request: web.Request) -> Screen:
-    try:
-        return make(request)
-    except PcoError as error:
-        said = missing(str(error), error.hint or "")
-    except Exception as error:  # a page that cannot be made takes no other down
-        _log.exception("%s was not shown", request.path)
-        said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
-    return replace(said, title="This cannot be shown", status=500)
-
-
-def _marked(mark: Callable[[web.Request], str], request: web.Request) -> str:
-    try:
-        return mark(request)
-    except (PcoError, OSError) as error:
-        _log.debug("%s", error)
-        return "unreadable"
-
-
-def _page_number(request: web.Request) -> int:
-    text = request.query.get("page", "")
-    return int(text) if text.isdecimal() and len(text) < 9 else 1
 
 
 _RUN_SCREENS: Mapping[str, _OfRun] = {

@@ -11,8 +11,8 @@ from pydantic import JsonValue
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.policy.file import PolicyFile
+from promptcodebook.registry.log import SqliteStorage
 from promptcodebook.registry.registry import Registry, Version
-from promptcodebook.registry.sqlite import SqliteStorage
 from tests.method.build import config
 from tests.store.conftest import parameters
 

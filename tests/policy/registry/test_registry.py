@@ -28,7 +28,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
-from promptcodebook.registry.log import FIRST, Broken, Entry, Log, Proposal, Propose
+from promptcodebook.registry.log import FIRST, Broken, Entry, Log, Proposal, Propose, SqliteStorage
 from promptcodebook.registry.registry import (
     AUDIT,
     AuditGate,
@@ -37,7 +37,6 @@ from promptcodebook.registry.registry import (
     Version,
     open_registry,
 )
-from promptcodebook.registry.sqlite import SqliteStorage
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
 
 
@@ -86,19 +85,6 @@ def test_the_same_bytes_are_stored_once(registry: Registry) -> None:
     other = registry.freeze(policy("a"), "mails")
     assert other.version == first.version and other.facts["run"] == "r1"
     assert other.refs == ("mails@latest", "tickets@latest") and len(registry.versions()) == 1
-
-
-def test_promote_moves_a_ref_and_says_who_when_from_to_and_why(registry: Registry) -> None:
-    a, b = frozen(registry, "ab")
-    registry.promote(a, PRODUCTION, "it is better", gate=open_gate)
-    entry = registry.promote("tickets@latest", PRODUCTION, "better still", gate=open_gate)
-    assert entry is not None and (entry.before, entry.after) == (a, b)
-    assert (entry.who, entry.why, entry.action) == ("ada", "better still", "promote")
-    assert entry.time == "2026-01-31T15:45:00.000+00:00"
-    assert registry.refs() == {"tickets@latest": b, PRODUCTION: b}
-    assert registry.promote(b, PRODUCTION, "again", gate=open_gate) is None
-    whys = [entry.why for entry in registry.history(PRODUCTION)]
-    assert whys == ["it is better", "better still"]
 
 
 def test_rollback_goes_back_one_version_at_a_time_or_to_one_that_the_ref_was_at(
@@ -217,7 +203,7 @@ def test_a_report_that_comes_in_at_the_last_moment_counts(
 
 @given(st.lists(st.tuples(st.sampled_from(["promote", "back", "to"]), st.integers(0, 2))))
 @example([("promote", 0), ("promote", 1), ("promote", 0), ("to", 0)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_is_moved_the_registry_is_whole(moves: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, sqlite(Path(folder)) as made:
         versions = [made.freeze(policy(word), "tickets").version for word in "abc"]
@@ -251,6 +237,14 @@ def test_a_registry_put_back_from_a_copy_is_the_registry_from_then_on(tmp_path: 
         assert theirs.refs()[PRODUCTION] == a
 
 
+def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:
+    registry.freeze(policy("a"), "tickets")
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("DELETE FROM log")
+        db.execute("DELETE FROM policies")
+    assert registry.refs() == {} and registry.freeze(policy("b"), "mails").facts["parent"] == ""
+
+
 def test_a_score_that_is_no_number_and_a_reason_of_nothing(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets", Facts(score=float("nan")))
     assert version.facts["score"] is None
@@ -277,17 +271,6 @@ def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None
     assert registry.attestations(a, "audit") == ({"passes": True}, {"passes": False})
     assert registry.attestations("tickets@latest", "audit") == ()
     assert registry.verify().passes
-
-
-def test_refs_and_versions_that_are_not_there(registry: Registry) -> None:
-    promoted(registry, "a")
-    with pytest.raises(RefNotFound, match="did you mean 'tickets@production'"):
-        registry.text("tickets@produktion")
-    for call in (registry.rollback, registry.watch, registry.text):
-        with pytest.raises(RefNotFound):
-            call("mails@production")
-    with pytest.raises(RefNotFound, match="no version"):
-        registry.promote("sha256:000000", PRODUCTION, gate=open_gate)
 
 
 @pytest.mark.parametrize(

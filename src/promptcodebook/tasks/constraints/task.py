@@ -6,9 +6,8 @@ answer keeps.
 
 `python -m promptcodebook.tasks.constraints.task` writes data.jsonl. Deterministic. Kinds are dealt
 so that each occurs about equally often in each split; kinds that contradict each other never meet,
-and parameters are drawn so that all constraints of a prompt can be kept at once (the tests build an
-answer that does, for every prompt). wordings.json puts a constraint to the model: several phrasings
-per kind, each exact about its check.
+and parameters are drawn so that all constraints of a prompt can be kept at once. wordings.json puts
+a constraint to the model: several phrasings per kind, each exact about its check.
 """
 
 from __future__ import annotations
@@ -65,10 +64,8 @@ def constraints_of(example: Example) -> tuple[Constraint, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found.
-
-    Without constraints: 1 for an answer of at least five words, else 0.
-    """
+    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found. Without
+    constraints: 1 for an answer of at least five words, else 0."""
     constraints = constraints_of(example)
     if not constraints:
         if len(words(output)) >= _FEWEST_WORDS:
@@ -105,10 +102,8 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
 
 
 def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, object]]:
-    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike.
-
-    With `kinds`, which must go together, every prompt has constraints of just these kinds.
-    """
+    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike. With
+    `kinds`, which must go together, every prompt has constraints of just these kinds."""
     key = "constraints" if world == 1 else f"constraints {world}"
     wordings = read_wordings()
     lines = _FOLDER.joinpath("requests.txt").read_text("utf-8").splitlines()

@@ -50,11 +50,9 @@ def reward(example: Example, output: Output) -> Score:
 
 
 def feedback(example: Example, output: Output) -> str:
-    """Answer, hops and facts in a few sentences: usually under 1,500 characters, never 6,000.
-
-    The right answer, what each hop found and what was still missing, and the sentences that decide
-    the answer: what a critic should know.
-    """
+    """Answer, hops and facts in a few sentences: usually under 1,500 characters, never 6,000. The
+    right answer, what each hop found and what was still missing, and the sentences that decide the
+    answer: what a critic should know."""
     wanted, retrieved = _texts(example, "gold_titles"), retrieved_titles(output)
     hops, missing = describe_hops(wanted, retrieved, "question")
     parts = [_describe_answer(output.text, example.target or ""), *hops]

@@ -40,10 +40,8 @@ STAGES: tuple[str, ...] = tuple(MODULES)
 
 
 class HotpotProgram:
-    """The program. `stages` names its modules, so that each may have a prompt of its own.
-
-    y is the answer; its field `retrieved` holds the titles found, hop by hop.
-    """
+    """The program. `stages` names its modules, so that each may have a prompt of its own. y is the
+    answer; its field `retrieved` holds the titles found, hop by hop."""
 
     name = "hotpotqa"
     stages = STAGES

@@ -21,13 +21,23 @@ from pathlib import Path
 from typing import cast
 
 from promptcodebook.calls import Chat, Role
-from promptcodebook.data import Dataset, load
+from promptcodebook.data import load
 from promptcodebook.errors import DataError, TaskError, did_you_mean
 from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
 
 Found = tuple[bool, str]
+
+_FOLDER = Path(__file__).parent
+_SHIPPED: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    (_FOLDER / "rules.toml").read_text("utf-8")
+)
+RULES = _SHIPPED["kinds"]
+"""Topic -> the kind of its rule, in the order of the present prompt's lines."""
+SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
+"""The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
+not choose their wording (docs/tasks/houserules.md); of equals the first."""
 
 
 def check(kind: str, reply: str) -> CheckResult:
@@ -57,11 +67,9 @@ def plain(reply: str) -> CheckResult:
 
 
 def spoiled(reply: str) -> str:
-    """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one.
-
-    Blank, or nothing but one line or one sentence said three times or more; the last of them may
-    be cut short.
-    """
+    """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one. Blank,
+    or nothing but one line or one sentence said three times or more; the last of them may be cut
+    short."""
     if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
@@ -75,29 +83,21 @@ def spoiled(reply: str) -> str:
 
 
 def guess_language(text: str) -> str:
-    """The language whose frequent words are most of the text's; '' when too few tell.
-
-    One of the names in stop_words.toml. At least 3 words, at least 2 and a seventh of them
-    frequent ones, and more of them than of any other language.
-    """
+    """The language whose frequent words are most of the text's; '' when too few tell. One of the
+    names in stop_words.toml. At least 3 words, at least 2 and a seventh of them frequent ones, and
+    more of them than of any other language."""
     found = re.findall(r"[^\W\d_]+", text.lower())
-    counts = Counter({name: sum(w in known for w in found) for name, known in _stop_words()})
+    counts = Counter(
+        {name: sum(w in known for w in found) for name, known in _stop_words().items()}
+    )
     (best, most), (_, second) = counts.most_common(2)
     return best if len(found) >= 3 and most >= max(2, len(found) / 7, second + 1) else ""
 
 
 @cache
-def _stop_words() -> tuple[tuple[str, frozenset[str]], ...]:
-    texts = tomllib.loads(_shipped("stop_words.toml").read_text("utf-8"))
-    return tuple((name, frozenset(text.split())) for name, text in texts.items())
-
-
-def _shipped(name: str) -> Path:
-    return Path(__file__).with_name(name)
-
-
-def _shipped_rules(part: str) -> Mapping[str, str]:
-    return tomllib.loads(_shipped("rules.toml").read_text("utf-8"))[part]
+def _stop_words() -> Mapping[str, frozenset[str]]:
+    texts = tomllib.loads((_FOLDER / "stop_words.toml").read_text("utf-8"))
+    return {name: frozenset(text.split()) for name, text in texts.items()}
 
 
 _LIST_MARK = re.compile(r"^(?:[-*•]|\(?\d{1,3}[.):]|[>#]+)\s*")
@@ -231,22 +231,10 @@ MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mar
 """The kinds whose mark a plain reply must not have; a short answer is plain enough."""
 
 
-RULES: Mapping[str, str] = _shipped_rules("kinds")
-"""Topic -> the kind of its rule, in the order of the present prompt's lines."""
-
-SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
-"""The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
-not choose their wording (docs/tasks/houserules.md); of equals the first."""
-
-_TITLES: Mapping[str, str] = _shipped_rules("titles")
-
-
 class PromptLast:
-    """One call: the message and, after a blank line, the prompt, both in the customer's turn.
-
-    Small models follow what comes last and ignore a system prompt (docs/tasks/houserules.md
-    has the figures).
-    """
+    """One call: the message and, after a blank line, the prompt, both in the customer's turn. Small
+    models follow what comes last and ignore a system prompt (docs/tasks/houserules.md has the
+    figures)."""
 
     name = "message, then prompt"
     stages: tuple[str, ...] = ()
@@ -270,9 +258,16 @@ def load_houserules_six(_data_dir: Path | None = None) -> Task:
 
 
 def _task(name: str, count: str, topics: Collection[str]) -> Task:
+    whole = load(
+        _FOLDER / "data.jsonl", input="message", target=None, id="id", split="split", name=name
+    )
+    kept = {
+        split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
+        for split, examples in whole.items()
+    }
     return Task(
         name=name,
-        dataset=_messages(name, topics),
+        dataset=replace(whole, **kept),
         reward=asks_nobody(reward),
         program=PromptLast(),
         seeds=sentences(present_prompt(topics)),
@@ -285,21 +280,9 @@ def _task(name: str, count: str, topics: Collection[str]) -> Task:
     )
 
 
-def _messages(name: str, topics: Collection[str]) -> Dataset:
-    """Those that are on no other topic."""
-    whole = load(
-        _shipped("data.jsonl"), input="message", target=None, id="id", split="split", name=name
-    )
-    kept = {
-        split: tuple(e for e in examples if set(topics_of(e)) <= set(topics))
-        for split, examples in whole.items()
-    }
-    return replace(whole, **kept)
-
-
 def present_prompt(topics: Collection[str] = tuple(RULES)) -> str:
     """The prompt the firm has now: who it is, then a line for each rule with its condition."""
-    who, _, rules = _shipped("present_prompt.md").read_text("utf-8").strip().partition("\n\n")
+    who, _, rules = (_FOLDER / "present_prompt.md").read_text("utf-8").strip().partition("\n\n")
     lines = zip(RULES, rules.splitlines(), strict=True)
     return "\n".join([who, "", *(line for topic, line in lines if topic in topics)])
 
@@ -324,17 +307,15 @@ def topics_of(example: Example) -> tuple[str, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Kept / all rules of the message's topics, in [0, 1]; the feedback names each and its topic.
-
-    A message without a topic: 1 for a plain English reply, else 0.
-    """
+    """Kept / all rules of the message's topics, in [0, 1]; the feedback names each and its topic. A
+    message without a topic: 1 for a plain English reply, else 0."""
     topics = topics_of(example)
     if not topics:
         result = plain(output)
         return Score(float(result.satisfied), result.explanation)
     results = {topic: check(RULES[topic], output) for topic in topics}
     parts = [
-        f"House rule for messages about {_TITLES[topic]} "
+        f"House rule for messages about {_SHIPPED['titles'][topic]} "
         f"{'kept' if result.satisfied else 'broken'}: {result.explanation}"
         for topic, result in results.items()
     ]

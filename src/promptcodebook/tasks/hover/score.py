@@ -45,19 +45,15 @@ def _nfd(titles: Sequence[str]) -> list[str]:
 
 
 def doc_em(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
-    """1.0 iff every gold title is predicted, and nothing else, after NFD; else 0.0.
-
-    The number of titles counts as well, so a title predicted twice is one too many.
-    """
+    """1.0 iff every gold title is predicted, and nothing else, after NFD; else 0.0. The number of
+    titles counts as well, so a title predicted twice is one too many."""
     predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     return float(len(predicted) == len(gold) and gold <= set(predicted))
 
 
 def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
-    """2PR / (P + R) over titles after NFD; 0.0 when the two sides share none.
-
-    P divides by all predictions, repeated ones included; gold titles count once.
-    """
+    """2PR / (P + R) over titles after NFD; 0.0 when the two sides share none. P divides by all
+    predictions, repeated ones included; gold titles count once."""
     predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     common = len(gold.intersection(predicted))
     if not common:
@@ -68,9 +64,7 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 
 def parse_label(text: str) -> Label | None:
     """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither.
-
-    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE mean NOT_SUPPORTED.
-    """
+    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE mean NOT_SUPPORTED."""
     upper = text.strip().upper()
     if _REFUTING.search(_JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"

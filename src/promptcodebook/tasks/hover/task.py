@@ -54,11 +54,9 @@ STAGES: tuple[str, ...] = tuple(MODULES)
 
 
 class HoverProgram:
-    """The program. `stages` names its modules, so that each may have a prompt of its own.
-
-    y is the label (as written where it is neither); its field `retrieved` holds the titles found,
-    hop by hop.
-    """
+    """The program. `stages` names its modules, so that each may have a prompt of its own. y is the
+    label (as written where it is neither); its field `retrieved` holds the titles found, hop by
+    hop."""
 
     name = "hover"
     stages = STAGES
@@ -142,10 +140,8 @@ class _SpareRow(ClaimRow):
 
 def load_hover(data_dir: Path | None = None, cache_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder hover/), else on our own few claims.
-
     TaskError for a missing file, DataError with file and line for a malformed one, MissingExtra
-    without the retrieval libraries.
-    """
+    without the retrieval libraries."""
     folder, origin, parts = _claims(data_dir, cache_dir)
     corpus = folder / "corpus.jsonl"
     if not corpus.is_file():

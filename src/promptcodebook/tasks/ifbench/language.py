@@ -67,11 +67,8 @@ def read_instructions(checks: Mapping[str, Check]) -> dict[str, Instruction]:
 
 
 class Arguments:
-    """kwargs of one constraint; nulls count as absent and 5.0 as 5.
-
-    Raises DataError for a name the constraint does not take, one that is missing, and a value of
-    the wrong type.
-    """
+    """kwargs of one constraint; nulls count as absent and 5.0 as 5. Raises DataError for a name the
+    constraint does not take, one that is missing, and a value of the wrong type."""
 
     def __init__(self, owner: str, given: Mapping[str, object], takes: tuple[str, ...]) -> None:
         self._owner = owner
@@ -189,12 +186,10 @@ class Text:
 
 
 class Language:
-    """The English tokenisers, lists and guessers behind the checks.
-
-    `nltk_data` is a folder laid out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA
-    (with nltk_data inside), then NLTK's usual folders. Uses raise MissingExtra when a package of
-    the extra `bench` is missing and TaskError when NLTK's data are not found.
-    """
+    """The English tokenisers, lists and guessers behind the checks. `nltk_data` is a folder laid
+    out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA (with nltk_data inside), then
+    NLTK's usual folders. Uses raise MissingExtra when a package of the extra `bench` is missing and
+    TaskError when NLTK's data are not found."""
 
     def __init__(self, nltk_data: Path | None = None) -> None:
         named = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -38,10 +38,8 @@ _LOOSE_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Which instructions of an example were followed, in their order.
-
-    `timed_out` holds the ids whose check hit its time limit and counts as not followed.
-    """
+    """Which instructions of an example were followed, in their order. `timed_out` holds the ids
+    whose check hit its time limit and counts as not followed."""
 
     strict: list[bool]
     loose: list[bool]
@@ -93,12 +91,10 @@ def check(
     *,
     language: Language | None = None,
 ) -> bool:
-    """Whether the unchanged `response` follows one instruction; a blank one follows none.
-
-    `prompt` is part of the scorers' common signature; no check looks at it. Raises DataError for
-    an unknown id and for kwargs that do not fit it, MissingExtra and TaskError where a check
-    needs a package or NLTK data that are not there.
-    """
+    """Whether the unchanged `response` follows one instruction; a blank one follows none. `prompt`
+    is part of the scorers' common signature; no check looks at it. Raises DataError for an unknown
+    id and for kwargs that do not fit it, MissingExtra and TaskError where a check needs a package
+    or NLTK data that are not there."""
     constraint, args = _read(instruction_id, kwargs)
     try:
         return _met(constraint, args, response, language or _default_language())
@@ -115,10 +111,8 @@ def grade(
     language: Language | None = None,
 ) -> Grade:
     """Strict and loose verdicts on an example; without a response (None) nothing is followed.
-
-    Loose: one of eight variants passes (first line, last line, both removed; "*" deleted).
-    Raises as `check`, and DataError when the two lists differ in length.
-    """
+    Loose: one of eight variants passes (first line, last line, both removed; "*" deleted). Raises
+    as `check`, and DataError when the two lists differ in length."""
     if len(instruction_id_list) != len(kwargs):
         raise DataError(
             f"{len(instruction_id_list)} instruction ids but {len(kwargs)} kwargs",
@@ -127,7 +121,11 @@ def grade(
     read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
     known = language or _default_language()
     end = time.monotonic() + _LOOSE_S
-    first, *others = dict.fromkeys(_variants(response or ""))
+    given = response or ""
+    lines = given.split("\n")
+    cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
+    starless = [variant.replace("*", "") for variant in (given, *cut)]
+    first, *others = dict.fromkeys((given, *cut, *starless))
     strict, loose, late = list[bool](), list[bool](), list[str]()
     for name, (constraint, args) in zip(instruction_id_list, read, strict=True):
         met = loosely = False
@@ -160,16 +158,11 @@ def accuracy(grades: Sequence[Grade]) -> Accuracy:
     )
 
 
-def _variants(response: str) -> Iterator[str]:
-    """The response first, then the other seven of the loose score."""
-    lines = response.split("\n")
-    cut = ["\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])]
-    yield from (response, *cut)
-    yield from (variant.replace("*", "") for variant in (response, *cut))
-
-
 def _met(constraint: Instruction, args: Arguments, value: str, language: Language) -> bool:
     return bool(value.strip()) and constraint.met(_analyse(value, language), args)
+
+
+_analyse = lru_cache(_REMEMBERED)(Text)
 
 
 def _read(
@@ -183,11 +176,6 @@ def _read(
             hint="the ids are those of IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score",
         )
     return constraint, Arguments(instruction_id, kwargs or {}, constraint.takes)
-
-
-@lru_cache(_REMEMBERED)
-def _analyse(value: str, language: Language) -> Text:
-    return Text(value, language)
 
 
 def _default_language() -> Language:

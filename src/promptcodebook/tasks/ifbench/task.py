@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from threading import Lock
 from typing import Self, cast
@@ -79,9 +80,7 @@ class RequestRow(BenchmarkRow):
 
 def load_ifbench(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir` (or its folder ifbench/), else where `home_of` finds it.
-
-    DataError with file and line for an unknown constraint or one whose arguments are wrong.
-    """
+    DataError with file and line for an unknown constraint or one whose arguments are wrong."""
     home = home_of("ifbench", data_dir)
     dataset = read_dataset("ifbench", home.folder, RequestRow, RequestRow.example)
     places = (home.folder / "nltk_data", home.folder.parent / "nltk_data")
@@ -103,11 +102,9 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
 
 
 class IFBenchProgram:
-    """The program. `report` says in words which constraints a text keeps ("" = not known).
-
-    What it says of the first response joins the trace as a stage `generate: check`, so that the
-    critic can tell which of the two stages is to blame; no model is shown it.
-    """
+    """The program. `report` says in words which constraints a text keeps ("" = not known). What it
+    says of the first response joins the trace as a stage `generate: check`, so that the critic can
+    tell which of the two stages is to blame; no model is shown it."""
 
     name = "ifbench"
     stages = STAGES
@@ -157,54 +154,41 @@ class ConstraintReward:
                 f"example {example.id} has no constraints to check",
                 hint="give it instruction_id_list and kwargs",
             )
-        return Score(
-            sum(verdicts.values()) / len(verdicts), _describe("The final response", verdicts)
-        )
+        said = self._describe("The final response", verdicts)
+        return Score(sum(verdicts.values()) / len(verdicts), said)
 
     def require(self, dataset: Dataset) -> None:
-        """Tries each kind of constraint that the data have, on two short texts.
-
-        Raises MissingExtra or TaskError for a package or NLTK data that one needs.
-        """
+        """Tries each kind of constraint that the data have, on two short texts. Raises MissingExtra
+        or TaskError for a package or NLTK data that one needs."""
         kinds = dict[str, Mapping[str, object]]()
-        for _, split in dataset.items():
-            for example in split:
-                for one, given in zip(*_constraints(example.fields), strict=True):
-                    kinds.setdefault(one, given)
-        for one, given in kinds.items():
-            for text in _TRIED:
-                with self._lock:
-                    check(one, given, "", text, language=self._language)
+        for example in chain.from_iterable(split for _, split in dataset.items()):
+            kinds |= dict(zip(*_constraints(example.fields), strict=True))
+        for (one, given), text in product(kinds.items(), _TRIED):
+            with self._lock:
+                check(one, given, "", text, language=self._language)
 
     def report(self, example: Example, text: str) -> str:
         """Which constraints a stage's text keeps, in words; "" for an example without any."""
         verdicts = self._verdicts(example, text)
-        return _describe("This text", verdicts) if verdicts else ""
+        return self._describe("This text", verdicts) if verdicts else ""
 
     def _verdicts(self, example: Example, text: str) -> dict[str, bool]:
         """Description -> kept (loosely); two constraints of one wording stay two."""
         ids, kwargs = _constraints(example.fields)
-        if not ids:
-            return {}
         with self._lock:
-            graded = grade(example.input, ids, kwargs, text, language=self._language)
-        named = [
-            f"{number}. {describe(one, given)}"
-            for number, (one, given) in enumerate(zip(ids, kwargs, strict=True), start=1)
-        ]
-        return dict(zip(named, graded.loose, strict=True))
+            kept = grade(example.input, ids, kwargs, text, language=self._language).loose
+        asked = enumerate(zip(ids, kwargs, kept, strict=True), start=1)
+        return {f"{number}. {describe(one, given)}": held for number, (one, given, held) in asked}
+
+    def _describe(self, what: str, verdicts: Mapping[str, bool]) -> str:
+        parts = list[str]()
+        for kept, words in ((True, "keeps"), (False, "does not keep")):
+            named = [f"- {constraint}" for constraint, held in verdicts.items() if held is kept]
+            parts += ["\n".join([f"{what} {words}:", *named])] if named else []
+        return "\n".join(parts)
 
 
 def _constraints(fields: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:
     ids = cast("list[object]", fields.get("instruction_id_list") or [])
     kwargs = cast("list[dict[str, object]]", fields.get("kwargs") or [])
     return [str(one) for one in ids], kwargs
-
-
-def _describe(what: str, verdicts: Mapping[str, bool]) -> str:
-    parts = list[str]()
-    for kept, words in ((True, "keeps"), (False, "does not keep")):
-        named = [f"- {constraint}" for constraint, held in verdicts.items() if held is kept]
-        if named:
-            parts.append("\n".join([f"{what} {words}:", *named]))
-    return "\n".join(parts)

@@ -54,12 +54,10 @@ _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class MathScore:
-    """A score in [0, 1], and how it came about.
-
-    `kind`: choice, aime, rearrangement or amps. `path`: the reading or comparison that decided, ""
-    when nothing could be read. `read`: the answer as it was read. `ids`: of a rearrangement.
-    `timed_out`: a comparison was stopped at its time limit (and counts as unequal).
-    """
+    """A score in [0, 1], and how it came about. `kind`: choice, aime, rearrangement or amps.
+    `path`: the reading or comparison that decided, "" when nothing could be read. `read`: the
+    answer as it was read. `ids`: of a rearrangement. `timed_out`: a comparison was stopped at its
+    time limit (and counts as unequal)."""
 
     score: float
     kind: str
@@ -166,11 +164,9 @@ def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content without "$", or None when there is no box or its braces do not close.
-
-    A "\boxed " (with a blank) anywhere wins: what follows its last occurrence up to the next "$".
-    Else the braces of the last \boxed decide, or of the last \fbox where there is no \boxed.
-    """
+    r"""The content without "$", or None when there is no box or its braces do not close. A "\boxed
+    " (with a blank) anywhere wins: what follows its last occurrence up to the next "$". Else the
+    braces of the last \boxed decide, or of the last \fbox where there is no \boxed."""
     if r"\boxed " in text:
         return text.rsplit(r"\boxed ", 1)[1].split("$", 1)[0]
     start = text.rfind(r"\boxed")
@@ -191,10 +187,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def choice_path(question: str, letter: str, answer: str) -> str:
-    """The first reading of `answer` that gives `letter` (A-E), or "" when none does.
-
-    Paths: solution tag, repeated letter, box, option value, last line, last parentheses.
-    """
+    """The first reading of `answer` that gives `letter` (A-E), or "" when none does. Paths:
+    solution tag, repeated letter, box, option value, last line, last parentheses."""
     solution, small = last_solution(answer), letter.lower()
     if len(set(solution)) == 1 and solution[0].lower() == small:
         return "solution tag"
@@ -228,10 +222,8 @@ def last_solution(answer: str) -> str:
 
 
 def option_value(question: str, letter: str) -> str:
-    """The text of an option, without "$" and "~" at its ends; "FAILURE" if it cannot be read.
-
-    The last option with that letter counts, and an option must end at a "\\qquad" or "$".
-    """
+    """The text of an option, without "$" and "~" at its ends; "FAILURE" if it cannot be read. The
+    last option with that letter counts, and an option must end at a "\\qquad" or "$"."""
     value = ""
     at = 0
     while found := _OPTION.search(question, at):
@@ -277,10 +269,8 @@ def closeness(ids: Sequence[int | None], gold: Sequence[int]) -> float:
 
 
 def read_ids(answer: str) -> tuple[Ids, str]:
-    """The ids that an answer gives, and the path that read them; ((), "") when none did.
-
-    A reading that finds nothing but pieces that are not numbers is passed over.
-    """
+    """The ids that an answer gives, and the path that read them; ((), "") when none did. A reading
+    that finds nothing but pieces that are not numbers is passed over."""
     for path, read in _READINGS.items():
         ids = tuple(read(answer))
         if any(i is not None for i in ids):
@@ -431,10 +421,8 @@ def _small(difference: Any) -> bool:
 
 
 def _vanishes(difference: Any, part: Any) -> bool | None:
-    """Whether it is 0 at all of the points, next to `part`; None when it has no value there.
-
-    Much faster than simplifying, which may take minutes for two forms of one derivative.
-    """
+    """Whether it is 0 at all of the points, next to `part`; None when it has no value there. Much
+    faster than simplifying, which may take minutes for two forms of one derivative."""
     sympy = import_module("sympy")
     # Exact numbers, so that more digits can always be taken where large terms cancel.
     points = [sympy.Rational(a, 100) + sympy.I * sympy.Rational(b, 100) for a, b in _POINTS]

@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Self
 
 from pydantic import model_validator
 
-from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, require_modules
 from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
 from promptcodebook.tasks.livebench_math.score import (
     ALGEBRA,
-    Ids,
     MathScore,
     kind_of,
     math_score,
@@ -77,6 +74,12 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir`, else the public copy, else our own few examples."""
     home = home_of("livebench_math", data_dir)
     dataset = read_dataset("livebench_math", home.folder, MathRow, MathRow.example)
+
+    def require() -> None:
+        asked = (str(e.fields["subtask"]) for _, split in dataset.items() for e in split)
+        if "amps" in map(kind_of, asked):
+            require_modules(ALGEBRA, "comparing mathematical answers", "bench")
+
     return Task(
         name="livebench_math",
         dataset=dataset,
@@ -88,15 +91,8 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
         f"results and proofs whose formulas are to be put in order: {home.origin}.",
         output_format="A worked solution that ends with the answer in exactly the form that the "
         "question asks for.",
-        require=partial(_require, dataset),
+        require=require,
     )
-
-
-def _require(dataset: Dataset) -> None:
-    """MissingExtra where formulas are to be compared and the algebra is not installed."""
-    examples = (example for _, split in dataset.items() for example in split)
-    if any(kind_of(str(example.fields["subtask"])) == "amps" for example in examples):
-        require_modules(ALGEBRA, "comparing mathematical answers", "bench")
 
 
 async def reward(example: Example, output: str) -> Score:
@@ -154,19 +150,14 @@ def _rearrangement(question: str, gold: str, answer: str, scored: MathScore) -> 
     parts = [f"{scored.score:.0%} of the full score by edit distance. {right}"]
     if len(scored.ids) != len(order):
         parts.append(f"The answer gave {len(scored.ids)} numbers for {len(order)} gaps.")
-    parts.append(_gaps(scored.ids, order))
-    return " ".join(part for part in parts if part)
-
-
-def _gaps(ids: Ids, order: list[int]) -> str:
     wrong = [
         f"gap {gap} needs expression {wanted}, given was {'no number' if given is None else given}"
-        for gap, (given, wanted) in enumerate(zip(ids, order, strict=False), 1)
+        for gap, (given, wanted) in enumerate(zip(scored.ids, order, strict=False), 1)
         if given != wanted
     ]
     more = len(wrong) - _GAPS_SHOWN
     shown = "; ".join(wrong[:_GAPS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-    return f"Wrong places: {shown}." if wrong else ""
+    return " ".join([*parts, f"Wrong places: {shown}."] if wrong else parts)
 
 
 def _amps(question: str, gold: str, answer: str, scored: MathScore) -> str:

@@ -101,9 +101,7 @@ def load_pupa(data_dir: Path | None = None) -> Task:
 
 def read_dataset(folder: Path) -> Dataset:
     """The three splits, repeats of an input kept as they fall (the public order has some).
-
-    DataError with file, line and field, never with the text itself.
-    """
+    DataError with file, line and field, never with the text itself."""
     seen, splits = set[str](), dict[str, tuple[Example, ...]]()
     for split, rows in jsonl_splits(folder, PupaRow, private=True).items():
         for where, row in rows:
@@ -129,23 +127,17 @@ class NoUnitCheck:
     def __call__(
         self, variable: Variable, text: str, before: str, others: Sequence[str]
     ) -> str | None:
-        now, earlier = _pad(text), _pad(before)
+        now, earlier = (f" {' '.join(words_of(each))} " for each in (text, before))
         for unit, owner in self._owners.items():
             if unit in now and unit not in earlier:
                 return f"it holds a private piece of training example {owner}"
         return None
 
 
-def _pad(text: str) -> str:
-    return f" {' '.join(words_of(text))} "
-
-
 class Wall:
     """A chat that lets the untrusted role see one message only: the request that was released.
-
     ConfigError for anything else sent there: another text, a system message, further turns, a
-    schema, or any message before a request is released.
-    """
+    schema, or any message before a request is released."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
@@ -179,10 +171,8 @@ def request_of(output: Output) -> str:
 
 
 class Papillon:
-    """craft (executor) -> outside (untrusted) -> respond (executor).
-
-    y is the answer to the user; its field `request` is what went outside.
-    """
+    """craft (executor) -> outside (untrusted) -> respond (executor). y is the answer to the user;
+    its field `request` is what went outside."""
 
     name = "pupa"
     stages = ("craft", "respond")
@@ -247,9 +237,7 @@ def units_of(example: Example) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class JudgeReward:
     """The reward by the role `judge`: three calls, the comparison in both orders and the count.
-
-    Raises LMError when one of them gave no usable verdict: the rollout then counts as failed.
-    """
+    Raises LMError when one of them gave no usable verdict: the rollout then counts as failed."""
 
     ask: Ask
     weight: float = WEIGHT
@@ -276,11 +264,9 @@ class JudgeReward:
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
-    """The reward without a model, for tests and dry runs; it measures nothing about quality.
-
-    An answer passes for as good as the reference when it holds at least half of its distinct words;
-    leaked is what is found word for word.
-    """
+    """The reward without a model, for tests and dry runs; it measures nothing about quality. An
+    answer passes for as good as the reference when it holds at least half of its distinct words;
+    leaked is what is found word for word."""
 
     weight: float = WEIGHT
 
@@ -299,10 +285,8 @@ class StandIn:
 def feedback(
     parts: PupaScore, output: Output, units: tuple[str, ...], weight: float, by: str
 ) -> str:
-    """The parts of the score, and by kind and wording which units occur in the request.
-
-    The wording is for the critic alone, which is a trusted role. `by` says who compared.
-    """
+    """The parts of the score, and by kind and wording which units occur in the request. The wording
+    is for the critic alone, which is a trusted role. `by` says who compared."""
     request = request_of(output)
     if not request.strip():
         sent = "No request went outside, so nothing leaked and nobody helped."

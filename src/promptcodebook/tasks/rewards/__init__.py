@@ -82,10 +82,8 @@ async def apply_reward(
 ) -> Score:
     """r(y, y*) as a Score inside `reward_range`; a reward that annotates its output as `Output`
     gets the whole, any other y's text. `calls` runs it (None: in a thread or loop of its own).
-
     Raises RewardError when the reward raises (with its file and line; the cause is chained), hangs,
-    or returns no finite number in the range. Our own errors, a reached budget among them, pass.
-    """
+    or returns no finite number in the range. Our own errors, a reached budget among them, pass."""
     try:
         given = output if annotated_as(reward, 1, Output) else output.text
         returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
@@ -213,10 +211,8 @@ def make_reward(
     calls: UserCalls | None = None,
 ) -> Reward:
     """A reward from 'reward.py:reward', a kind such as 'exact', or {kind = ..., options...}.
-
     Relative paths start at `base`. `ask` calls the judge's model, `calls` the user's functions
-    within a sum. ConfigError says what is wrong.
-    """
+    within a sum. ConfigError says what is wrong."""
     if isinstance(spec, str):
         if ":" in spec or spec.endswith(".py"):
             return cast("Reward", load_function(spec, base, "reward", ("example", "output")))

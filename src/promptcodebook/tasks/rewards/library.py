@@ -34,11 +34,9 @@ __all__ = [
 
 
 class ReadyMade(dict[str, Any]):
-    """A ready-made reward: its kind and options, checked when it is made (ConfigError).
-
-    A call scores one answer; that of `regex` and of `weighted` must be awaited, and that of
-    `judge` needs a run's model.
-    """
+    """A ready-made reward: its kind and options, checked when it is made (ConfigError). A call
+    scores one answer; that of `regex` and of `weighted` must be awaited, and that of `judge` needs
+    a run's model."""
 
     def __init__(self, kind: str, **options: object) -> None:
         given = {key: value for key, value in options.items() if value is not None}

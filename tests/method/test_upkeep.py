@@ -13,7 +13,7 @@ from promptcodebook.errors import BudgetReached, EndpointDown
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.method.update import AllChecks, LengthCheck, near_copy
-from promptcodebook.routing.upkeep import Twins, count_things, find_dead, find_twins, tidied
+from promptcodebook.method.upkeep import Twins, count_things, find_dead, find_twins, tidied
 from promptcodebook.types import (
     Gradients,
     Parameters,
@@ -82,7 +82,7 @@ CHECKS = AllChecks([(LengthCheck(config().update), None), (near_copy, None)])
 
 async def maintain(at: State, recent: Sequence[Trace], *replies: Scripted, **tree):
     world = World(config(**tree), ScriptedLM().enqueue(*replies), check=CHECKS)
-    return world, await world.maintainer.maintain(at, recent, 9)
+    return world, await world.learner.upkeep.maintain(at, recent, 9)
 
 
 # --- what is found
@@ -197,13 +197,6 @@ async def test_too_many_parts_or_none_are_asked_for_again(first: str, fault: str
     assert [r.after for r in made] == ["Name all the sources", "Answer in Spanish"]
 
 
-async def test_a_part_may_be_nearly_the_whole_that_it_replaces():
-    at = state(TEXTS[0], BAG, TEXTS[1], TEXTS[2])
-    most = BAG.removesuffix(" Spanish.")
-    _, made = await maintain(at, picked((0, 1)), parts(most, "Use the Spanish of Chile"))
-    assert [(r.after, r.kept) for r in made] == [(most, True), ("Use the Spanish of Chile", True)]
-
-
 TWO = "Count every word of the draft, and name all the sources"
 
 
@@ -219,13 +212,6 @@ async def test_where_there_is_nothing_to_do_nobody_is_asked(at: State, recent: l
     assert count_things(TWO) == 2
     world, made = await maintain(at, recent)
     assert made == () and world.lm.history == []
-
-
-async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
-    at = state("Greet them", BAG, *TEXTS[:3])
-    world, made = await maintain(at, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
-    assert "at most 3 instincts" in said(world.lm.history[0])
-    assert [r.variable for r in made] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("reply", "reason"), [
@@ -248,13 +234,6 @@ async def test_a_split_that_is_refused_changes_nothing_and_says_why(reply: Scrip
         1, BAG, given.replace(" \n", "\n"), "", False, reason, failure=failure, origin="split"
     )
     assert tidied(at, made) == at
-
-
-async def test_what_takes_up_a_twin_is_not_split():
-    bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
-    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
-    _, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
-    assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
 
 
 async def test_the_dead_are_revived_from_failures_that_no_instinct_is_blamed_for():
@@ -319,15 +298,6 @@ async def test_a_twin_that_stays_is_no_free_place_though_nobody_picks_it():
     assert [(r.variable, r.origin) for r in made] == [(1, "split"), (2, "split"), (0, "merge")]
 
 
-async def test_a_merge_that_is_refused_keeps_the_reason_it_was_refused_for():
-    at = state(COUNT, BAG, COUNTS, TEXTS[1])
-    split = parts("Name all the sources", "Answer in Spanish")
-    _, made = await maintain(at, picked((1, 3)), split, TEXTS[1], TEXTS[1])
-    merge = made[-1]
-    assert (merge.origin, merge.kept) == ("merge", False)
-    assert merge.reason == "a near-copy of another instinct"
-
-
 async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_evidence():
     """A split fills the place of a twin before failures do."""
     at = state(COUNT, BAG, COUNTS, TEXTS[1], ema=(0.6, 0.5, 0.4, 0.3), selected=(4, 3, 2, 1))
@@ -386,14 +356,6 @@ async def test_it_comes_every_so_many_steps_and_looks_back_on_all_since():
     world = World(settings(**update), ScriptedLM().reply_with(tidy_up))
     steps = await world.run(examples(20))
     assert [s.index for s in steps if any(r.origin != "gradient" for r in s.rewrites)] == [9]
-
-
-async def test_it_is_off_by_default_and_without_text_updates():
-    assert config().update.maintain_every == 0
-    for tree in (settings(every=0), settings(text_updates=False)):
-        world = World(tree, ScriptedLM().reply_with(tidy_up))
-        steps = await world.run(examples(20))
-        assert all(r.origin == "gradient" for s in steps for r in s.rewrites)
 
 
 async def test_taken_up_in_between_it_tidies_alike():
@@ -551,3 +513,25 @@ async def test_a_run_whose_encoder_drifts_goes_on_routing_and_the_same_wherever_
         lm = Shuffled(ScriptedLM().reply_with(drifting(about(5, "prose"))), seed=done)
         again = World(world.config, wrap=lambda _, lm=lm: lm)
         assert await again.run(examples(BATCH), state=state) == steps[done:]
+
+
+async def test_no_more_than_two_of_the_dead_are_replaced_in_one_round():
+    at = state("Greet them", BAG, *TEXTS[:3])
+    world, made = await maintain(at, picked((0, 1), times=10), parts("Name it", "Do it", "So it"))
+    assert "at most 3 instincts" in said(world.lm.history[0])
+    assert [r.variable for r in made] == [1, 2, 3]
+
+
+async def test_what_takes_up_a_twin_is_not_split():
+    bags = (f"{BAG} Always.", f"{BAG} Ever.", *TEXTS[:2])
+    recent = [*picked((0, 1), (2, 3)), trace(0, 1, feedback="dates were left out")]
+    _, made = await maintain(state(*bags), recent, "Date each event", "Count and name it all")
+    assert [(r.variable, r.origin) for r in made] == [(1, "revive"), (0, "merge")]
+
+
+async def test_it_is_off_by_default_and_without_text_updates():
+    assert config().update.maintain_every == 0
+    for tree in (settings(every=0), settings(text_updates=False)):
+        world = World(tree, ScriptedLM().reply_with(tidy_up))
+        steps = await world.run(examples(20))
+        assert all(r.origin == "gradient" for s in steps for r in s.rewrites)

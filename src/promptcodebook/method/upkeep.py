@@ -6,9 +6,8 @@ no call of its own. Without it θ may drift, rewrite by rewrite, to a directive 
 is a route any more; the best-rated instincts then fill every route, and nothing shows it.
 
 Maintenance, every n steps: split grab-bags, merge twins, revive dead entries. K and the order of
-the entries stay: a new text takes the place of an entry that is dead, or whose text another entry
-has too. Each change is a Rewrite that passes the checks of every rewrite; validation judges it, not
-`update.accept`.
+the entries stay: a new text takes the place of an entry that is dead, or whose text another has
+too. Each change is a Rewrite that passes all checks; validation judges it, not `update.accept`.
 """
 
 from __future__ import annotations
@@ -16,97 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from promptcodebook.calls import Request
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
-from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.structured import Ask
-from promptcodebook.method.failures import failure_of, gather_all
+from promptcodebook.incidents import Incident
+from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.init import InstinctsReply, instincts_schema
 from promptcodebook.method.policy import Made, Router
 from promptcodebook.method.state import State
-from promptcodebook.method.templates import TemplateSet
 from promptcodebook.method.update import Pending, Updater, apply_rewrites
 from promptcodebook.text import strip_wrapping, words_of
-from promptcodebook.types import Check, Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
+from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, variable_name
 
 _LEAST = 2
 """Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""
-
-
-@dataclass(frozen=True)
-class RouteGuard:
-    """Takes back a θ under which more than `encoder.max_fallback` of the first routes fall back, at
-    least two of them, unless a larger share did under the θ before. After `routes` routes the trial
-    is over."""
-
-    router: Router
-    config: Config
-    routes: int
-    tally: Tally
-
-    async def settle(
-        self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
-        """The state to run a batch under, with its routes where θ is on trial (else none). Where θ'
-        does not pass, θ is what it was before, the rewrite says why, and what θ' had routed is
-        routed again."""
-        trial, most = state.trial, self.config.encoder.max_fallback
-        if trial is None:
-            return state, {}, ()
-        made = await self._routes(state, batch, epsilon)
-        asked = [route for route, _ in made.values() if not route.explored]
-        fell = trial.fell + sum(route.fallback for route in asked)
-        routed = trial.routed + len(asked)
-        if fell < _LEAST or fell <= most * routed or fell < trial.share_before * routed:
-            over = routed >= self.routes
-            kept = None if over else replace(trial, routed=routed, fell=fell)
-            return replace(state, trial=kept), made, ()
-        self.tally(Incident.ENCODER_REFUSED)
-        # Counted are the routes that inputs were answered along: those of θ' are not.
-        self.tally(Incident.ROUTE_FALLBACKS, -sum(route.fallback for route in asked))
-        self.tally(Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked))
-        reason = f"{fell} of {routed} routes fell back with it, more than {most:.0%}"
-        theta = state.parameters.encoder
-        back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
-        state = replace(
-            state, trial=None, parameters=replace(state.parameters, encoder=trial.before)
-        )
-        again = [x for x in batch if x.id in made and not made[x.id][0].explored]
-        for name, (route, usage) in (await self._routes(state, again, epsilon)).items():
-            made[name] = route, usage + made[name][1]
-        return state, made, (back,)
-
-    def watch(
-        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], after: State
-    ) -> State:
-        """`after` with θ on trial, where one of the rewrites that were kept is θ's. Rewritten
-        again, its trial continues: it may bring back the last θ that passed."""
-        rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
-        if self.config.encoder.max_fallback >= 1.0 or not rewritten:
-            return after
-        routes = [t.rollout.route for t in traces if t.rollout.route is not None]
-        asked = [route.fallback for route in routes if not route.explored]
-        share = sum(asked) / len(asked) if asked else 0.0
-        return replace(after, trial=before.trial or ThetaTrial(before.parameters.encoder, share))
-
-    async def _routes(
-        self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> dict[str, Made]:
-        """By example; one whose model cannot be reached is left out, and tries again by itself."""
-        made: dict[str, Made] = {}
-
-        async def route(example: Example) -> None:
-            draws = self.config.randomness.at(state.step, example.id)
-            with suppress(LMError):
-                made[example.id] = await self.router.route(example, state, epsilon, draws)
-
-        await gather_all(route(example) for example in batch)
-        return made
-
 
 PLACES = 2
 """Dead entries replaced in one round at most."""
@@ -134,27 +59,99 @@ class Twins:
     alike: float
 
 
-@dataclass(frozen=True)
-class Maintainer:
-    """Finds what to tidy without asking anybody, and has the updater write it."""
+@dataclass
+class Upkeep:
+    """The trial of θ over its first `routes` routes, and maintenance by the traces since the
+    last."""
 
-    ask: Ask
-    templates: TemplateSet
-    config: Config
-    check: Check
     updater: Updater
+    router: Router
+    routes: int
+    _since: list[Trace] = field(default_factory=list[Trace])
 
-    @property
-    def every(self) -> int:
-        """Steps from one round to the next; 0 = never."""
-        return rounds_every(self.config)
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        """Reads back the traces that the next maintenance after `step` looks at."""
+        every = rounds_every(self.updater.config)
+        earlier = range(step - step % every, step) if every else ()
+        self._since = [trace for k in earlier for trace in traces(k)]
+
+    async def before(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
+        """The state to run a batch under, its routes where θ is on trial, and the rewrite that
+        takes θ back: where more than `encoder.max_fallback` of its first routes fall back, at least
+        two, unless a larger share did before. Then they are routed again under the last θ that
+        passed."""
+        trial, most = state.trial, self.updater.config.encoder.max_fallback
+        if trial is None:
+            return state, {}, ()
+        made = await self._routes(state, batch, epsilon)
+        asked = [route for route, _ in made.values() if not route.explored]
+        fell = trial.fell + sum(route.fallback for route in asked)
+        routed = trial.routed + len(asked)
+        if fell < _LEAST or fell <= most * routed or fell < trial.share_before * routed:
+            over = routed >= self.routes
+            kept = None if over else replace(trial, routed=routed, fell=fell)
+            return replace(state, trial=kept), made, ()
+        # Counted are the routes that inputs were answered along: those of θ' are not.
+        for incident, count in (
+            (Incident.ENCODER_REFUSED, 1),
+            (Incident.ROUTE_FALLBACKS, -sum(route.fallback for route in asked)),
+            (Incident.ROUTE_REPAIRS, -sum(route.repaired for route in asked)),
+        ):
+            self.updater.tally(incident, count)
+        reason = f"{fell} of {routed} routes fell back with it, more than {most:.0%}"
+        theta = state.parameters.encoder
+        back = Rewrite("encoder", theta, trial.before, "", True, reason, origin="trial")
+        parameters = replace(state.parameters, encoder=trial.before)
+        state = replace(state, trial=None, parameters=parameters)
+        again = [x for x in batch if x.id in made and not made[x.id][0].explored]
+        for name, (route, usage) in (await self._routes(state, again, epsilon)).items():
+            made[name] = route, usage + made[name][1]
+        return state, made, (back,)
+
+    async def _routes(
+        self, state: State, batch: Sequence[Example], epsilon: float
+    ) -> dict[str, Made]:
+        """By example; one whose model cannot be reached is left out, and tries again by itself."""
+        made: dict[str, Made] = {}
+
+        async def route(example: Example) -> None:
+            draws = self.updater.config.randomness.at(state.step, example.id)
+            with suppress(LMError):
+                made[example.id] = await self.router.route(example, state, epsilon, draws)
+
+        await gather_all(route(example) for example in batch)
+        return made
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        """`state` with θ on trial where it was rewritten, and tidied every n steps; what that
+        rewrote."""
+        config = self.updater.config
+        rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
+        if rewritten and config.encoder.max_fallback < 1.0:
+            routes = [t.rollout.route for t in traces if t.rollout.route is not None]
+            asked = [route.fallback for route in routes if not route.explored]
+            share = sum(asked) / len(asked) if asked else 0.0
+            trial = before.trial or ThetaTrial(before.parameters.encoder, share)
+            state = replace(state, trial=trial)
+        every = rounds_every(config)
+        if not every:
+            return state, ()
+        self._since += traces
+        if state.step % every:
+            return state, ()
+        recent, self._since = self._since, []
+        tidy = await self.maintain(state, recent, before.step)
+        return tidied(state, tidy), tidy
 
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
     ) -> tuple[Rewrite, ...]:
-        """One round after `step`: `recent` are the traces since the last one. First new texts for
-        the places that are free, halves of a grab-bag before what failures ask for; then the
-        merging of twins, if the place of one of them was filled."""
+        """One round after `step`, by the traces since the last one. New texts for the free places,
+        halves of a grab-bag first; then twins merge, if the place of one of them was filled."""
         book, twins = state.parameters.codebook, find_twins(state, recent)
         freed, spared = ([twins.goes], [twins.stays]) if twins is not None else ([], [])
         dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
@@ -162,20 +159,24 @@ class Maintainer:
         if not places:
             return ()
         made = await self._split(book, places, spared, step)
-        taken = {r.variable for r in made}
-        left = [k for k in places if k not in taken]
+        left = [k for k in places if k not in {r.variable for r in made}]
         if left:
             made += await self._revive(_applied(state, made), left[0], recent, step)
-        # The place of a twin is the first that is filled.
-        if twins is not None and any(r.kept for r in made):
-            made += await self._merge(_applied(state, made), book, twins, step)
+        # The place of a twin is the first that is filled. A frozen twin says it already.
+        if twins is not None and any(r.kept for r in made) and not book[twins.stays].frozen:
+            texts = _applied(state, made).parameters.codebook.texts
+            stays, gone, k = book[twins.stays].text, book[twins.goes].text, twins.stays
+            others = (*texts[:k], *texts[k + 1 :])
+            alike = f"said much the same ({twins.alike:.0%} of their words)"
+            pending = Pending(k, stays, (gone,), others, "merge")
+            made += await self._write(pending, f"{variable_name(twins.goes)} {alike}", step)
         return tuple(made)
 
     async def _split(
         self, book: Codebook, places: Sequence[int], spared: Sequence[int], step: int
     ) -> list[Rewrite]:
         """A grab-bag by its parts: the first stays where it was, the others take the places."""
-        draw = self.config.randomness.at(step, "maintain").generator("split")
+        draw = self.updater.config.randomness.at(step, "maintain").generator("split")
         held = (*places, *spared, *(k for k, c in enumerate(book.instincts) if c.frozen))
         bags = [k for k, text in enumerate(book.texts) if count_things(text) >= THINGS]
         bags = [k for k in bags if k not in held]
@@ -184,11 +185,10 @@ class Maintainer:
         bag = draw.choice(bags)
         whole = book[bag].text
         blank = Rewrite(bag, whole, "", "", kept=False, origin="split")
-        try:
-            parts = await self._parts(bag, whole, 1 + len(places), step)
-        except LMError as error:
-            failure = failure_of("update", error)
-            reason = f"{failure.kind}: {failure.message}"
+        asked = self._parts(bag, whole, 1 + len(places), step)
+        parts, failure = await attempt("update", asked, LMError)
+        if parts is None:
+            reason = f"{failure.kind}: {failure.message}" if failure is not None else ""
             return [self.updater.refuse(replace(blank, failure=failure), reason)]
         blank = replace(blank, after="\n".join(parts))
         if len(parts) < 2:
@@ -197,7 +197,7 @@ class Maintainer:
         others = [text for k, text in enumerate(book.texts) if k not in targets]
         for k, part in zip(targets, parts, strict=True):
             # A part may hold what the whole held: that is the text it is made of.
-            reason = self.check(k, part, whole, others)
+            reason = self.updater.check(k, part, whole, others)
             if reason is not None:
                 return [self.updater.refuse(blank, reason)]
             others.append(part)
@@ -209,12 +209,13 @@ class Maintainer:
 
     async def _parts(self, bag: int, text: str, most: int, step: int) -> list[str]:
         """What the model takes the text apart into: one part if it is about one thing."""
-        cap = self.config.update.instinct_words
+        updater = self.updater
+        cap = updater.config.update.instinct_words
         request = Request(
             "updater",
-            self.templates["split"].fill({"text": text, "size": most, "cap": cap}),
+            updater.templates["split"].fill({"text": text, "size": most, "cap": cap}),
             instincts_schema(most, cap),
-            self.config.randomness.at(step, variable_name(bag)).sample("split"),
+            updater.config.randomness.at(step, variable_name(bag)).sample("split"),
         )
 
         def fault(reply: InstinctsReply) -> str | None:
@@ -222,7 +223,7 @@ class Maintainer:
                 return f"instincts: {len(reply.instincts)} parts, {most} at the most"
             return None if any(p.strip() for p in reply.instincts) else "instincts: none is given"
 
-        reply = (await self.ask.typed(request, InstinctsReply, fault)).value
+        reply = (await updater.ask.typed(request, InstinctsReply, fault)).value
         parts = [" ".join(strip_wrapping(p).split()) for p in reply.instincts]
         return list(dict.fromkeys(p for p in parts if p))[:most]
 
@@ -239,61 +240,12 @@ class Maintainer:
         texts = state.parameters.codebook.texts
         others = (*texts[:place], *texts[place + 1 :])
         why = f"{variable_name(place)} was free, and {len(feedback)} failures spoke for another"
-        return await self._write(
-            Pending(place, texts[place], feedback, others, "revive"), why, step
-        )
-
-    async def _merge(
-        self, state: State, before: Codebook, twins: Twins, step: int
-    ) -> list[Rewrite]:
-        """The entry that stays says what both said; a frozen one says it already."""
-        k, stays, gone = twins.stays, before[twins.stays], before[twins.goes]
-        if stays.frozen:
-            return []
-        texts = state.parameters.codebook.texts
-        why = f"{variable_name(twins.goes)} said much the same ({twins.alike:.0%} of their words)"
-        others = (*texts[:k], *texts[k + 1 :])
-        return await self._write(Pending(k, stays.text, (gone.text,), others, "merge"), why, step)
+        pending = Pending(place, texts[place], feedback, others, "revive")
+        return await self._write(pending, why, step)
 
     async def _write(self, pending: Pending, why: str, step: int) -> list[Rewrite]:
         rewrite = await self.updater.write(pending, step)
         return [replace(rewrite, reason=why) if rewrite.kept else rewrite]
-
-
-class Upkeep:
-    """What a run does beside Algorithm 1: θ's trial, and maintenance every n steps, by the
-    traces since the last one."""
-
-    def __init__(self, guard: RouteGuard, maintainer: Maintainer) -> None:
-        self._guard = guard
-        self._maintainer = maintainer
-        self._since: list[Trace] = []
-
-    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
-        """Reads back the traces that the next maintenance after `step` looks at."""
-        every = self._maintainer.every
-        earlier = range(step - step % every, step) if every else ()
-        self._since = [trace for k in earlier for trace in traces(k)]
-
-    async def before(
-        self, state: State, batch: Sequence[Example], epsilon: float
-    ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
-        """A θ on trial routes the batch first, and may be replaced by the θ before it."""
-        return await self._guard.settle(state, batch, epsilon)
-
-    async def after(
-        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
-    ) -> tuple[State, tuple[Rewrite, ...]]:
-        """A rewritten θ starts its trial; every n steps the codebook is tidied."""
-        state = self._guard.watch(before, rewrites, traces, state)
-        if not self._maintainer.every:
-            return state, ()
-        self._since += traces
-        if state.step % self._maintainer.every:
-            return state, ()
-        recent, self._since = self._since, []
-        tidy = await self._maintainer.maintain(state, recent, before.step)
-        return tidied(state, tidy), tidy
 
 
 def rounds_every(config: Config) -> int:
@@ -304,8 +256,8 @@ def rounds_every(config: Config) -> int:
 
 
 def tidied(state: State, made: Sequence[Rewrite]) -> State:
-    """The state after a round: a text that is new begins without a past, a merged one keeps its
-    own at a discount."""
+    """The state after a round: a new text begins without a past, a merged one keeps half of its
+    own."""
     kept = [r for r in made if r.kept]
     if not kept:
         return state
@@ -321,15 +273,13 @@ def _applied(state: State, made: Sequence[Rewrite]) -> State:
 
 
 def count_things(text: str) -> int:
-    """Parts of a text, between full stops, semicolons and words such as "and", that could each be a
-    directive."""
+    """Parts of a text, between stops and words such as "and", that could each be a directive."""
     return sum(len(words_of(part)) >= _PART_SIZE for part in _BETWEEN.split(text))
 
 
 def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
-    """Entries that a new text could replace: what no recent route has picked though there were
-    chances enough, then what has the lowest r̄ by a margin after tries enough. A frozen one lives.
-    """
+    """Entries that a new text could replace: those that got no pick though there were chances
+    enough, then that of lowest r̄ by a margin after tries enough. A frozen one lives."""
     book, statistics = state.parameters.codebook, state.statistics
     picked = [k for route in _routes(recent) for k in route]
     dead: list[int] = []
@@ -346,12 +296,18 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
     """The two entries most alike, if they are: near copies, or related and picked together."""
     book, ema = state.parameters.codebook, state.statistics.ema
     routes = _routes(recent)
+    words = [{w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in book.texts]
     found: list[Twins] = []
     for a, b in combinations(range(len(book)), 2):
         if book[a].frozen and book[b].frozen:
             continue
-        alike = _overlap(book[a].text, book[b].text)
-        if alike >= (RELATED if _together(routes, a, b) else ALIKE):
+        one, other = words[a], words[b]
+        alike = len(one & other) / len(one | other) if one and other else 0.0
+        # Together = the rarer of the two is hardly ever picked without the other.
+        both = sum(a in route and b in route for route in routes)
+        rarer = min(sum(k in route for route in routes) for k in (a, b))
+        together = both >= PICKS and both >= TOGETHER * rarer
+        if alike >= (RELATED if together else ALIKE):
             # The frozen one stays, else the one that did better, else the first.
             stays = max((a, b), key=lambda k: (book[k].frozen, ema[k], -k))
             found.append(Twins(stays, a + b - stays, alike))
@@ -360,16 +316,3 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
 
 def _routes(recent: Sequence[Trace]) -> list[tuple[int, ...]]:
     return [t.rollout.route.indices for t in recent if t.rollout.route is not None]
-
-
-def _together(routes: Sequence[tuple[int, ...]], a: int, b: int) -> bool:
-    """Whether the rarer of the two is hardly ever picked without the other."""
-    both = sum(a in route and b in route for route in routes)
-    rarer = min(sum(k in route for route in routes) for k in (a, b))
-    return both >= PICKS and both >= TOGETHER * rarer
-
-
-def _overlap(a: str, b: str) -> float:
-    """Jaccard index of the words of four letters or more."""
-    one, other = ({w for w in words_of(text) if len(w) >= _WORD_SIZE} for text in (a, b))
-    return len(one & other) / len(one | other) if one and other else 0.0

@@ -1,0 +1,376 @@
+"""What the six benchmarks have in common: our own examples, data folders, and faulty files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import field_validator
+
+from promptcodebook import tasks
+from promptcodebook.calls import Chat, Message, Reply
+from promptcodebook.errors import ConfigError, DataError, TaskError
+from promptcodebook.lm.scripted import ScriptedLM
+from promptcodebook.method.executor import BoundChat
+from promptcodebook.tasks import load_task, task_names
+from promptcodebook.tasks.home import BenchmarkRow, read_rows
+from promptcodebook.tasks.program import SingleCall, make_program
+from promptcodebook.types import Example, Output, Prompt
+from tests.cli.invoked import pco
+from tests.tasks.shared import shared
+
+REAL = {
+    "aime": [45, 45, 20],
+    "hotpotqa": [150, 300, 200],
+    "hover": [43, 86, 58],
+    "ifbench": [150, 300, 196],
+    "livebench_math": [123, 123, 81],
+    "pupa": [111, 111, 147],
+}
+"""Examples of each split in the shared data."""
+each = pytest.mark.parametrize("name", REAL)
+FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
+    "aime": [({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999")],
+    "hotpotqa": [
+        ({"answer": None}, "'answer' must be a text"),
+        ({"question": " "}, "'question' is empty"),
+        *(({"gold_titles": t}, "'gold_titles' must be a list of titles") for t in ([], [1])),
+        ({"gold_titles": "Oak"}, "'gold_titles' must be a list, not a text"),
+        *(
+            ({"supporting_facts": facts}, "'supporting_facts' must hold pairs")
+            for facts in (["Oak"], [["Oak", "0"]], [["Oak", True]])
+        ),
+        ({"supporting_facts": ...}, "'supporting_facts' is missing"),
+    ],
+    "hover": [
+        ({"claim": 7}, "the field 'claim' must be a text"),
+        ({"claim": " "}, "the uid or the claim is empty"),
+        ({"label": "perhaps"}, "the label 'perhaps' is neither SUPPORTED nor"),
+        *(({"gold_titles": t}, "gold_titles names no gold pages") for t in ([], "Mill", ["M", 3])),
+        ({"gold_titles": None, "supporting_facts": [[]]}, "supporting_facts names no gold pages"),
+    ],
+    "ifbench": [
+        ({"kwargs": None}, "the field 'kwargs' must be a list, not null"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}, "one object for"),
+        (
+            {"instruction_id_list": ["a"], "kwargs": []},
+            "1 constraints in instruction_id_list",
+        ),
+        ({"instruction_id_list": [], "kwargs": []}, "0 constraints"),
+        ({"instruction_id_list": ["a"], "kwargs": [{}]}, "unknown instruction id"),
+        ({"instruction_id_list": ["count:numbers"], "kwargs": [{}]}, "needs the argument 'N'"),
+        ({"prompt": " "}, "the prompt is blank"),
+    ],
+    "livebench_math": [
+        ({"question": ...}, "the field 'question' is missing"),
+        ({"question": " "}, "the field 'question' is empty"),
+        ({"subtask": "poetry"}, "unknown subtask 'poetry'"),
+        ({"subtask": "smc", "ground_truth": "F"}, "of a smc row must be one letter"),
+        ({"subtask": "aime_i", "ground_truth": "7"}, "must be three digits"),
+        ({"subtask": "imo", "ground_truth": "1;2"}, "must be a list"),
+        ({"subtask": "amps_hard", "ground_truth": ""}, "must be LaTeX"),
+    ],
+    "pupa": [
+        ('{"id": "SECRET', "cannot be read"),
+        ({"target_response": ["SECRET"]}, "'target_response' must be a text"),
+        ({"user_query": "SECRET", "target_response": " "}, "'target_response' is empty"),
+        ({"user_query": "SECRET"}, "the field 'id' is that of an earlier row"),
+    ],
+}
+"""Changes of a good row, or a line, and what is said of it."""
+
+
+@pytest.fixture(autouse=True)
+def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test meets a data folder or a public copy of the person who runs it."""
+    monkeypatch.delenv("PCO_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, name: str) -> Path:
+    """A data folder that holds what ships as examples."""
+    shipped = Path(tasks.__file__).parent / name / "examples"
+    return Path(shutil.copytree(shipped, tmp_path / "data" / name))
+
+
+@each
+def test_without_data_our_own_examples_stand_in_and_the_task_says_so(name: str) -> None:
+    task = load_task(name)
+    assert task.name == task.dataset.name == name
+    assert all(len(part) >= 3 for _, part in task.dataset.items())
+    assert len(task.seeds) == len(set(task.seeds)) >= 16
+    assert "examples of our own" in task.description
+    assert f"pco data fetch {name}" in task.description
+
+
+@each
+def test_a_folder_or_its_parent(name: str, folder: Path) -> None:
+    for given in (folder, folder.parent):
+        task = load_task(name, given)
+        assert task.dataset == load_task(name).dataset
+        assert "of our own" not in task.description
+
+
+@each
+def test_what_is_missing_is_named(name: str, folder: Path) -> None:
+    if name in ("hotpotqa", "hover"):
+        (folder / "corpus.jsonl").rename(folder / "kept")
+        with pytest.raises(TaskError, match=r"needs .*corpus\.jsonl, which is missing") as caught:
+            load_task(name, folder)
+        assert '"sentences"' in caught.value.hint
+        (folder / "kept").rename(folder / "corpus.jsonl")
+    (folder / "val.jsonl").unlink()
+    with pytest.raises(TaskError, match=r"needs .*val\.jsonl, which is missing"):
+        load_task(name, folder)
+    with pytest.raises(TaskError, match=r"no train\.jsonl in") as caught:
+        load_task(name, folder.parent.parent)
+    assert "--data" in caught.value.hint
+
+
+@each
+def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
+    lines = (folder / "test.jsonl").read_text("utf-8").splitlines()
+    for text, said in (
+        ("\n".join([*lines, "{oops"]), rf"test\.jsonl:{len(lines) + 1}"),
+        ("\n".join([lines[0], lines[0]]), "occurs twice|of an earlier row"),
+        ("", r"test\.jsonl"),
+    ):
+        (folder / "test.jsonl").write_text(text, "utf-8")
+        with pytest.raises(DataError, match=said) as caught:
+            load_task(name, folder)
+        assert caught.value.hint
+
+
+@each
+def test_the_real_data_can_be_read(name: str) -> None:
+    dataset = load_task(name, shared("data", name)).dataset
+    assert [len(part) for _, part in dataset.items()] == REAL[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"), [(name, *fault) for name, all_ in FAULTS.items() for fault in all_]
+)
+def test_a_faulty_row_is_named(
+    name: str, folder: Path, change: dict[str, object] | str, said: str
+) -> None:
+    good = (folder / "val.jsonl").read_text("utf-8").splitlines()[0]
+    bad = change
+    if isinstance(bad, dict):
+        bad = json.dumps({k: v for k, v in {**json.loads(good), **bad}.items() if v is not ...})
+    (folder / "val.jsonl").write_text(f"{good}\n{bad}\n", "utf-8")
+    with pytest.raises(DataError) as caught:
+        load_task(name, folder)
+    assert str(caught.value).startswith(f"{folder / 'val.jsonl'}:2")
+    assert said in str(caught.value) and caught.value.hint
+    assert "SECRET" not in f"{caught.value} {caught.value.hint}", "a private row is never quoted"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-benchmark.md"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as pip leaves it: the documentation's benchmark, and its .dist-info beside it."""
+    site = tmp_path / "site"
+    (site / "examples").mkdir(parents=True)
+    module = PAGE.read_text("utf-8").split('title="shop_bench/orders.py"\n')[1].split("```")[0]
+    (site / "orders.py").write_text(module, "utf-8")
+    (site / "seeds.txt").write_text("Be brief.\n", "utf-8")
+    for split in ("train", "val", "test"):
+        rows = [{"id": f"{split}{n}", "question": f"{n}?", "answer": "Ada"} for n in range(10)]
+        (site / "examples" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    offer(site, "orders = orders:load")
+    monkeypatch.delenv("PCO_DATA", raising=False)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.delitem(sys.modules, "orders", raising=False)
+    return site
+
+
+def offer(site: Path, line: str, name: str = "shop_bench") -> None:
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[promptcodebook.tasks]\n{line}\n")
+
+
+@pytest.mark.usefixtures("site")
+def test_the_benchmark_of_the_documentation_is_found_and_scores() -> None:
+    task = load_task("orders")
+    reward: Any = task.reward(None)
+    assert (task.seeds, len(task.dataset)) == (("Be brief.",), 30)
+    assert reward(task.dataset.test[0], "It was Ada.").value == 1.0
+
+
+def test_the_command_trains_on_it(site: Path) -> None:
+    asked = ("--task", "orders", "--lm", "simulated", "--preset", "quick")
+    done = pco("train", *asked, "--set", "update.epochs=1", "--json", cwd=site.parent)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("other = no_such_package:load", "cannot be loaded: ModuleNotFoundError"),
+        ("other = json:dumps", "returned str"),
+        ("orders = orders:Order", "several packages offer a task 'orders'"),
+    ],
+)
+def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
+    offer(site, line, "other_package")
+    with pytest.raises(TaskError, match=message):
+        load_task(line.split(" ")[0])
+
+
+def test_the_face_offers_what_it_lists() -> None:
+    assert tasks.__all__ == sorted(tasks.__all__, key=lambda n: (not n[0].isupper(), n))
+    assert all(getattr(tasks, name) is not None for name in tasks.__all__)
+    assert (load_task("aime").name in task_names()) and "aime" in task_names()
+    with pytest.raises(AttributeError, match="no attribute 'Tusk'"):
+        tasks.__getattr__("Tusk")
+
+
+class Counted(BenchmarkRow):
+    id: str
+    n: int | float
+
+
+class Query(BenchmarkRow):
+    q: str
+
+
+SECRET = "Jane Roe, 12 Elm Street"
+
+
+def lines(path: Path, *rows: str) -> Path:
+    path.write_text("\n".join(rows) + "\n", "utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{broken", "not valid JSON"),
+        ("[1]", "expected a JSON object"),
+        ('{"id": "1"}', "the field 'n' is missing"),
+        ('{"id": "1", "n": null}', "'n' must be a whole number or a number, not null"),
+        ('{"id": "1", "n": true}', "'n' must be a whole number or a number, not true or false"),
+        ('{"id": 1, "n": 2}', "'id' must be a text, not a whole number"),
+    ],
+)
+def test_faults_name_file_and_line(tmp_path: Path, line: str, said: str) -> None:
+    path = lines(tmp_path / "a.jsonl", '{"id": "1", "n": 1.5}', line)
+    with pytest.raises(DataError) as caught:
+        read_rows(path, Counted)
+    assert str(caught.value).startswith(f"{path}:2")
+    assert said in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'{{"q": "{SECRET}"',
+        f'"{SECRET}"',
+        f'{{"{SECRET}": 1, "{SECRET}": 2}}',
+        f'{{"q": ["{SECRET}"]}}',
+        f'{{"{SECRET}": 1}}',
+    ],
+)
+def test_a_private_files_faults_quote_nothing_of_it(tmp_path: Path, line: str) -> None:
+    path = lines(tmp_path / "a.jsonl", '{"q": "x"}', line)
+    with pytest.raises(DataError) as caught:
+        read_rows(path, Query, private=True)
+    assert f"{path}:2" in str(caught.value)
+    assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
+    # A bad byte or an empty file has no content to show either.
+    path.write_bytes(b'{"q": "\xff"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:1"):
+        read_rows(path, Query, private=True)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"a\.jsonl"):
+        read_rows(path, Query, private=True)
+
+
+class Sound(BenchmarkRow):
+    q: str
+
+    @field_validator("q")
+    @classmethod
+    def _check(cls, text: str) -> str:
+        if not text.strip():
+            raise DataError("the question is blank", hint="fill it in")
+        return text
+
+
+def test_a_rows_own_rule_is_reported_at_its_line(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", '{"q": "x"}', '{"q": " "}')
+    with pytest.raises(DataError, match=r"a\.jsonl:2: the question is blank") as caught:
+        read_rows(path, Sound)
+    assert caught.value.hint == "fill it in"
+
+
+# The registry, the default executor, and tasks of the user's own.
+
+
+def chat(lm: ScriptedLM) -> Chat:
+    return BoundChat(lm, lambda purpose: 7, greedy=False)
+
+
+def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PCO_DATA", raising=False)
+    assert {"aime", "constraints", "hover"} <= set(task_names())
+    for name in task_names():
+        task = load_task(name)
+        assert task.name == task.dataset.name == name
+        assert task.description
+        assert task.zero_shot
+        assert task.output_format
+        assert task.reward_range[0] < task.reward_range[1] == 1.0
+        assert name not in ("aime", "constraints") or isinstance(task.program, SingleCall)
+    with pytest.raises(TaskError, match=r"unknown task 'amie'.*did you mean 'aime'") as caught:
+        load_task("amie")
+    assert ", ".join(task_names()) in caught.value.hint
+
+
+async def test_one_call_with_the_prompt_as_system_message() -> None:
+    lm = ScriptedLM().enqueue("the answer")
+    output = await SingleCall()(Prompt("Be {brief}."), Example("e1", "What is {x}?"), chat(lm))
+    assert output == Output("the answer")
+    assert lm.history[0].messages == (
+        Message("system", "Be {brief}."),
+        Message("user", "What is {x}?"),
+    )
+    assert lm.history[0].role == "executor"
+
+
+async def test_chat_messages_follow_the_prompt() -> None:
+    lm = ScriptedLM().enqueue(Reply("fine", finish="length"))
+    turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "How?"))
+    made = await SingleCall()(Prompt("p"), Example("e1", "rendered", messages=turns), chat(lm))
+    assert made.truncated, "a cut answer is marked"
+    assert lm.history[0].messages == (Message("system", "p"), *turns)
+
+
+async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "async def run(prompt, example, lm):\n"
+        "    reply = await lm(example.input, system=prompt)\n"
+        "    return reply.text + '!'\n"
+        "def plain(prompt, example, lm):\n"
+        "    return prompt + example.input\n"
+    )
+    lm = ScriptedLM().enqueue("done")
+    example = Example("e1", "x")
+    run = make_program("agent.py:run", tmp_path)
+    assert await run(Prompt("p "), example, chat(lm)) == Output("done!")
+    plain = make_program("agent.py:plain", tmp_path)
+    assert await plain(Prompt("p "), example, chat(lm)) == Output("p x")
+    with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
+        (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
+        make_program("bad.py:run", tmp_path)
