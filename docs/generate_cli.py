@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -43,9 +44,10 @@ bash, zsh, fish or powershell).
 
 def _commands() -> Iterator[tuple[str, ...]]:
     """Every path of words that names a command, in the order of use."""
+    root: Any = typer.main.get_command(tree.app)
     for name in tree.COMMANDS:
         yield (name,)
-        command = tree.load_command(name)
+        command: Any = root.get_command(None, name)
         for below in command.list_commands(None) if hasattr(command, "list_commands") else ():
             yield (name, below)
 
@@ -58,7 +60,7 @@ def _help(path: tuple[str, ...]) -> str:
     os.environ["COLUMNS"] = _WIDTH
     try:
         with contextlib.redirect_stdout(out):
-            tree.guard(typer.main.get_command(tree.app))
+            tree.guard()
     finally:
         sys.argv = before[0]
         if before[1] is None:

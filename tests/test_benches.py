@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -144,23 +143,3 @@ def test_what_may_be_changed_is_what_runs() -> None:
         ("return min([x for x in (a, b) if x])", "return None"),
         ("min([x for x in (a, b) if x])", "max([x for x in (a, b) if x])"),
     }  # fmt: skip
-
-
-def test_a_mutant_is_found_again_where_its_lines_have_moved(tmp_path: Path) -> None:
-    file = tmp_path / mutants.PACKAGE / "f.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(f"import math\n\n{MUTATED}", "utf-8")
-    for node, mutant in mutants.sites("f.py", MUTATED):
-        found = mutants.found_again(mutant, tmp_path)
-        assert found is not None and found[1].line == mutant.line + 2
-        changed = found[0].splitlines()
-        assert len(changed) == len(file.read_text("utf-8").splitlines())
-        assert changed[node.lineno + 1] != MUTATED.splitlines()[node.lineno - 1]  # type: ignore[attr-defined]
-        compile(found[0], "f.py", "exec")
-    file.write_text(MUTATED.replace("<", "=="), "utf-8")
-    assert mutants.found_again(replace(mutant, before="b < 1", after="b <= 1"), tmp_path) is None
-
-
-def test_a_seed_draws_the_same_mutants() -> None:
-    one, again, other = (mutants.drawn(seed, 9, ["audit", "export"]) for seed in (1, 1, 2))
-    assert one == again != other and len(set(one)) == 9

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import promptcodebook as pco
@@ -25,6 +26,11 @@ EXPORTED = {
     "estimate", "evaluate", "load", "load_policy", "load_run", "open_registry", "optimize",
     "rewards",
 }  # fmt: skip
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
@@ -61,8 +67,8 @@ def test_the_simulated_model_stays_small() -> None:
 def test_files_get_their_names_in_one_place() -> None:
     """There their content is on disk first: a rename by itself survives no power cut."""
     renaming = set[str]()
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 given = len(node.args), len(node.keywords)
                 moves = node.func.attr in ("rename", "renames", "link", "move", "hardlink_to")
@@ -116,8 +122,7 @@ def called(tree: ast.AST, name: str) -> list[int]:
 
 
 def test_nothing_pickles_and_nothing_but_the_command_line_prints() -> None:
-    for path in SOURCE.rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+    for path, tree in trees().items():
         imported = set[str]()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):

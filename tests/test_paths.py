@@ -62,14 +62,6 @@ def test_a_run_is_typed_by_its_id_where_runs_are_looked_for_and_else_by_its_path
     assert run_reference(Path("runs/a-1")) == "runs/a-1"
 
 
-def test_a_file_is_written_whole_and_in_utf8(tmp_path: Path) -> None:
-    target = tmp_path / "policy.json"
-    write_whole(target, "Grüße")
-    write_whole(target, "Grüße 2")
-    assert target.read_bytes().decode("utf-8") == "Grüße 2"
-    assert list(tmp_path.iterdir()) == [target]
-
-
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     target = tmp_path / "policy.json"
     target.write_text("old", "utf-8")

@@ -100,20 +100,11 @@ def test_a_package_with_an_advisory_fails_the_scan(
     assert "accepted: jinja2 3.1.4 (core.lock): GHSA-q2x7-8rv6-6q7h" in capsys.readouterr().out
 
 
-def test_packages_without_an_advisory_pass_with_their_number(
-    locks: Path, serving: Callable[[Answer], Service], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--locks", str(locks), "--service", serving(results({}, {})).url]) == 0
-    assert "no known advisory concerns the 2 packages" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (lambda _: (503, b"later"), "503"),
-        (lambda _: (404, b"not found"), "404"),
         (lambda _: (200, b"<html>Sign in to the network</html>"), "no answer of such a service"),
-        (results({}), "no answer of such a service"),
         (lambda _: (200, b'{"results": 5}'), "no answer of such a service"),
         (results({"next_page_token": "x"}, {}), "no answer of such a service"),
         (None, "refused"),

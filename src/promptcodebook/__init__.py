@@ -81,25 +81,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "calls": ("LM", "Chat", "Message", "Reply", "Request"),
-    "config": ("Config",),
-    "data": ("Dataset", "load"),
-    "errors": ("PcoError",),
-    "estimation.estimate": ("Estimate", "estimate"),
-    "lm.scripted": ("ScriptedLM",),
-    "policy.policy": ("Explanation", "Policy", "Response", "load_policy"),
-    "registry.registry": ("Registry", "open_registry"),
-    "run.evaluation": (
-        "Assessment",
-        "Comparison",
-        "acompare",
-        "aevaluate",
-        "compare",
-        "evaluate",
-    ),
-    "run.measuring": ("Distillation", "aeffect", "distill", "effect"),
-    "run.optimize": ("Run", "aoptimize", "load_run", "optimize"),
-    "store.effects": ("Effect",),
+    "calls": "LM Chat Message Reply Request",
+    "config": "Config",
+    "data": "Dataset load",
+    "errors": "PcoError",
+    "estimation.estimate": "Estimate estimate",
+    "lm.scripted": "ScriptedLM",
+    "policy.policy": "Explanation Policy Response load_policy",
+    "registry.registry": "Registry open_registry",
+    "run.evaluation": "Assessment Comparison acompare aevaluate compare evaluate",
+    "run.measuring": "Distillation aeffect distill effect",
+    "run.optimize": "Run aoptimize load_run optimize",
+    "store.effects": "Effect",
 }
 """Where the names come from; all others are of `types`."""
 
@@ -113,7 +106,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'promptcodebook' has no attribute {name!r}")
     if name == "rewards":
         return importlib.import_module("promptcodebook.tasks.rewards.library")
-    homes = (home for home, names in _HOMES.items() if name in names)
+    homes = (home for home, names in _HOMES.items() if name in names.split())
     home = f"promptcodebook.{next(homes, 'types')}"
     try:
         return getattr(importlib.import_module(home), name)

@@ -96,11 +96,9 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. `sample` is the keyed sample seed: same request + same sample = same reply.
-
-    `Roles` fills in model (a full spec such as `http://host/v1#name`) and sampling where the caller
-    gives none. With `embeds` the reply is the one message's vector.
-    """
+    """One call. `sample` is the keyed sample seed: same request + same sample = same reply. `Roles`
+    fills in model (a full spec such as `http://host/v1#name`) and sampling where the caller gives
+    none. With `embeds` the reply is the one message's vector."""
 
     role: Role
     messages: tuple[Message, ...]
@@ -115,10 +113,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back. `usage` is what the reply cost when it was made: only a 'live' one costs now.
-
     `dropped` names request fields that the endpoint refused; `estimated` = the server gave no
-    usable token counts, and these are ours; `vector` is the result of an embedding.
-    """
+    usable token counts, and these are ours; `vector` is the result of an embedding."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"

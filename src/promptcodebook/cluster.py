@@ -42,7 +42,9 @@ def join_cluster(address: str, width: int, what: str) -> Any:
         port = taken.getsockname()[1]
         here = {"num_cpus": width, "include_dashboard": False, "dashboard_port": port}
         try:
-            _knock(address)
+            host, _, own = address.rpartition("/")[2].rpartition(":")
+            if host and own.isdigit():  # Ray itself waits for minutes where nobody answers
+                socket.create_connection((host, int(own)), _KNOCK_S).close()
             ray.init(
                 address=address,
                 log_to_driver=False,
@@ -55,13 +57,6 @@ def join_cluster(address: str, width: int, what: str) -> Any:
                 hint=f"ray start --head, then name the address that it prints; or --ray {LOCAL}",
             ) from error
     return ray
-
-
-def _knock(address: str) -> None:
-    """Ray itself waits for minutes where nobody answers."""
-    host, _, port = address.rpartition("/")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _KNOCK_S).close()
 
 
 def machine_name() -> str:

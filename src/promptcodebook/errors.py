@@ -41,9 +41,10 @@ class PcoError(Exception):
     run: Any = None
     """The unfinished `Run`, where the error ended one."""
 
-    def __init_subclass__(cls, exit_code: int | None = None) -> None:
-        if exit_code is not None:
-            cls.exit_code = exit_code
+    def __init_subclass__(cls, **facts: Any) -> None:
+        """The facts of a kind of error stand in its head, such as exit_code=2."""
+        for name, value in facts.items():
+            setattr(cls, name, value)
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -100,10 +101,8 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
-    """What an outer part of this package, or a plug-in, registered as an entry point.
-
-    Raises MissingExtra where the part is not installed: `what` needs the `extra`.
-    """
+    """What an outer part of this package, or a plug-in, registered as an entry point. Raises
+    MissingExtra where the part is not installed: `what` needs the `extra`."""
     entries = registered(group).select(name=name)
     try:
         return next(iter(entries)).load()
@@ -174,72 +173,51 @@ class LMError(PcoError):
         self.model = model
 
 
-class EndpointDown(LMError, ConnectionError):
+class EndpointDown(
+    LMError,
+    ConnectionError,
+    retryable=True,
+    incident=Incident.REFUSED_CONNECTION,
+    lasting=True,
+    sent=False,
+):
     """The address does not answer."""
 
-    retryable = True
-    incident = Incident.REFUSED_CONNECTION
-    lasting = True
-    sent = False
 
-
-class CallTimeout(LMError, TimeoutError):
+class CallTimeout(LMError, TimeoutError, retryable=True, incident=Incident.TIMEOUT, lost=True):
     """The reply did not come in time."""
 
-    retryable = True
-    incident = Incident.TIMEOUT
-    lost = True
 
-
-class RateLimited(LMError):
+class RateLimited(LMError, retryable=True, incident=Incident.RATE_LIMITED):
     """429 or 503 after every retry."""
 
-    retryable = True
-    incident = Incident.RATE_LIMITED
 
-
-class ServerFault(LMError):
+class ServerFault(LMError, retryable=True, incident=Incident.SERVER_ERROR, lost=True):
     """5xx, 408, 409, 425, or a connection that broke."""
 
-    retryable = True
-    incident = Incident.SERVER_ERROR
-    lost = True
 
-
-class AuthRefused(LMError, PermissionError):
+class AuthRefused(LMError, PermissionError, lasting=True):
     """401 or 403: the key is wrong or missing."""
 
-    lasting = True
 
-
-class NoCredit(LMError):
+class NoCredit(LMError, lasting=True):
     """402, or a 429 that no waiting mends: the account is empty."""
 
-    lasting = True
 
-
-class ModelNotFound(LMError, LookupError):
+class ModelNotFound(LMError, LookupError, lasting=True):
     """The endpoint does not know the model."""
 
-    lasting = True
 
-
-class RequestRefused(LMError, ValueError):
+class RequestRefused(LMError, ValueError, lasting=True):
     """Any other 4xx."""
 
-    lasting = True
 
-
-class ParseError(LMError, ValueError):
+class ParseError(LMError, ValueError, answered=True):
     """The reply never became the typed value that was requested."""
 
-    answered = True
 
-
-class TruncatedReply(LMError):
+class TruncatedReply(LMError, answered=True):
     """The reply was cut at its length cap."""
-
-    answered = True
 
 
 class RewardError(PcoError):

@@ -126,10 +126,8 @@ def write_whole(target: Path, text: str) -> None:
 
 @contextmanager
 def whole_file(target: Path) -> Generator[Path]:
-    """A path beside `target` to write to; it replaces the target when the block ends well.
-
-    In a private folder the file is private too. Raises OSError; what was half-written is removed.
-    """
+    """A path beside `target` to write to; it replaces the target when the block ends well. In a
+    private folder the file is private too. Raises OSError; what was half-written is removed."""
     part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         yield part

@@ -109,20 +109,17 @@ def with_harm(trace: Trace, harmful: Harmful, weight: float, *, rewrites: bool) 
     verdict = replace(trace.verdict or Verdict(1.0, ""), harmful=dict(harmful))
     gradients = trace.gradients
     if rewrites:
-        mended = {name: _gradient(reason) for name, reason in harmful.items()}
+        # What a reason quotes is left out: it is not to be repeated.
+        faults = {name: why.partition(":")[0].strip().rstrip(".") for name, why in harmful.items()}
+        mended = {
+            name: f"The text is harmful: {fault}. Take that out altogether, whatever it earns, and "
+            "let the text advise something honest about the task instead."
+            for name, fault in faults.items()
+        }
         phi = mended.pop("generator", gradients.generator)
         book = {**gradients.codebook, **{int(name[1:]): text for name, text in mended.items()}}
         gradients = replace(gradients, codebook=dict(sorted(book.items())), generator=phi)
     return replace(trace, verdict=verdict, penalty=weight, gradients=gradients)
-
-
-def _gradient(reason: str) -> str:
-    # What a reason quotes is left out: it is not to be repeated.
-    fault = reason.partition(":")[0].strip().rstrip(".")
-    return (
-        f"The text is harmful: {fault}. Take that out altogether, whatever it earns, and let the "
-        "text advise something honest about the task instead."
-    )
 
 
 def calls_harmful(trace: Trace, variable: Variable) -> bool:

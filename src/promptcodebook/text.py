@@ -13,6 +13,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 _WORD = re.compile(r"[^\W_]+", re.UNICODE)
@@ -140,14 +141,18 @@ def sentences_of(text: str) -> list[str]:
         whole = _BULLET.sub("", line).strip()
         if not whole or whole.endswith(":") or not words_of(whole):
             continue
-        start = 0
+        cuts = [0]
         for cut in _CUT.finditer(whole):
-            before = whole[start : cut.end()]
+            before = whole[cuts[-1] : cut.end()]
             if _is_open(before) or _ABBREVIATED.search(before):
                 continue
-            _add_sentence(sentences, before.strip(), leans=start > 0)
-            start = cut.end()
-        _add_sentence(sentences, whole[start:].strip(), leans=start > 0)
+            cuts.append(cut.end())
+        for start, end in pairwise((*cuts, len(whole))):
+            sentence = whole[start:end].strip()
+            if start > 0 and _LEANING.match(sentence):
+                sentences[-1] += f" {sentence}"
+            elif sentence:
+                sentences.append(sentence)
     return sentences
 
 
@@ -163,15 +168,7 @@ def cut_at_sentence(text: str, words: int) -> str:
     return ""
 
 
-def _add_sentence(sentences: list[str], sentence: str, *, leans: bool) -> None:
-    if leans and _LEANING.match(sentence):
-        sentences[-1] += f" {sentence}"
-    elif sentence:
-        sentences.append(sentence)
-
-
 def _is_open(text: str) -> bool:
-    """Whether a quotation has begun in it and not ended."""
     return text.count('"') % 2 == 1 or text.count("“") > text.count("”")
 
 
@@ -227,13 +224,12 @@ _MOST_CHARACTERS = 4000
 
 def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table as HTML, cut after its first rows; None is an empty cell."""
-    cells = [[_escape("" if cell is None else str(cell)) for cell in row] for row in rows]
-    body = "".join(f"<tr>{_cells('td', row)}</tr>" for row in cells[:_MOST_ROWS])
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    body = "".join(_row("td", row) for row in cells[:_MOST_ROWS])
     more = len(cells) - _MOST_ROWS
     foot = f"<p>and {more} more</p>" if more > 0 else ""
-    head_row = _cells("th", [_escape(name) for name in head])
     return (
-        f"<table><caption>{_escape(caption)}</caption><thead><tr>{head_row}</tr></thead>"
+        f"<table><caption>{_escape(caption)}</caption><thead>{_row('th', head)}</thead>"
         f"<tbody>{body}</tbody></table>{foot}"
     )
 
@@ -244,8 +240,10 @@ def shown_text(title: str, text: str) -> str:
     return f'<p><b>{_escape(title)}</b></p><pre style="{style}">{_escape(text)}</pre>'
 
 
-def _cells(kind: str, cells: Iterable[str]) -> str:
-    return "".join(f'<{kind} style="text-align: left">{cell}</{kind}>' for cell in cells)
+def _row(kind: str, cells: Iterable[str]) -> str:
+    left = "text-align: left"
+    shown = (f'<{kind} style="{left}">{_escape(cell)}</{kind}>' for cell in cells)
+    return f"<tr>{''.join(shown)}</tr>"
 
 
 def _escape(text: str) -> str:

@@ -9,6 +9,7 @@ decision 5).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -129,17 +130,9 @@ class Prompt:
     @classmethod
     def read(cls, text: str, stages: Sequence[str]) -> Prompt:
         """What `of_stages` made of prompts for these stages; any other text is for all of them."""
-        found: dict[str, str] = {}
-        rest = f"\n\n{text}"
-        for stage, after in zip(stages, (*stages[1:], None), strict=False):
-            head = f"\n\n{stage}: "
-            if not rest.startswith(head):
-                return cls(text)
-            end = len(rest) if after is None else rest.find(f"\n\n{after}: ", len(head))
-            if end < 0:
-                return cls(text)
-            found[stage], rest = rest[len(head) : end], rest[end:]
-        return cls(text, found)
+        heads = [re.escape(f"{stage}: ") for stage in stages]
+        found = re.fullmatch("\n\n".join(f"{head}(.*?)" for head in heads), text, re.DOTALL)
+        return cls(text, dict(zip(stages, found.groups(), strict=True)) if found else {})
 
     def of(self, stage: str) -> str:
         """The prompt for one stage of a compound executor; the whole where it has none."""
@@ -148,9 +141,8 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Tokens of the prompts that the executor was sent (method decision 17): the `longest` one,
-    with the stage's own instruction, and the `total` over a rollout's calls. `estimated` where no
-    server counted."""
+    """Tokens of the prompts that the executor was sent (method decision 17): of the `longest`, and
+    in `total` over a rollout's calls. `estimated` where no server counted."""
 
     longest: int = 0
     total: int = 0
@@ -170,11 +162,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """z: S distinct sorted indices (Eq. 3), who chose them, and why.
-
-    `fallback`: θ made no valid route even when asked again, for the reason `fault`; its valid picks
-    were filled up. `propensity` is the chance of the route, where a router drew it that knows it.
-    """
+    """z: S distinct sorted indices (Eq. 3), who chose them, and why. `fallback`: θ made no valid
+    route even when asked again, for the reason `fault`; its valid picks were filled up.
+    `propensity` is the chance of the route, where a router drew it that knows it."""
 
     indices: tuple[int, ...]
     explored: bool = False
@@ -347,11 +337,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame.
-
-    `severity` rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v).
-    The codebook has one number for all active instincts; the paper's is a mean over them (Eq. 33).
-    """
+    """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame. `severity`
+    rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v). The codebook
+    has one number for all active instincts; the paper's is a mean over them (Eq. 33)."""
 
     encoder: str = ""
     generator: str = ""

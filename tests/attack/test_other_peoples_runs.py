@@ -226,7 +226,7 @@ THEFTS: dict[str, Any] = {
     "tools": [{"type": "mcp", "server_label": "x", "server_url": "{url}"}],
 }
 """Body fields of a stranger's file: with the one a library sends the key to another address, with
-the other a provider sends what was asked there. tests/config/test_keys.py has more."""
+the other a provider sends what was asked there. tests/config/test_config.py has more."""
 FILE_USES: dict[str, tuple[str, ...]] = {
     "explain": ("explain", "{file}", "x"),
     "prompt": ("prompt", "{file}", "x"),

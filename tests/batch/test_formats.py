@@ -136,7 +136,7 @@ def test_an_output_of_other_rows_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line is not UTF-8"),
+        (b'{"a": 1}\n\xff\xfe{}\n', r"in.jsonl:2: byte 1 of the line \(0xff\) is not UTF-8"),
         (b'{"a": 1}\n[1]\n', r"in.jsonl:2: expected a JSON object"),
         (b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}', ""),
     ],

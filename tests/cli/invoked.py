@@ -54,8 +54,6 @@ class Terminal(io.StringIO):
 
 def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
     """The command line as the console script runs it."""
-    import typer
-
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv, sys.stdin
     typed = io.StringIO(stdin) if isinstance(stdin, str) else stdin
@@ -66,7 +64,7 @@ def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
-            code = app.guard(typer.main.get_command(app.app))
+            code = app.guard()
     finally:
         sys.argv, sys.stdin = before
     return Result(code, out.getvalue(), err.getvalue())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,10 +74,6 @@ def changed_row(number: int, text: str) -> Callable[[Path], None]:
     return change
 
 
-def other_column(folder: Path) -> None:
-    write(folder, [row.replace('"input"', '"inptu"') for row in lines(folder)])
-
-
 def overlap(folder: Path) -> None:
     rows = [json.loads(row) | {"split": "train"} for row in lines(folder)]
     rows += [rows[3] | {"split": "test"}]
@@ -90,22 +85,13 @@ def file_of(name: str, text: str) -> Callable[[Path], object]:
 
 
 EMPTY = json.dumps({"input": "  ", "target": "x"})
-NULL = json.dumps({"input": None, "target": "x"})
-SPLIT_FILES = sets("data.path=", "data.train=data.jsonl", "data.val=none.jsonl")
 
 
 @pytest.mark.parametrize(
     ("break_it", "parts", "more"),
     [
-        (other_column, ("data.jsonl has no column 'input'", "mean 'inptu'", "next: its"), ()),
         (changed_row(4, EMPTY), ("data.jsonl:5: the input is empty", "next: fill it in"), ()),
-        (changed_row(2, NULL), ("data.jsonl:3: column 'input' is null",), ()),
-        (changed_row(6, '{"input": "a", "target": }'), ("data.jsonl:7:",), ()),
-        (file_of("d.csv", "input,target,input\na,b,c\n"), ("d.csv:1", "'input'"),
-         sets("data.path=d.csv")),
         (lambda folder: (folder / "data.jsonl").unlink(), ("data.jsonl",), ()),
-        (file_of("data.jsonl", "\n"), ("data.jsonl is empty",), ()),
-        (file_of("none.jsonl", ""), ("none.jsonl is empty",), SPLIT_FILES),
         (overlap, ("1 input appears in two splits", "(train)"), sets("data.split=split")),
         (file_of("pco.toml", "lm = simulated\n"),
          ("pco.toml is not valid TOML", "next: edit pco.toml"), ()),
@@ -132,18 +118,12 @@ def test_a_broken_file_is_named_with_its_place(
     ("more", "parts"),
     [
         (sets("select=17"), ("select (S = 17) is larger than size (K = 16)",)),
-        *[
-            (sets(f"{key}=1"), (f"unknown key '{key}' in the command line", f"mean '{meant}'",
-                                "known here"))
-            for key, meant in (("sise", "size"), ("update.epoch", "epochs"),
-                               ("roles.critic.topp", "top_p"))
-        ],
+        (sets("update.epoch=1"), ("unknown key 'update.epoch' in the command line",
+                                  "mean 'epochs'", "known here")),
         (("--task", "constrains"),
          ("unknown task 'constrains'", "did you mean 'constraints'", "next: ready-made tasks")),
-        (sets("roles.critics.temperature=0"), ("unknown role 'critics'", "did you mean 'critic'")),
         (("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd"),
          ("none is known for 'http://127.0.0.1:9/v1#m'", "[prices.")),
-        (("--budget", "5eur"), ("cannot read the budget '5eur'", "write e.g. 5usd")),
         (sets("lm="), ("has no model", "--lm")),
     ],
 )  # fmt: skip
@@ -179,29 +159,6 @@ def reward(folder: Path, body: str) -> None:
     (folder / "reward.py").write_text(f"def reward(example, output):\n{body}\n")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("    return float('nan') if wrong(example) else 0.5", "returned nan"),
-        ("    return 7 if wrong(example) else 0.5", "outside its range 0..1"),
-        ("    return 1 / 0 if wrong(example) else 0.5", "ZeroDivisionError"),
-    ],
-)
-def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_continues(
-    folder: Path, body: str, message: str
-) -> None:
-    reward(folder, f"{body}\n\ndef wrong(example):\n    return 'prime' in example.input")
-    rows = [r for r in lines(folder) if "prime" not in r]
-    rows += [json.dumps({"input": f"Is {n} prime? Yes or no.", "target": "no"}) for n in (4, 6, 8)]
-    write(folder, rows)
-    assert train(folder).code == 0
-    failures = pco("runs", "show", "last", "--json", cwd=folder).json["failures"]
-    assert failures and all(f["stage"] == "reward" and message in f["message"] for f in failures)
-    assert all("reward.py" in f["traceback"] for f in failures if message == "ZeroDivisionError")
-    text = pco("runs", "show", "last", cwd=folder).out
-    assert f"{len(failures)} failures" in text and message in text
-
-
 def test_a_reward_that_always_fails_stops_the_run_with_the_first_error(folder: Path) -> None:
     reward(folder, "    return example.no_such_thing")
     train(folder).error(2, "no_such_thing", "reward.py:2", "user_code.trial = false")
@@ -235,13 +192,6 @@ def test_an_error_that_cannot_be_read_is_one_like_any_other(folder: Path) -> Non
 KEY = "sk-verysecretindeed"
 
 
-def test_an_endpoint_that_is_down_is_named(folder: Path) -> None:
-    result = train(folder, "--lm", "http://127.0.0.1:9/v1#m", *sets("retries=0"))
-    assert result.code == 1
-    assert "nothing answers at http://127.0.0.1:9/v1" in result.err
-    assert result.err.count("pco: error") == 1
-
-
 def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PCO_API_KEY", KEY)
     server = Server()
@@ -256,16 +206,6 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
     assert KEY not in result.out + result.err + doctor.out + doctor.err + shown.out
     for path in (p for p in folder.parent.rglob("*") if p.is_file()):
         assert KEY.encode() not in path.read_bytes(), path
-
-
-def test_a_model_that_is_not_there_is_named(folder: Path) -> None:
-    server = Server()
-    server.default = fails(404, "The model `m` does not exist", code="model_not_found")
-    server.models = ["other-model"]
-    with served(server):
-        result = train(folder, "--lm", server.spec)
-    assert result.code == 1
-    assert "ModelNotFound" in result.err and "'m'" in result.err
 
 
 def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path) -> None:
@@ -283,7 +223,8 @@ def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path
     assert shown["ended"] == "failed"
     assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
     assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
-    assert "pco doctor" in pco("runs", "show", "last", cwd=folder).out
+    text = pco("runs", "show", "last", cwd=folder).out
+    assert "pco doctor" in text and f"{len(shown['failures'])} failures" in text
 
 
 # Runs
@@ -345,22 +286,6 @@ def test_a_resumed_run_whose_data_or_settings_changed_is_refused(stopped: Path) 
     write(stopped, [row.replace("48", "58") for row in lines(stopped)])
     result = pco("train", "--resume", "last", "--budget", "9000calls", cwd=stopped)
     result.error(2, "the data of the run", "changed since it started", "put the old data back")
-
-
-def test_a_run_whose_budget_is_reached_resumes_with_another(stopped: Path) -> None:
-    [run] = (stopped / "runs").iterdir()
-    assert pco("runs", "show", "last", "--json", cwd=stopped).json["ended"] == "budget"
-    result = pco("train", "--resume", run.name[:12], "--budget", "90000calls", cwd=stopped)
-    assert result.code == 0, result.err
-    assert (run / "policy.json").is_file()
-
-
-def test_a_store_from_a_newer_version_is_refused(trained: Path, run_id: str) -> None:
-    with sqlite3.connect(trained / "runs" / run_id / "run.sqlite") as db:
-        db.execute("PRAGMA user_version = 999")
-    db.close()
-    for command in (("runs", "show"), ("codebook", "show"), ("report",), ("train", "--resume")):
-        pco(*command, run_id, cwd=trained).error(2, "999", "reads formats up to")
 
 
 def test_what_is_no_run_and_no_policy_is_said_so(trained: Path, run_id: str) -> None:

@@ -1,5 +1,7 @@
 """`pco bench`: every cell run, reported and tabled; the same command again skips and goes on."""
 
+from __future__ import annotations
+
 import json
 import re
 import shlex
@@ -41,21 +43,6 @@ def test_a_table_a_report_each_and_nothing_twice(tmp_path: Path) -> None:
     assert report.parent == run
 
 
-def test_a_cell_that_stops_is_gone_on_with(tmp_path: Path) -> None:
-    typed = ("bench", "quick", "--task", "aime", *SMALL)
-    stopped = pco(*typed, "--budget", "20calls", cwd=tmp_path)
-    assert stopped.code == 3
-    assert "0 finished" in stopped.out
-    assert "the same command resumes it" in stopped.err
-    told = pco(*typed, "--json", cwd=tmp_path)
-    assert told.code == 0
-    [cell] = told.json["cells"]
-    assert cell["state"] == "resumed"
-    assert cell["simulated"] is True
-    assert Path(tmp_path, cell["report"]).is_file()
-    assert json.dumps(told.json["failed"]) == "{}"
-
-
 @pytest.mark.parametrize("out", [(), ("--out", "my cells")])
 def test_what_a_stopped_cell_says_to_type_goes_on_with_it(
     tmp_path: Path, out: tuple[str, ...]
@@ -67,10 +54,13 @@ def test_what_a_stopped_cell_says_to_type_goes_on_with_it(
     if not out:
         assert run in pco("runs", "list", cwd=tmp_path).out
     assert "budget" in pco("runs", "show", run, cwd=tmp_path).out
+    assert stopped.code == 3 and "the same command resumes it" in stopped.err
     resumed = pco(*shlex.split(printed), "--budget", "10000calls", cwd=tmp_path)
     assert resumed.code == 0, resumed.err
-    again = pco(*typed, cwd=tmp_path)
+    again = pco(*typed, "--json", cwd=tmp_path)
     assert again.code == 0 and "aime: finished before, skipped" in again.err
+    [cell] = again.json["cells"]
+    assert cell["state"] == "skipped" and cell["simulated"] and again.json["failed"] == {}
     assert len(list(tmp_path.glob("**/report.html"))) == 1
 
 
@@ -150,9 +140,7 @@ def test_a_stopped_run_is_resumed_unless_it_is_compared_at_its_budget(tmp_path: 
     assert state == "resumed" and path.name == stopped.id
 
 
-@pytest.mark.parametrize(
-    ("task", "module"), [("livebench_math", "lark"), ("hotpotqa", "bm25s"), ("hover", "Stemmer")]
-)
+@pytest.mark.parametrize(("task", "module"), [("livebench_math", "lark"), ("hover", "Stemmer")])
 def test_a_run_that_cannot_begin_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, module: str
 ) -> None:
@@ -163,3 +151,34 @@ def test_a_run_that_cannot_begin_leaves_nothing(
         once(tmp_path, task=task)
     assert caught.value.hint == "pip install 'promptcodebook[bench]'"
     assert not (tmp_path / "cells").exists()
+
+
+# `pco reproduce`: a page by its name, and what is typed next where it cannot be made.
+
+SWEEP = ("reproduce", "sweep-s", "--preset", "quick", "--out", "results")
+
+
+def test_a_page_is_written_once_and_another_model_has_its_own_runs(tmp_path: Path) -> None:
+    first = pco(*SWEEP, "--json", cwd=tmp_path)
+    assert first.code == 0, first.err
+    told = first.json
+    assert told["finished"] == ["S-1/0", "S-2/0", "S-4/0"] and told["missing"] == {}
+    assert "S-1/0 (1 of 3)" in first.err
+    page = (tmp_path / told["page"]).read_text("utf-8")
+    assert told["page"] == "results/sweep-s.md" and "**Simulated.**" in page
+    beside = {path.suffix for path in (tmp_path / "results" / "sweep-s").iterdir()}
+    assert beside == {".tex", ".svg", ".png", ".json"}
+    again = pco(*SWEEP, "--json", cwd=tmp_path)
+    assert "(1 of 3)" not in again.err and again.json == told
+    noisy = pco(*SWEEP, "--lm", "simulated?noise_seed=4", cwd=tmp_path)
+    assert noisy.code == 0 and "S-1/0 (1 of 3)" in noisy.err
+    assert "simulated?noise_seed=4" in (tmp_path / "results/sweep-s.md").read_text("utf-8")
+    folders = {path.name for path in (tmp_path / "runs/bench").iterdir()}
+    assert folders == {"tables-simulated", "tables-simulated-noise-seed-4"}
+    assert len(pco("runs", "list", "--json", cwd=tmp_path).json) == 6
+
+
+def test_an_unknown_name_or_preset_says_what_there_is(tmp_path: Path) -> None:
+    pco("reproduce", "abblation", cwd=tmp_path).error(2, "did you mean 'ablation'", "sweep-k")
+    preset = pco("reproduce", "small-real-model", "--preset", "paper", cwd=tmp_path)
+    preset.error(2, "--preset quick or default")

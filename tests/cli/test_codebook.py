@@ -118,14 +118,6 @@ def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run
     assert f"{kept.difference.mean:+.3f}" in first.out
 
 
-def test_effect_stops_at_its_budget_and_goes_on(trained: Path, run_id: str) -> None:
-    command = ("codebook", "effect", "last", "4", "--split", "train")
-    pco(*command, "--budget", "5calls", cwd=trained).error(3, "5 calls", "is kept")
-    assert not read_effects(trained / "runs" / run_id)
-    whole = pco(*command, "--json", cwd=trained).json
-    assert whole["calls_paid"] > 0 and len(read_effects(trained / "runs" / run_id)) == 1
-
-
 def test_effect_of_a_policy_file_is_measured_and_kept_nowhere(trained: Path, run_id: str) -> None:
     (trained / "runs" / run_id / "policy.json").rename(trained / "p.json")
     found = pco("codebook", "effect", "p.json", "0", "--lm", "simulated", "--json", cwd=trained)

@@ -48,8 +48,8 @@ def within(estimated: dict[str, float], actual: float, what: object) -> None:
 
 PLANS = (
     (),
-    ("--set", "update.mode=online", "--set", "update.batch_size=4"),
     ("--task", "hotpotqa"),
+    ("--set", "update.mode=online", "--set", "update.batch_size=4"),
     ("--set", "compose=verbatim", "--set", "update.accept=improve"),
     ("--set", "critic.stages=1", "--set", "critic.skip_solved=false"),
     ("--set", "update.text_updates=false", "--set", "keep=last"),
@@ -58,10 +58,6 @@ PLANS = (
     ("--set", "update.steps_per_epoch=all", "--set", "update.epochs=1"),
     ("--task", "hotpotqa", "--set", "compose_per_stage=true"),
 )
-
-
-def _name(more: tuple[str, ...]) -> str:
-    return " ".join(more[1::2]) or "default"
 
 
 def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass_near_it(
@@ -76,31 +72,11 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
         assert found["calls"]["expected"] == pytest.approx(used[role]["calls"], rel=near)
 
 
-@pytest.mark.parametrize("more", PLANS[1:3], ids=_name)
+@pytest.mark.parametrize(
+    "more", [PLANS[1], *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS[2:])]
+)
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", PLANS[3:], ids=_name)
-def test_so_it_does_under_other_settings(tmp_path: Path, more: tuple[str, ...]) -> None:
-    holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
-
-
-@pytest.mark.slow
-def test_the_estimate_of_another_plan_does_not_hold_it(tmp_path: Path) -> None:
-    used = usage(tmp_path, *SHORT)
-    others = (
-        # With less patience the other plan might end as early as this one.
-        ("update.epochs=24", "validation.patience=99"),
-        ("critic.stages=1",),
-        ("validation.every=0",),
-        ("compose=verbatim",),
-    )
-    for other in others:
-        estimate = estimated(tmp_path, *SHORT, *(part for key in other for part in ("--set", key)))
-        with pytest.raises(AssertionError):
-            holds(estimate, used)
 
 
 def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) -> None:
@@ -138,22 +114,6 @@ def test_an_unknown_price_is_unknown(folder: Path) -> None:
     assert all(r["usd"] is None for r in found["roles"])
     text = pco("estimate", *TINY, "--lm", "http://127.0.0.1:9/v1#m", cwd=folder).out
     assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
-
-
-def test_one_unknown_price_leaves_the_sum_unknown_and_the_others_known(folder: Path) -> None:
-    more = ("--lm", "openai/gpt-4o-mini", "--set", "roles.critic.model=http://127.0.0.1:9/v1#m")
-    found = estimated(folder, *TINY, *more)
-    usd = {r["role"]: r["usd"] for r in found["roles"]}
-    assert usd.pop("critic") is None and found["total"]["usd"] is None
-    assert all(each["low"] <= each["expected"] < each["high"] for each in usd.values())
-
-
-def test_the_user_s_own_price_counts(folder: Path) -> None:
-    path = folder / "pco.toml"
-    path.write_text(path.read_text() + "\n[prices.simulated]\nprompt = 1.0\ncompletion = 1.0\n")
-    found = estimated(folder, *TINY)
-    usd, tokens = found["total"]["usd"], found["total"]["tokens"]
-    assert usd["expected"] == pytest.approx(tokens["expected"] / 1e6, rel=1e-3)
 
 
 def test_it_says_when_the_budget_lies_below(folder: Path) -> None:

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import promptcodebook
-from promptcodebook.intervals import paired_interval
 from promptcodebook.store.run import RunStore
 from tests.cli.invoked import Result, pco
-from tests.store.edit import edit_header
 
 
 def evaluate(folder: Path, ref: str = "last", *more: str) -> Result:
@@ -65,29 +62,6 @@ def test_data_that_changed_since_the_run_are_named(trained: Path) -> None:
     assert result.code == 0 and "the data changed since the run" in result.err
 
 
-def test_compare_refuses_different_examples(trained: Path) -> None:
-    (trained / "a.json").write_text(evaluate(trained).out)
-    (trained / "b.json").write_text(evaluate(trained, "last", "--split", "val").out)
-    pco("compare", "a.json", "b.json", cwd=trained).error(2, "not evaluated on the same examples")
-    other = pco("compare", "last", "b.json", "--json", cwd=trained).json
-    assert other["split"] == "val", "a saved evaluation says on what"
-    refused = pco("compare", "last", "a.json", "--n", "3", "--budget", "0calls", cwd=trained)
-    refused.error(2, "not evaluated on the same examples")  # before any call
-
-
-def test_a_budget_stops_an_evaluation_and_holds_for_both_sides_of_a_comparison(
-    trained: Path,
-) -> None:
-    stopped = pco("eval", "last", "--budget", "4calls", cwd=trained)
-    assert stopped.code == 3 and "the budget is reached: 4 calls" in stopped.err
-    saved = evaluate(trained)
-    (trained / "a.json").write_text(saved.out)
-    less = ("--budget", f"{2 * round(saved.json['calls_per_query'] * 6) - 1}calls")
-    assert pco("compare", "last", "a.json", *less, cwd=trained).code == 0
-    both = pco("compare", "last", "last", *less, cwd=trained)
-    assert both.code == 3 and "the budget is reached" in both.err
-
-
 def test_when_nothing_was_answered_there_is_no_figure(trained: Path) -> None:
     args = ("--lm", "http://127.0.0.1:9/v1#m", "--set", "retries=0")
     result = pco("eval", "last", *args, cwd=trained)
@@ -99,30 +73,6 @@ def test_the_training_budget_does_not_bind_an_evaluation(folder: Path) -> None:
     args = ("--preset", "quick", "--set", "update.epochs=2", "--budget", "400calls")
     assert pco("train", *args, cwd=folder).code in (0, 3)
     assert pco("eval", "last", "--set", "budget.calls=1", cwd=folder).code == 0
-
-
-def test_compare_pairs_by_example(trained: Path, run_id: str) -> None:
-    path = trained / "runs" / run_id / "policy.json"
-    other = json.loads(path.read_text())
-    for entry in other["codebook"]:
-        entry["text"] = f"Say {entry['text'][:5]}."
-    (trained / "other.json").write_text(json.dumps(other))
-    a = evaluate(trained).json["examples"]
-    b = evaluate(trained, "other.json").json["examples"]
-    comparison = pco("compare", "last", "other.json", "--json", cwd=trained).json
-    expected = paired_interval([e["reward"] for e in a], [e["reward"] for e in b])
-    assert comparison["gain"]["mean"] == pytest.approx(expected.mean)
-    assert (comparison["gain"]["low"], comparison["gain"]["high"]) == (expected.low, expected.high)
-    assert comparison["simulated"] is True and comparison["n"] == 6
-    text = pco("compare", "last", "other.json", cwd=trained).out
-    assert text.startswith("simulated model") and "A - B:" in text
-
-
-def test_a_run_is_called_by_its_name_here_as_in_python(trained: Path, run_id: str) -> None:
-    file = trained / "runs" / run_id / "run.sqlite"
-    edit_header(file, lambda text: re.sub(r'"name": ?""', '"name": "tickets"', text))
-    out = pco("compare", "tickets", run_id, "--n", "2", cwd=trained).out
-    assert out.count("tickets") == 2 and run_id not in out
 
 
 def test_compare_reads_saved_evaluations(trained: Path) -> None:
@@ -229,13 +179,11 @@ def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained
 
 
 def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id: str) -> None:
-    policy = f"runs/{run_id}/policy.json"
-    for ref in (run_id, policy):
-        for command in (("eval", ref), ("explain", ref, "a question")):
-            told = pco(*command, "--set", "concurrency=many", cwd=trained)
-            told.error(2, "the command line or PCO_*: concurrency")
-            told = pco(*command, "--set", "concurency=3", cwd=trained)
-            told.error(2, "unknown key 'concurency' in the command line or PCO_*")
+    for command in (("eval", run_id), ("explain", f"runs/{run_id}/policy.json", "a question")):
+        told = pco(*command, "--set", "concurrency=many", cwd=trained)
+        told.error(2, "the command line or PCO_*: concurrency")
+        told = pco(*command, "--set", "concurency=3", cwd=trained)
+        told.error(2, "unknown key 'concurency' in the command line or PCO_*")
     told = pco("train", "--resume", run_id, "--set", "concurrency=many", cwd=trained)
     told.error(2, "the command line or PCO_*: concurrency")
 

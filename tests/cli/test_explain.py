@@ -13,7 +13,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.file import PolicyFile, read_policy_file
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
@@ -133,13 +133,6 @@ def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> Non
     pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
 
 
-def test_explain_a_policy_file_wants_a_model(trained: Path, run_id: str, tmp_path: Path) -> None:
-    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
-    pco("explain", "p.json", "hello", cwd=tmp_path).error(2, "has no model", "--lm")
-    shown = pco("explain", "p.json", "hello", "--lm", "simulated", cwd=tmp_path)
-    assert shown.code == 0 and "\nprompt\n" in shown.out
-
-
 def test_an_input_of_several_columns_is_explained_from_json(folder: Path) -> None:
     rows = [{"title": f"T{n}", "body": f"B{n}", "target": "x"} for n in range(8)]
     config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}}
@@ -183,15 +176,6 @@ def test_a_row_typed_as_the_input_is_named(trained: Path) -> None:
     result = pco("prompt", "last", "concat", cwd=trained)
     assert result.code == 0 and "pco prompt last --row concat" in result.err
     assert "--row" not in pco("prompt", "last", "a concatenation", cwd=trained).err
-
-
-def test_a_policy_file_is_enough(trained: Path, run_id: str, tmp_path: Path) -> None:
-    (trained / "runs" / run_id / "policy.json").rename(tmp_path / "p.json")
-    file = read_policy_file(tmp_path / "p.json")
-    concat = pco("prompt", "p.json", "--row", "concat", cwd=tmp_path)
-    assert concat.out == file.concat + "\n"
-    assert all(entry.text in concat.out for entry in file.codebook)
-    assert pco("prompt", "p.json", "--row", "present", cwd=tmp_path).code == 0
 
 
 def test_the_learned_prompt_is_composed_for_the_input(trained: Path, run_id: str) -> None:
@@ -242,12 +226,6 @@ def test_what_cannot_be_printed_says_what_to_type(
     result = pco("prompt", "last", *args, cwd=trained)
     result.error(2, *parts)
     assert result.out == ""
-
-
-def test_a_run_with_few_test_examples_has_no_verdict(store: RunStore) -> None:
-    conclusion = store.outline().conclusion
-    assert conclusion is not None and conclusion.worth is None and conclusion.deploy == ""
-    assert "at least 20 test examples, and there are 6" in conclusion.text
 
 
 def test_a_policy_file_does_not_know_what_its_run_began_with(trained: Path, run_id: str) -> None:

@@ -81,18 +81,6 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
     assert ESC not in shown and "\x07" not in shown
 
 
-def test_long_curves_leave_room_for_what_follows_them() -> None:
-    shown = drawn(view_after(script(16, 100)), 60)
-    assert "ε 0.50" in shown and "best 0.250 untrained" in shown
-
-
-def test_a_low_terminal_gets_one_line_of_spend() -> None:
-    view = view_after(script())
-    assert "encoder" in drawn(view, height=40)
-    assert "encoder" not in drawn(view, height=20)
-    assert "spent" in drawn(view, height=20)
-
-
 @pytest.mark.parametrize(
     ("view", "said"),
     [
@@ -133,13 +121,6 @@ def test_the_last_layout_has_nothing_left_to_do(console: Console) -> None:
             view(event)
     shown = drawn(view.layout())
     assert "Ctrl-C" not in shown and " left" not in shown and "validating" not in shown
-
-
-def test_an_event_draws_nothing(console: Console) -> None:
-    view = Screen(console)
-    for event in script():
-        view(event)
-    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
 class Ascii(Terminal):

@@ -50,19 +50,6 @@ def test_explain_as_json_adds_up(folder: Path) -> None:
     )
 
 
-def test_the_range_of_rewards_is_the_tasks(tmp_path: Path) -> None:
-    """Rewards of 0 and 10 promise up to 10."""
-    ten = learn(
-        tmp_path,
-        lambda example, output: 10.0 * (output == example.target),
-        config={"update": {"epochs": 3}, "reward_range": [0.0, 10.0]},
-    )
-    explained = ten.explain(QUERY)
-    assert explained.expected is not None
-    assert 2.0 < explained.expected.of(explained.route.indices) < 13.0
-    assert explained.ranked[0][1] == max(value for _, value in explained.ranked)
-
-
 def test_the_codebook_says_what_is_learned_of_each_instinct(folder: Path, run: pco_api.Run) -> None:
     said = pco("codebook", "show", "last", cwd=folder)
     assert "learned from 192 outcomes, no model is asked" in said.out
@@ -71,6 +58,8 @@ def test_the_codebook_says_what_is_learned_of_each_instinct(folder: Path, run: p
     assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
     ranking = run.policy.file.statistics.ranking
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
+    [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
+    assert f" {ranking.bias[1]:+.3f} " in row
 
 
 def test_the_best_single_instinct_can_be_had(
@@ -120,11 +109,6 @@ def test_the_report_says_how_the_router_learned(folder: Path, run: pco_api.Run) 
     assert row.name == "none"
 
 
-def test_a_report_of_an_encoders_run_has_no_such_section(trained: Path, run_id: str) -> None:
-    assert pco("report", run_id, "-o", "r.html", cwd=trained).code == 0
-    assert 'id="router"' not in (trained / "r.html").read_text("utf-8")
-
-
 def test_the_estimate_is_kept_as_figures(run: pco_api.Run) -> None:
     """Those of the verdict's sentence."""
     from promptcodebook.store.run import RunStore
@@ -151,21 +135,6 @@ def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str
     evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
     assert evaluated.code == 0, evaluated.err
     assert {len(e["route"]) for e in evaluated.json["examples"]} == {shown["select"]}
-
-
-def test_distill_from_python_makes_the_same_policy(trained: Path, run_id: str) -> None:
-    """A run from the command line brings all that is needed, its simulated model too."""
-    file, own = trained / "typed.json", trained / "called.json"
-    said = pco("distill", run_id, "--fresh", "4", "--n", "6", "-o", str(file), cwd=trained)
-    assert said.code == 0, said.err
-    made = pco_api.distill(run_id, fresh=4, n=6, runs_dir=trained / "runs", output=own)
-    assert own.read_text("utf-8") == file.read_text("utf-8") == made.file.text()
-
-
-def test_a_budget_of_time_holds_for_distill(trained: Path, run_id: str) -> None:
-    said = pco("distill", run_id, "--fresh", "8", "--budget", "0.001s", cwd=trained)
-    assert said.code == 3 and "the budget is reached: 0.001 seconds" in said.err
-    assert "greater budget" in said.err and "pco train" not in said.err
 
 
 def test_distill_is_held_to_its_budget(trained: Path, run_id: str) -> None:

@@ -24,6 +24,7 @@ from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 from tests.policy.test_references import header
+from tests.report.scripted_run import ScriptedRun, write_run
 from tests.serve.proxied import SAID, one_call
 
 
@@ -209,3 +210,46 @@ def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         args = ("--lm", "http://127.0.0.1:1/v1#m", "--port", port)
         said = pco("serve", "p.json", *args, cwd=tmp_path)
     said.error(2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0")
+
+
+# `pco view` as it is typed.
+
+PCO = [sys.executable, "-m", "promptcodebook.cli"]
+
+
+@pytest.mark.parametrize("options", [(), ("--open",)])
+def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    write_run(tmp_path, ScriptedRun(steps=2, hostile="", task="tickets")).close()
+    browser, seen = tmp_path / "browser", tmp_path / "seen"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
+    browser.chmod(0o755)
+    process = subprocess.Popen(
+        [*PCO, "view", "last", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"},
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://127.0.0.1:") and url.endswith("-tickets")
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert "Worth deploying" in answer.read().decode()
+        assert (seen.read_text().strip() if seen.exists() else "") == (url if options else "")
+        taken = pco("view", "--port", url.split(":")[2].split("/")[0], cwd=tmp_path)
+        taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_a_run_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    result = pco("view", "nope", "--json", cwd=tmp_path)
+    assert result.code != 0 and "pco runs list" in result.out

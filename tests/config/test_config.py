@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import promptcodebook.config as config
-from promptcodebook.config import (
-    Config,
-    RoleSettings,
-    beyond_sampling,
-    load_config,
-    merge,
+import promptcodebook
+from promptcodebook.calls import ROLES
+from promptcodebook.config import Config, load_config, merge
+from promptcodebook.config.loading import (
+    Key,
+    describe,
+    describe_group,
+    optimizer_settings,
     parse_budget,
-    preset,
     read_toml,
 )
-from promptcodebook.config.loading import text_updates_remark
+from promptcodebook.config.schema import RoleSettings, preset
+from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
+from promptcodebook.store.header import digest
+
+SCAFFOLD = Path(promptcodebook.__file__).parent / "cli/scaffold/pco.toml"
 
 
 def test_the_paper_preset_is_table_6() -> None:
@@ -53,18 +58,13 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def test_the_docstring_lists_every_departure_of_default_from_paper() -> None:
+def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() -> None:
     default, paper = (
         _leaves(load_config({"preset": name}).model_dump()) for name in ("default", "paper")
     )
     differ = {key for key in default if default[key] != paper.get(key)} - {"preset"}
-    rows = [
-        line.split("|")[1].strip() for line in (config.__doc__ or "").splitlines() if "|" in line
-    ]
-    listed = set(rows[2:])
-    assert differ <= listed, f"not listed: {differ - listed}"
-    # Rows that stand for a choice measured rather than a difference are named here.
-    assert listed - differ <= {"update.accept"}
+    listed = re.findall(r"^#   ([a-z_.]+) +\S+ +instead of ", SCAFFOLD.read_text(), re.MULTILINE)
+    assert differ == set(listed)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,7 @@ def test_budgets_are_read_as_people_write_them(text: str, fields: dict[str, Any]
         assert parse_budget(text).model_dump(exclude_none=True) == fields
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=20))
 def test_no_text_breaks_the_budget_parser(text: str) -> None:
     try:
@@ -358,12 +359,86 @@ def test_stronger_models_beside_a_small_one_rewrite_texts() -> None:
     assert _small(update={"text_updates": True}).update.text_updates
 
 
-def test_what_a_small_model_does_is_told() -> None:
-    assert "texts stay as they are" in text_updates_remark(_small())
-    assert "rewritten by openai/strong" in text_updates_remark(_small(roles=_STRONGER))
-    assert text_updates_remark(load_config({})) == ""
-
-
 def test_a_stored_configuration_of_a_small_model_stays_as_it_is() -> None:
     stored = _small().model_dump(mode="json")
     assert not load_config(stored, {"roles": _STRONGER}).update.text_updates
+
+
+# Every key can be looked up: its default, its kind and one line about it.
+
+DOCS = Path(__file__).parents[2] / "docs"
+KEYS = {key.key: key for key in describe()}
+
+
+def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
+    tables = {m.table: {} for m in optimizer_settings().values()}
+    priced = load_config({"prices": {"m": {"prompt": 1.0, "completion": 2.0}}}, tables)
+    leaves = _leaves(priced.model_dump())
+    one = {
+        name.replace("roles.critic.", "roles.ROLE.").replace(".m.", ".MODEL.") for name in leaves
+    }
+    roles = [f"roles.{role}." for role in ROLES]
+    assert set(KEYS) == {name for name in one if not name.startswith(tuple(roles))}
+    assert len(KEYS) == len(describe())
+
+
+@pytest.mark.parametrize("key", describe(), ids=lambda key: key.key)
+def test_every_key_has_one_line(key: Key) -> None:
+    assert len(key.text.split()) >= 3, key.key
+    assert len(key.text) <= 140 and "\n" not in key.text
+    assert key.text.endswith(".") and not key.text.endswith("..")
+    assert key.kind
+
+
+def test_every_group_has_a_line() -> None:
+    for group in {key.group for key in describe()} - {""}:
+        assert describe_group(group).endswith(".")
+    with pytest.raises(KeyError):
+        describe_group("seed")
+
+
+@pytest.mark.parametrize(
+    ("key", "default", "kind"),
+    [
+        ("size", "16", "whole number (at least 1)"),
+        ("explore.gamma", "none", "number (at least 0, at most 1) or none"),
+        ("explore.policy", '"success"', '"success", "uniform" or "none"'),
+        ("critic.stages", "2", "1 or 2"),
+        ("update.steps_per_epoch", "1", 'whole number (at least 1) or "all"'),
+        ("timeout", "120.0", "number (above 0)"),
+        ("cache", "true", "true or false"),
+        ("data.fractions", "[0.5, 0.25, 0.25]", "list of 3 numbers"),
+        ("init.frozen", "[]", "list of whole numbers"),
+        ("reward", '""', "text or table"),
+        ("prices.MODEL.prompt", "", "number (at least 0)"),
+        ("roles.ROLE.model", "none", "text or none"),
+    ],
+)
+def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> None:
+    assert (KEYS[key].default, KEYS[key].kind) == (default, kind)
+
+
+def test_defaults_that_differ_by_role_name_the_roles() -> None:
+    shown = KEYS["roles.ROLE.temperature"].default
+    for part in shown.split("; "):
+        value, _, names = part.removesuffix(")").partition(" (")
+        for role in names.split(", "):
+            assert Config().roles[role].temperature == float(value)
+    assert all(role in shown for role in ROLES)
+
+
+def test_a_stored_configuration_keeps_its_keys() -> None:
+    """Runs compare what they hold with what is asked for: a renamed key would be a changed run."""
+    tree = load_config({"preset": "paper"}).model_dump(mode="json")
+    newer = ("max_reply_mb", "optimizer", "router", "user_code", "verdict_examples")  # since 0.2.0
+    for key in newer:
+        tree.pop(key)
+    for newer in ("accept_on", "maintain_every", "shared_by"):
+        tree["update"].pop(newer)
+    tree["encoder"].pop("max_fallback")
+    tree["critic"].pop("safety")
+    tree["critic"].pop("sees_reward")
+    tree["init"].pop("split")
+    tree["budget"].pop("reserve_for_verdict")
+    tree["validation"]["patience"] = 5  # the default of 0.1.0
+    assert digest(tree) == "c299778ab31bbfbb854a0162e86cb9ae14f15abeb20cb16ac069df6e82b0c6dc"

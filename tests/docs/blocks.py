@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from promptcodebook.config import load_config
@@ -87,3 +89,12 @@ def _type(text: str, folder: Path) -> str:
         assert result.code in (0, 3), (words, result.code, result.err)
         printed += result.out
     return printed
+
+
+def generator(name: str) -> ModuleType:
+    """The script docs/NAME.py, imported."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

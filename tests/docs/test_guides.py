@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import promptcodebook as pco
 from tests.cli.invoked import pco as typed
 from tests.docs.blocks import DOCS, blocks_of, run_page
 
@@ -92,14 +94,53 @@ def test_a_block_that_fails_is_named(tmp_path: Path) -> None:
         run_page(page, tmp_path)
 
 
-def test_a_configuration_with_an_unknown_key_is_named(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```toml\nselekt = 3\n```\n", "utf-8")
-    with pytest.raises(AssertionError, match="selekt"):
-        run_page(page, tmp_path)
+# The Python of the other pages runs, given what each takes as known: data, a run, a policy.
+
+SMALL = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
+PAGES = ["registry.md", "router.md", "verdict.md", "your-code.md", "../README.md"]
 
 
-def test_titles_and_kinds_are_read(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text('```toml title="pco.toml"\nsize = 3\n```\n\n```\nplain\n```\n', "utf-8")
-    assert [(b.kind, b.title) for b in blocks_of(page)] == [("toml", "pco.toml")]
+def reward(example: pco.Example, output: str) -> pco.Score:
+    return pco.Score(float((example.target or "") in output), "name the form")
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """In a folder of its own: `data`, `reward`, a `run`, its `policy`, and the files of both."""
+    folder = tmp_path_factory.mktemp("pages")
+    _write_tickets(folder, 12)
+    with contextlib.chdir(folder):
+        data = pco.load("tickets.jsonl", input="question", target="answer")
+        run = pco.optimize(data, reward, lm="simulated", config=SMALL, progress=False)
+        run.policy.save("tickets.pco.json")
+    return {"pco": pco, "data": data, "reward": reward, "run": run, "policy": run.policy}
+
+
+@pytest.fixture
+def folder(known: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the run lies, with a registry and a model of its own."""
+    folder = known["run"].path.parents[1]
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PCO_LM", "simulated")
+    monkeypatch.setenv("PCO_REGISTRY", str(folder / "registry.sqlite"))
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page: str, known: dict[str, Any], folder: Path) -> None:
+    run_page(DOCS / page, folder, dict(known))
+
+
+@pytest.mark.slow
+def test_gepa_runs_as_the_page_of_baselines_says(
+    known: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    """GRPO, below on that page, needs weights: tests/local/test_grpo.py."""
+    (folder / "pco.toml").write_text(
+        'preset = "quick"\nlm = "simulated"\nreward = "exact"\n'
+        '[data]\npath = "tickets.jsonl"\ninput = "question"\ntarget = "answer"\n',
+        "utf-8",
+    )
+    page = tmp_path / "baselines.md"
+    page.write_text((DOCS / "baselines.md").read_text("utf-8").split("\n## GRPO")[0], "utf-8")
+    run_page(page, folder, dict(known))

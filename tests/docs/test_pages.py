@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
+import shlex
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
 
-from promptcodebook.config import describe, load_config
+import promptcodebook
+from promptcodebook.cli import app as tree
+from promptcodebook.config import load_config
+from promptcodebook.config.loading import describe
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.tasks.rewards import make_reward, reward_kinds
-from tests.docs.blocks import DOCS, blocks_of
+from tests.docs.blocks import DOCS, blocks_of, generator
 
 
-def generator(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_of_rewards_is_current() -> None:
-    page = (DOCS / "reference" / "rewards.md").read_text("utf-8")
-    assert page == generator("generate_rewards").page(), "python docs/generate_rewards.py"
-
-
-def test_the_picture_of_the_verdict_is_current() -> None:
-    picture = (DOCS / "verdict.svg").read_text("utf-8")
-    assert picture == generator("generate_verdict").picture(), "python docs/generate_verdict.py"
+@pytest.mark.parametrize(
+    ("script", "written"),
+    [
+        ("generate_cli", "cli.md"),
+        ("generate_config", "config.md"),
+        ("generate_rewards", "reference/rewards.md"),
+        ("generate_verdict", "verdict.svg"),
+    ],
+)
+def test_what_is_generated_is_current(script: str, written: str) -> None:
+    made = generator(script)
+    expected = made.picture() if written.endswith("svg") else made.page()
+    assert (DOCS / written).read_text("utf-8") == expected, f"python docs/{script}.py"
 
 
 def test_every_reward_has_an_example_that_is_accepted(tmp_path: Path) -> None:
@@ -100,3 +103,111 @@ def test_every_page_stands_in_the_site_s_contents() -> None:
         for path in (DOCS.parent / "examples").glob("**/README.md")
     }
     assert named == pages | root | examples
+
+
+# Every command that a page prints exists, with the options that it is given there.
+
+PAGES = [
+    DOCS.parent / "README.md",
+    *(page for page in sorted(DOCS.rglob("*.md")) if page.name != "cli.md"),
+    *sorted((DOCS.parent / "examples").glob("*/README.md")),
+]
+_FENCE = re.compile(r"^```\w*[^\n]*\n(.*?)^```$", re.M | re.S)
+_SPAN = re.compile(r"(?<!`)`(?:PCO_\w+=\S+ )?(pco [a-z][^`]*)`(?!`)")
+_END = {"&&", "||", "|", ";", ">", "2>"}
+
+
+def _options(command: object) -> set[str]:
+    names = {"--help"}
+    for parameter in getattr(command, "params", ()):
+        names |= {*parameter.opts, *parameter.secondary_opts}
+    return names
+
+
+def fault_of(words: list[str]) -> str:
+    """What is wrong with `pco WORDS`; '' = nothing."""
+    if not words or not words[0].startswith(tuple("abcdefghijklmnopqrstuvwxyz")):
+        return ""
+    if words[0] not in tree.COMMANDS:
+        return f"there is no command {words[0]}"
+    root: Any = typer.main.get_command(tree.app)
+    command, path = root.get_command(None, words[0]), words[:1]
+    for word in words[1:]:
+        if not hasattr(command, "list_commands"):
+            break
+        below = command.list_commands(None)
+        if word.startswith("-") or word.upper() == word or "|" in word:
+            return ""
+        if word not in below:
+            return f"pco {' '.join(path)} has no command {word}"
+        command, path = command.get_command(None, word), [*path, word]
+    known = _options(command)
+    for word in words[len(path) :]:
+        name = word.split("=")[0]
+        if name in _END:
+            break
+        if name.startswith("--") and name not in known:
+            return f"pco {' '.join(path)} has no option {name}"
+    return ""
+
+
+def lines_of(text: str) -> list[str]:
+    """The commands of a page: typed in blocks, or named in its sentences."""
+    blocks = "\n".join(_FENCE.findall(text)).replace("\\\n", " ")
+    typed = re.findall(r"^(?:\$ |.*&& |\s*- run: )?(pco [^\n]*)", blocks, re.M)
+    flowing = re.sub(r"\s+", " ", _FENCE.sub("", text))
+    return [*typed, *_SPAN.findall(flowing)]
+
+
+def test_the_commands_that_pages_print_exist() -> None:
+    faults: list[str] = []
+    lines = [(page.name, line) for page in PAGES for line in lines_of(page.read_text("utf-8"))]
+    assert len(lines) > 200
+    for page, line in lines:
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            words = line.split()
+        if fault := fault_of(words[1:]):
+            faults.append(f"{page}: {line}: {fault}")
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("train --nonesuch 3", "no option --nonesuch"),
+        ("trian", "no command trian"),
+        ("codebook melt last", "no command melt"),
+        ("codebook promote REF NAME@REF --why x", ""),
+    ],
+)
+def test_a_command_that_does_not_exist_is_told(line: str, fault: str) -> None:
+    assert fault in fault_of(line.split()) and bool(fault) == bool(fault_of(line.split()))
+
+
+# The pages speak of what ships: every ready-made task is described and placed in the method.
+
+TASKS = sorted(f.parent.name for f in Path(promptcodebook.__file__).parent.glob("tasks/*/task.py"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_has_its_page_and_its_place_in_the_method(name: str) -> None:
+    page = (DOCS / "tasks" / f"{name}.md").read_text("utf-8")
+    for part in ("## Data", "## Pipeline"):
+        assert part in page, f"docs/tasks/{name}.md lacks {part!r}"
+    assert "\n## Score" in page or "\n## Metric" in page
+    assert f"--task {name}" in page
+    assert f"`tasks/{name}/" in (DOCS / "method.md").read_text("utf-8")
+
+
+def test_the_functions_that_the_pages_name_exist() -> None:
+    named: set[tuple[str, ...]] = set()
+    for name in TASKS:
+        page = (DOCS / "tasks" / f"{name}.md").read_text("utf-8")
+        dotted = re.findall(rf"`(?:promptcodebook\.tasks\.)?({name})\.(score)\.(\w+)[`(]", page)
+        named |= set(dotted)
+    assert len(named) >= 6
+    for name, module, symbol in sorted(named):
+        found = importlib.import_module(f"promptcodebook.tasks.{name}.{module}")
+        assert hasattr(found, symbol), f"docs/tasks/{name}.md names {module}.{symbol}"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Assembled
-from promptcodebook.config import Explore, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.experiment import Measured, Order, about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab

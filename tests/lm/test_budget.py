@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Usage
-from promptcodebook.config import Budget, Price
+from promptcodebook.config import Budget
+from promptcodebook.config.schema import Price
 from promptcodebook.errors import (
     BudgetReached,
     CallTimeout,

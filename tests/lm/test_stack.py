@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
-from promptcodebook.config import Config, RoleSettings, load_config
+from promptcodebook.config import Config, load_config
+from promptcodebook.config.schema import RoleSettings
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,

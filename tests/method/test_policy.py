@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
-from promptcodebook.config import Explore, preset
+from promptcodebook.config.schema import Explore, preset
 from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown, LMError, Stop
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat, Evaluator, Trial, average, roll_out

@@ -16,7 +16,8 @@ from aiohttp import web
 import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.calls import Message, Request
-from promptcodebook.config import describe, describe_group, load_config, training_keys
+from promptcodebook.config import load_config
+from promptcodebook.config.loading import describe, describe_group, training_keys
 from promptcodebook.errors import (
     ConfigError,
     EndpointDown,

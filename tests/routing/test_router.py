@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.config import RouterSettings
+from promptcodebook.config.schema import RouterSettings
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel

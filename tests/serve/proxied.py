@@ -21,7 +21,7 @@ from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
-from promptcodebook.serve.admission import Callers, Limits
+from promptcodebook.serve.admission import Admission, Callers, Limits
 from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.spending import Records, Spending
 from promptcodebook.serve.upstream import Upstream
@@ -127,8 +127,8 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
         ),
     )
     records = Records(setup.records, 1000) if setup.records else None
-    who = Callers(setup.keys), setup.limits
-    proxy = Proxy("tickets", live, upstream, *who, records, setup.spending, **setup.options)
+    admission = Admission(Callers(setup.keys), setup.limits)
+    proxy = Proxy("tickets", live, upstream, admission, records, setup.spending, **setup.options)
     try:
         async with proxy.serving(poll_s=0.02) as address:
             yield Up(address.base_url.removesuffix("/v1"), server, proxy)

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from promptcodebook.config import Budget, Price
+from promptcodebook.config import Budget
+from promptcodebook.config.schema import Price
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.scripted import ScriptedLM

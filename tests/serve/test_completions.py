@@ -20,7 +20,7 @@ from promptcodebook.serve.completions import (
     error_body,
     parse_body,
 )
-from promptcodebook.serve.proxy import ChatRequest, check
+from promptcodebook.serve.description import ChatRequest, check
 
 HELLO = [{"role": "user", "content": "Hello."}]
 

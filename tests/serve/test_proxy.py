@@ -12,6 +12,7 @@ from aiohttp import web
 
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.registry.log import version_of
+from promptcodebook.serve import description
 from promptcodebook.serve.admission import Limits
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
@@ -217,7 +218,8 @@ async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None
         one = await served.ask("/v1/models/pco/tickets")
         none = await served.ask("/v1/models/pco/other")
     assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
-    assert one[1]["version"] == version and none[0] == 404
+    own = {"id": "pco/tickets", "object": "model", "owned_by": "promptcodebook"}
+    assert one[1] == {**own, "version": version, "created": one[1]["created"]} and none[0] == 404
 
 
 async def test_its_state_and_its_counts() -> None:
@@ -229,18 +231,80 @@ async def test_its_state_and_its_counts() -> None:
         served.proxy.stopping = True
         stopping, _, _ = await served.ask("/readyz")
         counts = await served.metrics()
-        _, described, _ = await served.ask("/openapi.json")
-        for path, operations in described["paths"].items():
-            [method] = operations
-            told, _, _ = await served.ask(path.replace("{name}", "tickets"), method=method.upper())
-            assert told not in (404, 405), f"{path} is described and is not there"
     assert (health[0], ready[0], stopping) == (200, 200, 503)
     assert status == 200 and prompt["route"] == [1, 3] and prompt["mode"] == "one-call"
     assert (wrong, headers["allow"], missing) == (405, "POST", 404)
     assert counts['pco_requests_total{path="/v1/prompt",status="200"}'] == 1
     edges = [k.partition('le="')[2].partition('"')[0] for k in counts if "seconds_bucket" in k]
     assert (edges[0], edges[-2]) == ("0.05", "300.0")
+
+
+async def test_each_described_path_answers_and_reads_the_bodies_that_are_described() -> None:
+    sent = {"ChatRequest": {"messages": SAID}, "PromptRequest": {"input": LATE}}
+    known = {"headers": {"Authorization": "Bearer first-key"}}
+    async with up(setup=Setup(keys=("first-key",))) as served:
+        _, described, _ = await served.ask("/openapi.json")
+        for path, operations in described["paths"].items():
+            [(method, operation)] = operations.items()
+            place, answer = path.replace("{name}", "tickets"), operation["responses"]["200"]
+            read = model_of(operation.get("requestBody"))
+            asked: dict[str, Any] = {"method": method.upper()}
+            asked |= {"json": sent[read]} if read else {}
+            status, body, headers = await served.ask(place, **asked, **known)
+            assert status == 200, path
+            assert headers.keys() >= answer.get("headers", {}).keys() - {"x-pco-fallback"}
+            assert headers["content-type"].partition(";")[0] in answer["content"]
+            if written := model_of(answer):
+                assert getattr(description, written).model_validate(body, extra="forbid")
+            status, body, _ = await served.ask(place, **asked)
+            assert ("401" in operation["responses"]) == (status == 401), path
+            fields = described["components"]["schemas"][read]["properties"] if read else {}
+            for field in fields.keys() - {"stream"}:  # what that is, the model says
+                wrong = {**sent[read], field: 5}
+                status, body, _ = await served.ask(place, json=wrong, **known)
+                error = description.Error.model_validate(body, extra="forbid").error
+                assert (status, error.param) == (400, field)
     assert len(described["paths"]) == 7
+
+
+def model_of(described: Any) -> str:
+    """The name of the model of a body of JSON."""
+    schema = (described or {}).get("content", {}).get("application/json", {}).get("schema", {})
+    return schema.get("$ref", "").rpartition("/")[2]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+async def test_requests_made_of_the_description_get_only_what_is_described() -> None:
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis import GenerationMode
+    from schemathesis.specs.openapi import checks
+
+    seen: set[tuple[str, int]] = set()
+
+    def tried(url: str, described: dict[str, Any]) -> None:
+        kept = checks.status_code_conformance, checks.response_schema_conformance
+        health = list(HealthCheck)
+        schema = schemathesis.openapi.from_dict(described)
+
+        def sends(case: Any) -> None:
+            seen.add((case.path, case.call_and_validate(base_url=url, checks=kept).status_code))
+
+        for operation in (found.ok() for found in schema.get_all_operations()):
+            for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
+                cases = operation.as_strategy(generation_mode=mode)
+                few = settings(
+                    max_examples=5, deadline=None, derandomize=True, suppress_health_check=health
+                )
+                few(given(case=cases)(sends))()
+
+    async with up() as served:
+        _, described, _ = await served.ask("/openapi.json")
+        await asyncio.to_thread(tried, served.url, described)
+    asked = ("/v1/chat/completions", "/v1/prompt")
+    assert seen >= {(path, status) for path in asked for status in (200, 400)}
+    assert {path for path, _ in seen} == described["paths"].keys()
 
 
 async def test_who_may_ask_and_how_often() -> None:

@@ -19,7 +19,7 @@ WRITE = """
 import asyncio, os, sys
 from pathlib import Path
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage, request_key
-from promptcodebook.config import Budget, Price
+from promptcodebook.config.schema import Budget, Price
 from promptcodebook.lm.budget import Attempted
 from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.lm.cache import Journaled

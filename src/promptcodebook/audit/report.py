@@ -292,13 +292,11 @@ def audit(
     if presidio is not None:
         findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
         left_out += presidio.left_out
-    rows = len(training) if training is not None else None
-    sorted_ = _sorted(findings, texts)
     return AuditReport(
         policy.digest,
         tuple(texts),
-        sorted_,
-        rows=rows,
+        _sorted(findings, texts),
+        rows=len(training) if training is not None else None,
         left_out=tuple(left_out),
         presidio=presidio is not None,
     )

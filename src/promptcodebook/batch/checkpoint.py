@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from promptcodebook.batch.rows import Result, on_disk
 from promptcodebook.calls import Role, Usage
-from promptcodebook.config import training_keys
+from promptcodebook.config.loading import training_keys
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout

@@ -14,8 +14,7 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.on_ray import answer_on_ray
 from promptcodebook.batch.session import Batch, Order, Summary
-from promptcodebook.cli.console import announced, emit, note, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     Budget,
     ConfigOption,
     DataDir,
@@ -26,7 +25,11 @@ from promptcodebook.cli.settings import (
     TaskName,
     Trust,
     Typed,
+    announced,
+    emit,
+    note,
     settings_for,
+    wrap_text,
 )
 from promptcodebook.config import Config
 from promptcodebook.lm.stack import uses_simulated

@@ -28,7 +28,8 @@ from promptcodebook.batch.rows import Result
 from promptcodebook.batch.session import Batch, Kept, Summary, answer_rows
 from promptcodebook.calls import Role, Usage
 from promptcodebook.cluster import join_cluster, machine_name, require_version
-from promptcodebook.config import Config, full_config
+from promptcodebook.config import Config
+from promptcodebook.config.loading import full_config
 from promptcodebook.data.table import Record
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import uses_simulated

@@ -12,24 +12,24 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from promptcodebook.data.table import (
+    PARQUET_ROWS,
     Record,
-    check_header,
-    check_width,
     csv_records,
-    delimiter_of,
-    parse_object,
-    plain,
+    import_parquet,
+    jsonl_records,
+    open_parquet,
+    parquet_columns,
+    parquet_records,
 )
-from promptcodebook.errors import DataError, PcoError, import_extra
+from promptcodebook.errors import DataError, PcoError
 from promptcodebook.paths import whole_file
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.types import Rollout
@@ -42,10 +42,6 @@ _KINDS: dict[str, Kind] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are in memory at once."""
-_HEAD = 1 << 20
-"""Characters of a CSV file by which its delimiter is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,16 @@ class Source:
     def rows(self, after: int = 0, *, exact: bool = False) -> Iterator[Record]:
         """The rows behind the first `after`. Cells have CRLF as LF, as training data is read, where
         they are not to be `exact`. DataError."""
-        return islice(_READERS[self.kind](self.path, exact), after, None)
+        return islice(_records(self.path, self.kind, exact), after, None)
+
+
+def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[Record]:
+    if kind == "jsonl":
+        return jsonl_records(path)
+    if kind == "parquet":
+        return parquet_records(path)
+    cells = csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
+    return islice(cells, 1, None)  # behind the header
 
 
 def kind_of(path: Path) -> Kind:
@@ -81,12 +86,12 @@ def survey(path: Path) -> Source:
     MissingExtra for Parquet without pyarrow."""
     kind = kind_of(path)
     if kind == "parquet":
-        with _open_parquet(path) as file:
-            columns = check_header(file.schema_arrow.names, str(path))
+        columns = parquet_columns(path)
+        with open_parquet(path) as file:
             count = int(file.metadata.num_rows)
     else:
         found, count = dict[str, None](), 0
-        for row in _READERS[kind](path, False):
+        for row in _records(path, kind):
             found.update(dict.fromkeys(row.values))
             count += 1
         columns = tuple(found)
@@ -100,97 +105,7 @@ def file_mark(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot read {path}: {error.strerror}", hint="check the path")
-
-
-def _lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`)."""
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(
-                        f"{path}:{number}: byte {error.start + 1} of the line is not UTF-8",
-                        hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
-                    ) from None
-                crlf = text.endswith("\r\n") and not exact
-                yield number, f"{text[:-2]}\n" if crlf else text
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _read_jsonl(path: Path, _exact: bool) -> Iterator[Record]:
-    for number, line in _lines(path):
-        if line.strip():
-            where = f"{path}:{number}"
-            yield Record(where, parse_object(line, where))
-
-
-def _read_csv(path: Path, exact: bool, delimiter: str = "") -> Iterator[Record]:
-    if not delimiter:
-        head, length = list[str](), 0
-        for _, line in _lines(path):
-            head.append(line)
-            if (length := length + len(line)) > _HEAD:
-                break
-        delimiter = delimiter_of("".join(head))
-    lines = (line for _, line in _lines(path, exact=exact))
-    header = tuple[str, ...]()
-    for where, cells in csv_records(path, lines, delimiter, path.stat().st_size):
-        if not header:
-            header = check_header(cells, where)
-            continue
-        check_width(cells, header, where)
-        pairs = zip(header, cells, strict=True)
-        yield Record(where, {name: cell or None for name, cell in pairs})
-
-
-def _import_parquet() -> tuple[Any, Any]:
-    """pyarrow and its Parquet part. MissingExtra."""
-    names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
-    arrow, parquet = (import_extra(name, what, "parquet") for name in names)
-    return arrow, parquet
-
-
-def _open_parquet(path: Path) -> Any:
-    arrow, parquet = _import_parquet()
-    try:
-        return parquet.ParquetFile(path)
-    except (OSError, arrow.ArrowException) as error:
-        raise DataError(
-            f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
-        ) from None
-
-
-def _read_parquet(path: Path, _exact: bool) -> Iterator[Record]:
-    arrow, _ = _import_parquet()
-    number = 0
-    with _open_parquet(path) as file:
-        try:
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in cast("Sequence[Mapping[str, object]]", batch.to_pylist()):
-                    number += 1
-                    values = {name: plain(value) for name, value in row.items()}
-                    yield Record(f"{path} row {number}", values)
-        except (OSError, arrow.ArrowException) as error:
-            raise DataError(
-                f"cannot read {path} as Parquet after row {number}: {error}",
-                hint="check that the file is complete",
-            ) from None
-
-
-_READERS = {
-    "jsonl": _read_jsonl,
-    "csv": _read_csv,
-    "tsv": partial(_read_csv, delimiter="\t"),
-    "parquet": _read_parquet,
-}
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +202,7 @@ def _cell(value: object) -> str:
 
 
 def _write_parquet(part: Path, source: Source, results: Iterable[Result], prefix: str) -> None:
-    arrow, parquet = _import_parquet()
+    arrow, parquet = import_parquet()
     types = (arrow.string(), arrow.list_(arrow.int64()), arrow.string())
     remaining, writer = iter(results), None
     try:
@@ -312,7 +227,7 @@ def _tables(arrow: Any, source: Source) -> Iterator[Any]:
     """IN in pieces: of Parquet with the types that it has there, of text with types that fit all
     of it, which a first pass finds."""
     if source.kind == "parquet":
-        with _open_parquet(source.path) as file:
+        with open_parquet(source.path) as file:
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 yield arrow.Table.from_batches([batch])
         return

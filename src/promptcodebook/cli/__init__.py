@@ -6,7 +6,9 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The console script."""
-    from promptcodebook.cli.app import run
+    """The console script; the exit code says how it went (0, 1, 2, 3 or 130)."""
+    import sys
 
-    run()
+    from promptcodebook.cli.app import guard
+
+    sys.exit(guard())

@@ -13,7 +13,7 @@ import importlib
 import json
 import os
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -31,23 +31,23 @@ from promptcodebook.errors import (
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
-COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS = {
     "demo": ("[simulated]", "Learn and judge on a small real model, offline, in minutes."),
-    "init": ("init", "Write pco.toml, data.jsonl and reward.py to start from."),
-    "config": ("init", "Every setting: its key, default and meaning."),
-    "templates": ("init", "The prompt templates: list them, or copy a set to edit."),
+    "init": ("plan", "Write pco.toml, data.jsonl and reward.py to start from."),
+    "config": ("plan", "Every setting: its key, default and meaning."),
+    "templates": ("plan", "The prompt templates: list them, or copy a set to edit."),
     "doctor": ("plan", "Check the endpoint: what works, and what to type next."),
     "data": ("plan", "Look at a data file, or fetch a benchmark's data."),
     "estimate": ("plan", "Calls, tokens, money and time by role, before anything is spent."),
     "train": ("train", "Learn a codebook; ends with a verdict."),
-    "eval": ("evaluate", "Score a run or a policy file on a split."),
-    "bench": ("bench", "Train, evaluate and report on every benchmark."),
-    "distill": ("evaluate", "Learn the encoder's routes: one model call less a query."),
+    "eval": ("policies", "Score a run or a policy file on a split."),
+    "bench": ("train", "Train, evaluate and report on every benchmark."),
+    "distill": ("policies", "Learn the encoder's routes: one model call less a query."),
     "reproduce": ("[bench]", "Measure what a page of docs/results says, and write the page."),
-    "compare": ("evaluate", "Two runs or policies on the same examples."),
-    "prompt": ("explain", "The prompt of a row of the verdict, to use elsewhere."),
+    "compare": ("policies", "Two runs or policies on the same examples."),
+    "prompt": ("policies", "The prompt of a row of the verdict, to use elsewhere."),
     "batch": ("[serve]", "A policy over a file of rows: every row with its answer."),
-    "explain": ("explain", "Route, composed prompt and reasons for one input."),
+    "explain": ("policies", "Route, composed prompt and reasons for one input."),
     "serve": ("[serve]", "A policy behind an OpenAI-compatible endpoint."),
     "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
     "report": ("runs", "One self-contained HTML file about a run."),
@@ -74,26 +74,21 @@ class _Lazy(TyperGroup):
             if "." not in cmd_name and registered(COMMAND_GROUP).select(name=cmd_name):
                 return outer_command(cmd_name, "")  # of a plug-in
             ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
-        return load_command(cmd_name)
+        home, _ = COMMANDS[cmd_name]
+        if home.startswith("["):
+            return outer_command(cmd_name, home.strip("[]"))
+        module = importlib.import_module(f"promptcodebook.cli.{home}")
+        return typer.main.get_group(module.app).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
 
 
-def load_command(name: str) -> Any:
-    """The command (or group) behind a name of the table, its file imported now."""
-    home = COMMANDS[name][0]
-    if home.startswith("["):
-        return outer_command(name, home.strip("[]"))
-    module = importlib.import_module(f"promptcodebook.cli.{home}")
-    return typer.main.get_group(module.app).commands[name]
-
-
 def outer_command(path: str, extra: str) -> Any:
     """The command that a part registered as `path`, such as "serve" or "codebook.audit"; where the
     part is not installed, a command that says what to install."""
-    from promptcodebook.cli.settings import command_group
+    from promptcodebook.cli.command import command_group
 
     typed = f"pco {path.replace('.', ' ')}"
     holder, name = command_group(), path.rpartition(".")[2]
@@ -102,7 +97,7 @@ def outer_command(path: str, extra: str) -> Any:
     except MissingExtra as missing:
         error = missing
 
-        def absent(_: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+        def absent(_: list[str] | None = typer.Argument(None, hidden=True)) -> None:
             raise error
 
         anything = {"ignore_unknown_options": True}
@@ -136,13 +131,9 @@ def _root(
         raise typer.Exit
 
 
-def run() -> None:
-    """Runs the command line; the exit code says how it went (0, 1, 2, 3 or 130)."""
-    sys.exit(guard(typer.main.get_command(app)))
-
-
-def guard(command: Any) -> int:
-    """Runs a command: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
+def guard() -> int:
+    """Runs the command line: 0 done, 1 failed, 2 usage, 3 budget reached, 130 interrupted."""
+    command: Any = typer.main.get_command(app)
     try:
         with stop_signals():
             code = command(prog_name="pco", standalone_mode=False)

@@ -4,7 +4,6 @@ them adds. The registry and the audit register their commands themselves."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,16 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
-from promptcodebook.cli.console import announced, columns, emit, note, show, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     CommandGroup,
     Count,
     Json,
     Ref,
     SplitName,
     Typed,
+    announced,
+    columns,
     command_group,
+    emit,
+    note,
     options,
+    show,
+    wrap_text,
 )
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
@@ -30,17 +34,20 @@ from promptcodebook.types import variable_name
 from promptcodebook.units import cost_text, number, plural
 
 if TYPE_CHECKING:
-    from promptcodebook.policy.file import PolicyFile
-    from promptcodebook.run.measuring import Measurement
     from promptcodebook.store.effects import Effect
     from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Ranking, Rewrite, Step
+    from promptcodebook.types import Ranking, Rewrite
 
-_ORDER = ("audit", "effect", "show", "log", "diff", "list", "freeze", "promote", "rollback",
-          "import", "verify", "export")  # fmt: skip
+_ORDER = (
+    *("audit", "effect", "show", "log", "diff", "list"),
+    *("freeze", "promote", "rollback", "import", "verify", "export"),
+)
 _EXTRA = "serve"
 """What to install for the registry, audits and exports."""
-_DIRECTIVES = {"theta": "encoder", "phi": "generator", "psi": "critic"}
+_DIRECTIVES = {
+    **{"theta": "encoder", "phi": "generator", "psi": "critic"},
+    **{"encoder": "encoder", "generator": "generator", "critic": "critic"},
+}
 
 
 class _Codebook(CommandGroup):
@@ -80,32 +87,26 @@ def effect(
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
+    from promptcodebook.progress import Line
     from promptcodebook.run.evaluation import Sample
     from promptcodebook.run.measuring import measuring
     from promptcodebook.run.subject import Subject
+    from promptcodebook.sync import run_sync
 
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
-    with measuring(subject, index, Sample(split, count)) as measurement:
-        made = _measure(measurement)
-        paid = measurement.subject.assembled.models.ledger.total.calls
+    with measuring(subject, index, Sample(split, count)) as asked:
+        note(asked.plan)
+        with Line(sys.stderr, simulated=asked.simulated) as line:
+
+            def routed(text: str) -> None:
+                line.close()
+                note(text)
+
+            made = run_sync(asked.measure(line, routed), announced(asked.subject.interrupt))
+        paid = asked.subject.assembled.models.ledger.total.calls
     tree = {"ref": name, "calls_paid": paid}
     show(lambda: tree | made.as_json(), lambda: _effect_text(made, name, paid), as_json=as_json)
-
-
-def _measure(measurement: Measurement) -> Effect:
-    """Progress on stderr; Ctrl-C ends it in order."""
-    from promptcodebook.progress import Line
-    from promptcodebook.sync import run_sync
-
-    def routed(text: str) -> None:
-        line.close()
-        note(text)
-
-    note(measurement.plan)
-    with Line(sys.stderr, simulated=measurement.simulated) as line:
-        measured = measurement.measure(line, routed)
-        return run_sync(measured, announced(measurement.subject.interrupt))
 
 
 def _effect_text(made: Effect, name: str, paid: int) -> str:
@@ -140,32 +141,26 @@ def show_codebook(ref: Ref, as_json: Json = False) -> None:
     learned = file.statistics.ranking
     if as_json:
         directives = {"encoder": file.encoder, "generator": file.generator}
-        tree = {"ref": reference.name, "select": file.select, **directives, "codebook": rows}
-        emit(tree if learned is None else {**tree, "router": _router_json(learned)})
+        tree: dict[str, Any] = {"ref": reference.name, "select": file.select, **directives}
+        tree["codebook"] = rows
+        if learned is not None:  # but for the weights of single words
+            kept = {"kind": learned.kind, "outcomes": learned.outcomes, "least": learned.least}
+            parts = {"nothing": learned.bias[0], "adds": learned.bias[1:], "more": learned.more}
+            tree["router"] = kept | parts
+        emit(tree)
         return
     where = ""
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    shown = learned is not None and learned.kind == "outcomes"
-    adds = learned.bias[1:] if learned is not None and shown else (None,) * len(rows)
+    adds: tuple[float | None, ...] = (None,) * len(rows)
+    if learned is not None and learned.kind == "outcomes":
+        adds = learned.bias[1:]
     print(columns([_entry_cells(row, add) for row, add in zip(rows, adds, strict=True)]))
     if learned is not None:
         print(f"\nrouter:\n{wrap_text(_router_text(learned, file.select))}")
     for title, text in (("encoder", file.encoder), ("generator", file.generator)):
         print(f"\n{title}:\n{wrap_text(text or '(none)')}")
-
-
-def _router_json(learned: Ranking) -> dict[str, Any]:
-    """What was learned of routing, but for the weights of single words."""
-    return {
-        "kind": learned.kind,
-        "outcomes": learned.outcomes,
-        "least": learned.least,
-        "nothing": learned.bias[0],
-        "adds": learned.bias[1:],
-        "more": learned.more,
-    }
 
 
 def _router_text(learned: Ranking, select: int) -> str:
@@ -198,17 +193,15 @@ def _entry_cells(row: dict[str, Any], adds: float | None) -> dict[str, str]:
 
 @codebook.command()
 def log(
-    ref: Annotated[
-        str | None,
-        typer.Argument(
-            help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
-            "for a whole codebook; none = the whole registry."
-        ),
-    ] = None,
-    index: Annotated[int | None, typer.Option(help="Only this instinct, 0..K-1.")] = None,
-    part: Annotated[
-        str | None, typer.Option(help="Only theta (encoder), phi (generator) or psi (critic).")
-    ] = None,
+    ref: str | None = typer.Argument(
+        None,
+        help="A run (its id or name, a path, 'last'), or in the registry NAME@REF, or NAME@ "
+        "for a whole codebook; none = the whole registry.",
+    ),
+    index: int | None = typer.Option(None, help="Only this instinct, 0..K-1."),
+    part: str | None = typer.Option(
+        None, help="Only theta (encoder), phi (generator) or psi (critic)."
+    ),
     as_json: Json = False,
 ) -> None:
     """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
@@ -223,43 +216,36 @@ def log(
 
 
 def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool) -> None:
+    from promptcodebook.report.private import withhold
+    from promptcodebook.store.events import Stepped
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import find_run
 
+    trees: list[dict[str, Any]] = []
+    parts: list[str] = []
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         variable = _variable(store, index, part)
-        rewrites = [
-            (step.index, rewrite.variable in step.reverted, rewrite)
-            for step in _steps(store)
-            for rewrite in step.rewrites
-            if variable in (None, variable_name(rewrite.variable))
-        ]
-    parts = [_rewrite_text(step, rewrite) for step, _, rewrite in rewrites]
+        for step in store.steps():
+            event = Stepped(step)  # what it quotes of private data is withheld, as in a report
+            event = withhold(event) if store.header.private else event
+            assert isinstance(event, Stepped)
+            for each in event.step.rewrites:
+                name = variable_name(each.variable)
+                if variable in (None, name):
+                    reverted = each.variable in event.step.reverted
+                    place = {"update": step.index + 1, "reverted": reverted}
+                    trees.append({**place, **asdict(each), "variable": name})
+                    parts.append(_rewrite_text(step.index, each))
     text = "\n\n".join(parts) or f"{variable or 'nothing'} was never rewritten"
-    show(lambda: [_rewrite_json(*each) for each in rewrites], lambda: text, as_json=as_json)
-
-
-def _steps(store: RunStore) -> Iterator[Step]:
-    """All steps; what they quote of private data is withheld, as in a report."""
-    from promptcodebook.report.private import withhold
-    from promptcodebook.store.events import Stepped
-
-    for step in store.steps():
-        event = withhold(Stepped(step)) if store.header.private else Stepped(step)
-        assert isinstance(event, Stepped)
-        yield event.step
+    show(lambda: trees, lambda: text, as_json=as_json)
 
 
 def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
-    """The name of the variable asked for; None = all of them."""
     if part is not None:
-        names = {**_DIRECTIVES, **{name: name for name in _DIRECTIVES.values()}}
-        if part not in names:
-            raise ConfigError(
-                f"unknown part {part!r}{did_you_mean(part, names)}",
-                hint="--part theta, phi or psi",
-            )
-        return names[part]
+        if part not in _DIRECTIVES:
+            message = f"unknown part {part!r}{did_you_mean(part, _DIRECTIVES)}"
+            raise ConfigError(message, hint="--part theta, phi or psi")
+        return _DIRECTIVES[part]
     if index is None:
         return None
     parameters = store.outline().parameters
@@ -270,11 +256,6 @@ def _variable(store: RunStore, index: int | None, part: str | None) -> str | Non
             hint=f"choose one of 0..{size - 1}" if size else "",
         )
     return variable_name(index)
-
-
-def _rewrite_json(step: int, reverted: bool, rewrite: Rewrite) -> dict[str, Any]:
-    named = {**asdict(rewrite), "variable": variable_name(rewrite.variable)}
-    return {"update": step + 1, "reverted": reverted, **named}
 
 
 def _rewrite_text(step: int, rewrite: Rewrite) -> str:
@@ -297,17 +278,31 @@ def _rewrite_text(step: int, rewrite: Rewrite) -> str:
 @codebook.command()
 def diff(
     a: Annotated[str, typer.Argument(help="A run, a policy file, NAME@REF or sha256:DIGITS.")],
-    b: Annotated[
-        str | None,
-        typer.Argument(
-            help="Another; without it, a run's first codebook and its kept one, or the version "
-            "that NAME@REF stood at before and the present one."
-        ),
-    ] = None,
+    b: str | None = typer.Argument(
+        None,
+        help="Another; without it, a run's first codebook and its kept one, or the version "
+        "that NAME@REF stood at before and the present one.",
+    ),
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    old, new = map(_texts, _pair(a, b))
+    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
+
+    reference = resolve(runs_dir(), a)
+    if b is not None:
+        pair = reference.file, resolve(runs_dir(), b).file
+    elif reference.version and "@" in a:
+        before = stored_version(a).before
+        if not before:
+            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
+        pair = read_policy(before), reference.file
+    else:
+        pair = first_policy(runs_dir(), a), reference.file
+    old, new = (
+        {"encoder": file.encoder, "generator": file.generator}
+        | {variable_name(k): entry.text for k, entry in enumerate(file.codebook)}
+        for file in pair
+    )
     changes = {
         name: {"before": old.get(name, ""), "after": new.get(name, "")}
         for name in {**old, **new}
@@ -316,25 +311,6 @@ def diff(
     parts = [f"{name}\n{wrap_text(mark_changes(**each))}" for name, each in changes.items()]
     text = "\n\n".join(parts) or "no difference"
     show(lambda: changes, lambda: text, as_json=as_json)
-
-
-def _pair(a: str, b: str | None) -> tuple[PolicyFile, PolicyFile]:
-    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
-
-    reference = resolve(runs_dir(), a)
-    if b is not None:
-        return reference.file, resolve(runs_dir(), b).file
-    if reference.version and "@" in a:
-        before = stored_version(a).before
-        if not before:
-            raise ConfigError(f"{a} stood nowhere before", hint=f"pco codebook diff OTHER {a}")
-        return read_policy(before), reference.file
-    return first_policy(runs_dir(), a), reference.file
-
-
-def _texts(file: PolicyFile) -> dict[str, str]:
-    book = {variable_name(k): entry.text for k, entry in enumerate(file.codebook)}
-    return {"encoder": file.encoder, "generator": file.generator, **book}
 
 
 def mark_changes(before: str, after: str) -> str:

@@ -125,7 +125,6 @@ class LiveLayout:
             yield Text(f"Ctrl-C stops; pco train --resume {name} resumes it", style="dim")
 
     def _progress(self, width: int) -> list[Text]:
-        """Steps done, and the phase that is at work."""
         view, cells = self.view, 24 if width >= _BROAD else 8
         if view.run is None:
             return []
@@ -205,7 +204,6 @@ class LiveLayout:
         return line.append(" " * max(0, cell - cell_len(line.plain)))
 
     def _spend(self) -> list[Text]:
-        """A line for each role, then the sum beside its limits, and what of it was lost."""
         view = self.view
         lines = [
             _label(str(role))

@@ -1,45 +1,166 @@
-"""Before anything is spent: `pco data` looks at the data, `pco doctor` at all else, and
-`pco estimate` says what a run will take."""
+"""Before anything is spent: `pco init`, `pco config` and `pco templates` start a project, `pco
+data` looks at the data, `pco doctor` at all else, and `pco estimate` says what a run will take."""
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.console import columns, emit, note, show, wrap_text
-from promptcodebook.cli.settings import Json, Wanted, command_group, options
-from promptcodebook.errors import ConfigError, import_part
+from promptcodebook.cli.command import (
+    Json,
+    Wanted,
+    columns,
+    command_group,
+    emit,
+    note,
+    options,
+    show,
+    wrap_text,
+)
+from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import duration
 
 if TYPE_CHECKING:
-    from promptcodebook.config import Config
-    from promptcodebook.data.check import DataCheck
-    from promptcodebook.doctor.probe import Section
+    from promptcodebook.config.loading import Key
+    from promptcodebook.data.dataset import DataCheck
     from promptcodebook.estimation.estimate import Estimate, Share
 
+app = command_group()
+templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
+app.add_typer(templates, name="templates")
+data = command_group("Look at a data file before training on it; fetch a benchmark's data.")
+app.add_typer(data, name="data")
+
+FILES = ("pco.toml", "data.jsonl", "reward.py")
 _SHOWN = 10
 """Inputs in two splits that are listed; the rest is counted."""
 
-app = command_group()
-data = command_group("Look at a data file before training on it; fetch a benchmark's data.")
-app.add_typer(data, name="data")
+
+@app.command()
+def init(
+    folder: Path = typer.Argument(Path(), help="Where to write them; created if missing."),
+    as_json: Json = False,
+) -> None:
+    """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
+
+    No existing file is overwritten.
+    """
+    if present := [folder / name for name in FILES if (folder / name).exists()]:
+        raise ConfigError(
+            f"{present[0]} exists already; nothing was written",
+            hint="pco init OTHER_FOLDER, or move the file away",
+        )
+    source = resources.files("promptcodebook.cli") / "scaffold"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            # 'x': a file that appears in this very moment is not overwritten either.
+            with (folder / name).open("x", encoding="utf-8") as target:
+                target.write((source / name).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to {folder}: {error.strerror or error}", hint="pco init OTHER_FOLDER"
+        ) from None
+    files = [str(folder / name) for name in FILES]
+    go = "" if folder == Path() else f"cd {folder} && "
+    what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
+    steps = f"{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train"
+    text = "\n".join([*(f"wrote {file}" for file in files), "", steps])
+    show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
+
+
+@app.command()
+def config(
+    key: str = typer.Argument("", help="A key or a group, such as update or roles.critic.top_p."),
+    as_json: Json = False,
+) -> None:
+    """Every key of pco.toml and --set: its default, its kind, and what it does."""
+    from promptcodebook.config.loading import describe, describe_group
+
+    keys = _select_keys(describe(), key)
+    if as_json:
+        emit([asdict(each) for each in keys])
+        return
+    blocks: list[str] = []
+    for group, members in groupby(keys, key=lambda each: each.group):
+        shown = list(members)
+        if len(shown) > 1 or not key:
+            line = describe_group(group) if group else "Keys that belong to no group."
+            blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
+        for each in shown:
+            head = (
+                f"{each.key} = {each.default}" if each.default else f"{each.key}   (must be given)"
+            )
+            blocks.append(f"{wrap_text(head, '')}\n{wrap_text(each.text)}\n{wrap_text(each.kind)}")
+    print("\n\n".join(blocks))
+
+
+def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
+    """The key of that name or all keys of that group, else those that end with the name; every key
+    where none is named. ROLE and MODEL in a key match any name."""
+    parts = name.split(".") if name else []
+
+    def matches(key: Sequence[str]) -> bool:
+        pairs = zip(key, parts, strict=False)
+        return len(parts) <= len(key) and all(o in (p, "ROLE", "MODEL") for o, p in pairs)
+
+    selected = [each for each in keys if matches(each.key.split("."))]
+    selected = selected or [each for each in keys if each.key.endswith(f".{name}")]
+    if not selected:
+        known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
+        message = f"no key {name!r}{did_you_mean(name, known)}"
+        raise ConfigError(message, hint="pco config, which lists them all")
+    return selected
+
+
+@templates.command("list")
+def list_sets(as_json: Json = False) -> None:
+    """The sets that come with the package, and the templates in each."""
+    from promptcodebook.method.templates import load_templates, template_sets
+
+    sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
+    lines = [wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()]
+    lines += ["", 'In pco.toml: templates = "NAME"']
+    lines += ["next: pco templates copy DIR, for a set of your own"]
+    show(lambda: sets, lambda: "\n".join(lines), as_json=as_json)
+
+
+@templates.command()
+def copy(
+    folder: Annotated[Path, typer.Argument(help="Where to write it; created if missing.")],
+    name: str = typer.Option("default", "--set", help="default or paper."),
+    as_json: Json = False,
+) -> None:
+    """Write a whole set of templates to edit; no existing file is overwritten."""
+    from promptcodebook.method.templates import copy_templates
+
+    files = [str(file) for file in copy_templates(folder, name)]
+    setting = str(folder) if folder.is_absolute() else f"./{folder}"
+    lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
+    lines += ["A file that you delete there comes from the set it was copied from."]
+    lines += ["next: edit them, then pco estimate"]
+    tree = {"templates": setting, "files": files}
+    show(lambda: tree, lambda: "\n".join(lines), as_json=as_json)
 
 
 @data.command()
 def check(
     path: Annotated[Path, typer.Argument(help="jsonl, json, csv, tsv, parquet, or a folder.")],
-    input: Annotated[str, typer.Option(help="A column, or '{title}\\n{body}'.")] = "input",
-    target: Annotated[str, typer.Option(help="The reference column; '' = none.")] = "target",
-    messages: Annotated[str, typer.Option(help="A column of chat messages.")] = "",
-    id: Annotated[str, typer.Option(help="A column of ids.")] = "",
-    split: Annotated[str, typer.Option(help="A column that names each row's split.")] = "",
+    input: str = typer.Option("input", help="A column, or '{title}\\n{body}'."),
+    target: str = typer.Option("target", help="The reference column; '' = none."),
+    messages: str = typer.Option("", help="A column of chat messages."),
+    id: str = typer.Option("", help="A column of ids."),
+    split: str = typer.Option("", help="A column that names each row's split."),
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
@@ -47,56 +168,27 @@ def check(
 
     named = {"target": target, "messages": messages, "id": id, "split": split}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
-    was_on = gc.isenabled()
     gc.disable()
     try:
         given: dict[str, Any] = {key: column or None for key, column in named.items()}
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
     facts = {"clean": checked.clean, "warnings": list(checked.warnings())}
     show(lambda: asdict(checked) | facts, lambda: _check_text(checked), as_json=as_json)
     return 0 if checked.clean else 1
 
 
-@data.command()
-def fetch(
-    name: Annotated[str, typer.Argument(help="A benchmark, such as ifbench.")],
-    cache: Annotated[
-        Path | None, typer.Option(help="Where copies are kept; default: the user's cache folder.")
-    ] = None,
-    accept: Annotated[
-        bool, typer.Option("--accept", help="Accept files that have changed at their public home.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Fetch a benchmark from its public home; its task then reads the copy without --data."""
-    from promptcodebook.tasks.home import default_data_cache
-
-    source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
-    rows = source.fetch(cache or default_data_cache(), accept=accept)
-    if as_json:
-        counts, files = dict(rows.counts), dict(rows.files)
-        emit({"name": name, "folder": str(rows.folder), "rows": counts, "sha256": files})
-        return
-    print(f"{name}: in {rows.folder}\n")
-    print(columns([{"file": f"{file}.jsonl", "rows": str(n)} for file, n in rows.counts.items()]))
-    print(f"\nnote  {source.note}" if source.note else "")
-    print(f"next: pco train --task {name}{f' --data {cache}' if cache else ''}")
-
-
 def _check_text(checked: DataCheck) -> str:
-    splits: list[dict[str, str]] = []
+    splits: list[dict[str, object]] = []
     for split, count in checked.counts.items():
-        of = checked.lengths.get(split)
+        of, missing = checked.lengths.get(split), checked.missing_targets[split]
         words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        missing = str(checked.missing_targets[split])
         splits.append(
-            {"split": split, "examples": str(count), "without target": missing, "words": words}
+            {"split": split, "examples": count, "without target": missing, "words": words}
         )
     found = [
-        {"column": c.name, "types": ", ".join(c.types), "missing": str(c.missing)}
+        {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
         for c in checked.columns
     ]
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
@@ -115,6 +207,32 @@ def _check_text(checked: DataCheck) -> str:
     return "\n".join(lines)
 
 
+@data.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A benchmark, such as ifbench.")],
+    cache: Path | None = typer.Option(
+        None, help="Where copies are kept; default: the user's cache folder."
+    ),
+    accept: bool = typer.Option(
+        False, "--accept", help="Accept files that have changed at their public home."
+    ),
+    as_json: Json = False,
+) -> None:
+    """Fetch a benchmark from its public home; its task then reads the copy without --data."""
+    from promptcodebook.tasks.home import default_data_cache
+
+    source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
+    rows = source.fetch(cache or default_data_cache(), accept=accept)
+    if as_json:
+        counts, files = dict(rows.counts), dict(rows.files)
+        emit({"name": name, "folder": str(rows.folder), "rows": counts, "sha256": files})
+        return
+    print(f"{name}: in {rows.folder}\n")
+    print(columns([{"file": f"{file}.jsonl", "rows": n} for file, n in rows.counts.items()]))
+    print(f"\nnote  {source.note}" if source.note else "")
+    print(f"next: pco train --task {name}{f' --data {cache}' if cache else ''}")
+
+
 @dataclass(frozen=True)
 class _Examined(Wanted):
     """What is examined is not run: it takes no budget and no seed."""
@@ -130,11 +248,27 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     It makes about fifteen short calls to each model.
     """
+    from promptcodebook.doctor.checkup import checkup
+    from promptcodebook.doctor.probe import Section
     from promptcodebook.sync import run_sync
 
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
-    sections = run_sync(_sections(settings, base, quiet=as_json))
+    sections: list[Section] = []
+
+    async def look() -> None:
+        async for section in checkup(settings, base, runs_dir()):
+            sections.append(section)
+            if as_json:
+                continue
+            lines = [wrap_text(section.title, "")]
+            for each in section.findings:
+                lines.append(wrap_text(f"{each.name}: {each.what}", f"  {each.level:<5} "))
+                if each.next_step:  # a command, which is not broken up: it is there to be copied
+                    lines.append(f"        next: {printable(each.next_step)}")
+            print("\n".join(lines), flush=True)
+
+    run_sync(look())
     ok = all(section.ok for section in sections)
     text = "\nall is well; next: pco estimate" if ok else "\nfix what failed, then: pco doctor"
     tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
@@ -142,34 +276,14 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
     return 0 if ok else 1
 
 
-async def _sections(settings: Config, base: Path, *, quiet: bool) -> list[Section]:
-    """All sections; each is printed as soon as it is done, unless `quiet`."""
-    from promptcodebook.doctor.checkup import checkup
-
-    sections: list[Section] = []
-    async for section in checkup(settings, base, runs_dir()):
-        sections.append(section)
-        if quiet:
-            continue
-        lines = [wrap_text(section.title, "")]
-        for each in section.findings:
-            lines.append(wrap_text(f"{each.name}: {each.what}", f"  {each.level:<5} "))
-            if each.next_step:  # a command, which is not broken up: it is there to be copied
-                lines.append(f"        next: {printable(each.next_step)}")
-        print("\n".join(lines), flush=True)
-    return sections
-
-
 @app.command()
 @options
 def estimate(
     wanted: Wanted,
-    seconds_per_call: Annotated[
-        float | None, typer.Option("--seconds-per-call", min=0.0, help="How long a call takes.")
-    ] = None,
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Measure it: three short calls to each model.")
-    ] = False,
+    seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
+    probe: bool = typer.Option(
+        False, "--probe", help="Measure it: three short calls to each model."
+    ),
     as_json: Json = False,
 ) -> None:
     """Low, expected and high, from a dry run of the plan; no model is asked, unless by --probe.
@@ -193,8 +307,9 @@ def estimate(
 
 
 def _estimate_json(made: Estimate) -> dict[str, Any]:
-    roles = [asdict(share) | {"tokens": asdict(share.tokens)} for share in made.roles]
-    total = asdict(made.total) | {"tokens": asdict(made.total.tokens)}
+    *roles, total = (
+        asdict(share) | {"tokens": asdict(share.tokens)} for share in (*made.roles, made.total)
+    )
     del total["role"], total["model"]
     facts = {"updates": made.updates, "simulated": made.simulated}
     return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}

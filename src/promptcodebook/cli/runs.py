@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import columns, confirm, emit, note, show, wrap_text
-from promptcodebook.cli.settings import Json, RunRef, Trust, Yes, command_group
+from promptcodebook.cli.command import (
+    Json,
+    RunRef,
+    Trust,
+    Yes,
+    columns,
+    command_group,
+    confirm,
+    emit,
+    note,
+    show,
+    wrap_text,
+)
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
 from promptcodebook.units import (
@@ -26,8 +37,7 @@ from promptcodebook.units import (
 )
 
 if TYPE_CHECKING:
-    from promptcodebook.calls import Usage
-    from promptcodebook.store.events import Event, RunState
+    from promptcodebook.store.events import RunState
     from promptcodebook.store.run import RunStore
     from promptcodebook.store.runs import RunSummary
     from promptcodebook.types import Failure
@@ -52,7 +62,10 @@ def list_runs(as_json: Json = False) -> None:
     summaries, unreadable = read_runs(runs_dir())
     lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
-        emit([_summary_json(summary) for summary in summaries])
+        states = [{"running": each.running, "resumable": each.resumable} for each in summaries]
+        emit(
+            [asdict(e) | {"path": str(e.path)} | s for e, s in zip(summaries, states, strict=True)]
+        )
         for line in lines:
             note(line)
         return
@@ -79,11 +92,6 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
         "cost": money(summary.usage.cost),
         "time": duration(summary.elapsed_s),
     }
-
-
-def _summary_json(summary: RunSummary) -> dict[str, Any]:
-    state = {"running": summary.running, "resumable": summary.resumable}
-    return {**asdict(summary), "path": str(summary.path), **state}
 
 
 @runs.command("show")
@@ -137,9 +145,7 @@ def report(
             "run that it came from."
         ),
     ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where; else RUN/report.html.")
-    ] = None,
+    output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -171,8 +177,7 @@ def write_run_report(
 
 
 def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
-    """The run for machines."""
-    header = store.header
+    header, done = store.header, state.conclusion
     return {
         "run": header.id,
         "name": header.name,
@@ -192,9 +197,9 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
         "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
         "judged": [asdict(mark) for mark in state.tests],
-        "verdict": state.conclusion.text if state.conclusion else None,
-        "worth": state.conclusion.worth if state.conclusion else None,
-        "deploy": state.conclusion.deploy if state.conclusion else "",
+        "verdict": done.text if done else None,
+        "worth": done.worth if done else None,
+        "deploy": done.deploy if done else "",
         "usage": {role: asdict(usage) for role, usage in store.usage().items()},
         "lost": {role: asdict(usage) for role, usage in store.lost().items()},
         "tallies": store.tallies(),
@@ -207,7 +212,6 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
 
 
 def _run_text(store: RunStore, state: RunState) -> str:
-    """The run for people."""
     from promptcodebook.store.lock import holder
 
     header, writer = store.header, holder(store.path)
@@ -234,29 +238,26 @@ def _run_text(store: RunStore, state: RunState) -> str:
         lines += ["", wrap_text(sentence, "")]
     if state.hint and writer is None:
         lines += ["", wrap_text(state.hint, "next: ")]
-    if usage := store.usage():
-        lines += ["", columns([{"role": r, **_usage_cells(u)} for r, u in usage.items()])]
+    roles = [
+        {
+            "role": role,
+            "calls": usage.calls,
+            "prompt tokens": usage.prompt_tokens,
+            "of them cached": usage.cached_prompt_tokens,
+            "completion tokens": usage.completion_tokens,
+            "cost": money(usage.cost),
+        }
+        for role, usage in store.usage().items()
+    ]
+    if roles:
+        lines += ["", columns(roles)]
     if lost := store.lost().values():
         first, *others = lost
         lines += ["", lost_text(sum(others, first))]
     if tallies := store.tallies():
-        lines += ["", columns([{"incident": n, "count": str(c)} for n, c in tallies.items()])]
-    return "\n".join([*lines, *_failure_lines(store)])
-
-
-def _usage_cells(usage: Usage) -> dict[str, str]:
-    return {
-        "calls": str(usage.calls),
-        "prompt tokens": str(usage.prompt_tokens),
-        "of them cached": str(usage.cached_prompt_tokens),
-        "completion tokens": str(usage.completion_tokens),
-        "cost": money(usage.cost),
-    }
-
-
-def _failure_lines(store: RunStore) -> list[str]:
+        lines += ["", columns([{"incident": n, "count": c} for n, c in tallies.items()])]
     failures = list(_failures(store))
-    lines = ["", f"{plural(len(failures), 'failure')}:"] if failures else []
+    lines += ["", f"{plural(len(failures), 'failure')}:"] if failures else []
     for where, example, failure in failures[:_QUOTED]:
         lines.append(f"  {where}, {example}, {failure.stage}: {failure.kind}:")
         text = f"{failure.message}\n{failure.traceback}".rstrip()
@@ -265,34 +266,34 @@ def _failure_lines(store: RunStore) -> list[str]:
             lines.append(f"    next: {printable(failure.hint)}")
     if len(failures) > _QUOTED:
         lines.append(f"  and {len(failures) - _QUOTED} more (--json shows all)")
-    return lines
+    return "\n".join(lines)
 
 
 def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
     """Every broken rollout, critique or attribution, of training and of evaluations: where in the
     run, of which example, and what."""
     from promptcodebook.report.private import withhold
-
-    private = store.header.private
-    for event in store.events(full=True):
-        for where, example, failure in _event_failures(withhold(event) if private else event):
-            if failure is not None:
-                yield where, example, failure
-
-
-def _event_failures(event: Event) -> Iterator[tuple[str, str, Failure | None]]:
     from promptcodebook.store.events import Broke, Compared, Stepped, Validated
 
-    if isinstance(event, Stepped | Broke):
-        step, traces = event.step, event.traces if isinstance(event, Broke) else event.step.traces
-        where = f"update {(step if isinstance(step, int) else step.index) + 1}"
-        for trace in traces:
-            yield where, trace.rollout.example_id, trace.rollout.failure
-            yield where, trace.rollout.example_id, trace.failure
-    elif isinstance(event, Validated | Compared):
-        verb = "judging" if isinstance(event, Compared) else "validating"
-        for rollout in event.evaluation.rollouts:
-            yield f"{verb} {event.evaluation.name}", rollout.example_id, rollout.failure
+    for event in store.events(full=True):
+        event = withhold(event) if store.header.private else event
+        where = ""
+        found: list[tuple[str, Failure | None]] = []
+        if isinstance(event, Stepped | Broke):
+            at, traces = (
+                (event.step, event.traces)
+                if isinstance(event, Broke)
+                else (event.step.index, event.step.traces)
+            )
+            where = f"update {at + 1}"
+            for trace in traces:
+                name = trace.rollout.example_id
+                found += [(name, trace.rollout.failure), (name, trace.failure)]
+        elif isinstance(event, Validated | Compared):
+            verb = "judging" if isinstance(event, Compared) else "validating"
+            where = f"{verb} {event.evaluation.name}"
+            found = [(r.example_id, r.failure) for r in event.evaluation.rollouts]
+        yield from ((where, example, failure) for example, failure in found if failure is not None)
 
 
 @cache.command()

@@ -1,35 +1,50 @@
-"""`pco train`: learn a codebook, see it happen, end with a verdict."""
+"""`pco train`: learn a codebook, see it happen, end with a verdict. `pco bench`: the same for every
+benchmark with a few settings; `pco reproduce main` is the paper's table."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptcodebook.cli.console import note, show, verdict_text, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
+    BETWEEN,
+    Budget,
+    DataDir,
     Json,
+    Model,
     Plain,
+    Seed,
+    Sets,
     Trust,
     Wanted,
+    columns,
     command_group,
     environment_layer,
+    flag_layer,
+    note,
     options,
     set_layer,
+    show,
     toml_path,
+    verdict_text,
+    wrap_text,
 )
-from promptcodebook.errors import PcoError
-from promptcodebook.paths import run_reference, runs_dir
-from promptcodebook.units import lost_text, spent_parts
+from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
+from promptcodebook.paths import BENCH, run_reference, runs_dir
+from promptcodebook.units import count_text, lost_text, spent_parts
 
 if TYPE_CHECKING:
+    from promptcodebook.assemble import Sources
     from promptcodebook.config import Config
-    from promptcodebook.run.optimize import Run
+    from promptcodebook.run.optimize import CellState, Run
+    from promptcodebook.store.runs import RunSummary
 
 app = command_group()
 
@@ -38,12 +53,12 @@ app = command_group()
 @options
 def train(
     wanted: Wanted,
-    resume: Annotated[str | None, typer.Option(help="Resume this run (or 'last').")] = None,
-    name: Annotated[str, typer.Option(help="What to call the run; works wherever a run is.")] = "",
+    resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
+    name: str = typer.Option("", help="What to call the run; works wherever a run is."),
     trust: Trust = False,
-    edited: Annotated[
-        bool, typer.Option("--edited", help="Resume although the reward or agent was edited.")
-    ] = False,
+    edited: bool = typer.Option(
+        False, "--edited", help="Resume although the reward or agent was edited."
+    ),
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
@@ -63,9 +78,8 @@ def train(
         settings, base = wanted.gather()
         file = toml_path(wanted.config)
     else:
-        settings, base = _stored_settings(path, wanted.flags, wanted.sets or [], trust)
-        _tell_of_edited_settings(path, resume or "")
-    where = Where(runs_dir(), path, shlex.join(["pco", *sys.argv[1:]]), name, edited, file)
+        settings, base = _stored_settings(path, resume or "", wanted, trust)
+    where = Where(runs_dir(), path, _as_typed(), name, edited, file)
     try:
         with watch_run(plain=plain) as view:
             opened = open_run(settings, Sources(base), where, view)
@@ -81,39 +95,32 @@ def train(
     return 0
 
 
-def _stored_settings(
-    path: Path, flags: Mapping[str, Any], sets: Sequence[str], trust: bool
-) -> tuple[Config, Path]:
-    """The stored configuration, with what was typed now laid over it."""
+def _as_typed() -> str:
+    return shlex.join(["pco", *sys.argv[1:]])
+
+
+def _stored_settings(path: Path, ref: str, wanted: Wanted, trust: bool) -> tuple[Config, Path]:
+    """The stored configuration, with what was typed now laid over it. Says where its pco.toml has
+    changed: the run keeps its own settings."""
     from promptcodebook.config import load_typed, merge
     from promptcodebook.policy.references import require_trust
-    from promptcodebook.store.run import RunStore
-
-    store = RunStore.open(path)
-    header = store.header
-    store.close()
-    budget = {key: value for key, value in environment_layer().items() if key == "budget"}
-    typed = merge(budget, flags, set_layer(sets))
-    require_trust(header, typed, trusted=store.ours or trust, ref=run_reference(path))
-    config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
-    return config, Path(header.base or ".")
-
-
-def _tell_of_edited_settings(path: Path, ref: str) -> None:
-    """Says where the pco.toml of a resumed run has changed: the run keeps its own settings."""
     from promptcodebook.run.opening import file_digest
     from promptcodebook.store.run import RunStore
 
-    store = RunStore.open(path)
-    store.close()
-    base = Path(store.header.base or ".")
-    for name, mark in store.header.files.items():
+    with closing(RunStore.open(path)) as store:
+        header, base = store.header, Path(store.header.base or ".")
+    budget = {key: value for key, value in environment_layer().items() if key == "budget"}
+    typed = merge(budget, wanted.flags, set_layer(wanted.sets or []))
+    require_trust(header, typed, trusted=store.ours or trust, ref=run_reference(path))
+    config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
+    for name, mark in header.files.items():
         if name.endswith(".toml") and file_digest(base / name) not in ("", mark):
             note(
                 f"{base / name} changed since the run started: the change is ignored, and the "
                 f"run keeps its own settings\n  to use the file's: pco train {base / name} "
                 f"--resume {ref}"
             )
+    return config, base
 
 
 def _verdict_text(run: Run) -> str:
@@ -136,10 +143,11 @@ def _next(run: Run) -> Iterator[str]:
     from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
     from promptcodebook.policy.references import POLICY
 
-    typed, report = run_reference(run.path), f"pco report {run_reference(run.path)}"
+    typed, policy = run_reference(run.path), run.path / POLICY
+    report = f"pco report {typed}"
     rows = run.conclusion.rows if run.conclusion is not None else ()
-    if (run.path / POLICY).is_file():
-        yield f"policy: {run.path / POLICY}"
+    if policy.is_file():
+        yield f"policy: {policy}"
         asking = f'pco explain {typed} "an input"'
         if run.deploy in (PRESENT, CONCAT, *MEASURED):
             asking = f"pco prompt {typed} --row {run.deploy}"
@@ -155,6 +163,7 @@ def verdict_json(run: Run) -> dict[str, Any]:
     """The same for machines, with all figures."""
     from promptcodebook.policy.references import POLICY
 
+    policy = run.path / POLICY
     return {
         "run": run.id,
         "name": run.name,
@@ -171,5 +180,168 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "budget": run.budget.model_dump(),
         "settings": dict(run.settings),
         "tallies": dict(run.tallies),
-        "policy": str(run.path / POLICY) if (run.path / POLICY).is_file() else None,
+        "policy": str(policy) if policy.is_file() else None,
+    }
+
+
+_SUITES: Mapping[str, Mapping[str, Any]] = {
+    "quick": {
+        "preset": "quick",
+        "update": {"epochs": 3, "batch_size": 8},
+        "validation": {"every": 3, "subset": 16, "finalists": 1},
+    },
+    "paper": {"preset": "paper"},
+}
+"""Settings that all benchmarks share: whether everything runs, and the paper's Table 6."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A finished run of one benchmark."""
+
+    run: Run
+    summary: RunSummary
+    state: CellState
+
+    def as_json(self) -> dict[str, Any]:
+        run = self.run
+        return {
+            "task": self.summary.task,
+            "run": run.id,
+            "path": str(run.path),
+            "report": str(run.path / "report.html"),
+            "state": self.state,
+            "simulated": run.simulated,
+            "updates": self.summary.step + 1,
+            "calls": self.summary.usage.calls,
+            "verdict": run.verdict,
+            "rows": list(run.conclusion.table.as_json()) if run.conclusion else [],
+        }
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="quick or paper.")],
+    only: list[str] | None = typer.Option(
+        None, "--task", help="Only this benchmark (may be repeated)."
+    ),
+    data: DataDir = None,
+    lm: Model = None,
+    budget: Budget = None,
+    seed: Seed = None,
+    out: Path | None = typer.Option(
+        None, help="Folder of the suite's runs; default: RUNS/bench/SUITE."
+    ),
+    sets: Sets = None,
+    plain: Plain = False,
+    as_json: Json = False,
+) -> int:
+    """Train, evaluate and report on each benchmark; a table at the end.
+
+    Without --lm (or PCO_LM) the simulated model takes its place, which proves that everything
+    runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
+    same command again. --budget is for each cell.
+    """
+    from promptcodebook.assemble import Sources, plan_run
+    from promptcodebook.config import TYPED, load_config
+    from promptcodebook.lm.spec import require_keys
+    from promptcodebook.lm.stack import local_models, specs_of
+    from promptcodebook.run.optimize import BENCHMARKS
+    from promptcodebook.sync import run_sync
+
+    known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
+    for what, name, names in known:
+        if name not in names:
+            raise ConfigError(
+                f"pco bench has no {what} {name!r}{did_you_mean(name, names)}",
+                hint=f"choose from {', '.join(names)}",
+            )
+    flags = flag_layer(None, data, lm=lm, seed=seed, budget=budget or None)
+    layers = {"lm": "simulated"}, _SUITES[suite], environment_layer(), flags, set_layer(sets or ())
+    tasks = [task for task in BENCHMARKS if not only or task in only]
+    configs = [load_config(*layers, {"task": task}, where=TYPED) for task in tasks]
+    done, failed, stop = list[Cell](), dict[str, str](), None
+    local = local_models()
+    try:
+        for config in configs:
+            # What the user has to mend before any run begins: a key that is not set, a package that
+            # a benchmark needs. What is wrong with one task alone waits for it.
+            require_keys(specs_of(config))
+            try:
+                plan_run(config, Sources()).require_training()
+            except MissingExtra:
+                raise
+            except PcoError:
+                pass
+        for config in configs:
+            note(f"{config.task}:")
+            try:
+                folder = out or runs_dir() / BENCH / suite
+                done.append(_run(config, Sources(local=local), folder, plain=plain))
+            except Stop as stopped:
+                stop = stopped
+                break
+            except PcoError as error:
+                failed[config.task] = f"{error}{f' (next: {error.hint})' if error.hint else ''}"
+                note(f"{config.task}: failed: {failed[config.task]}")
+    finally:
+        if local is not None:
+            run_sync(local.close())
+    tree = {"suite": suite, "cells": [cell.as_json() for cell in done], "failed": failed}
+    show(lambda: tree, lambda: suite_text(suite, done, failed), as_json=as_json)
+    if stop is not None:
+        note(f"pco: stopped: {stop}\n  next: the same command resumes it")
+        return stop.exit_code
+    return 1 if failed else 0
+
+
+def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell:
+    from promptcodebook.cli.live import watch_run
+    from promptcodebook.cli.runs import write_run_report
+    from promptcodebook.run.opening import Where
+    from promptcodebook.run.optimize import load_run, run_once
+    from promptcodebook.store.runs import list_runs
+
+    with watch_run(plain=plain) as view:
+        path, state = run_once(config, sources, Where(folder, command=_as_typed()), view)
+    report = path / "report.html"
+    if state == "skipped":
+        note(f"{config.task}: finished before, skipped")
+    if state != "skipped" or not report.is_file():
+        write_run_report(path, report)
+    summary = next(each for each in list_runs(folder) if each.path.name == path.name)
+    return Cell(load_run(path), summary, state)
+
+
+def suite_text(suite: str, done: Sequence[Cell], failed: Mapping[str, str]) -> str:
+    """What became of a suite: rewards with 95 % intervals on the test split, then the runs."""
+    lines = [f"suite {suite}: {len(done)} finished, {len(failed)} failed"]
+    if done:
+        scores, runs = zip(*map(_cells, done), strict=True)
+        lines += ["", columns(scores), "", columns(runs), ""]
+        lines += [f"report: {cell.run.path / 'report.html'}" for cell in done]
+    lines += [f"failed  {task}: {message}" for task, message in failed.items()]
+    if any(cell.run.simulated for cell in done):
+        lines += ["", "Rows marked simulated show that everything runs, not that it is any good."]
+    return "\n".join(lines)
+
+
+def _cells(cell: Cell) -> tuple[dict[str, str], dict[str, str]]:
+    rows, run = list(cell.run.rows.values()), cell.run
+    first, last = (rows[0], rows[-1]) if rows else (None, None)
+    gain = last.gain if last else None
+    scores = {
+        "task": cell.summary.task,
+        "n": str(last.score.n) if last else "-",
+        "failed": str(last.failed) if last else "-",
+        "base (95 %)": first.score.text(level="", between=BETWEEN) if first else "-",
+        "trained (95 %)": last.score.text(level="", between=BETWEEN) if last else "-",
+    }
+    return scores, {
+        "task": cell.summary.task,
+        "model": "simulated" if run.simulated else "real",
+        "gain (95 %)": gain.text(signed=True, level="", between=BETWEEN) if gain else "-",
+        "updates": str(cell.summary.step + 1),
+        "calls": count_text(cell.summary.usage.calls),
+        "cell": cell.state,
     }

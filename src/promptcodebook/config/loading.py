@@ -1,23 +1,34 @@
-"""Layers of settings -> one checked Config. Errors name the key, the place and the next step."""
+"""Layers of settings -> one checked Config, and every key of one in words. Errors name the key, the
+place and the next step."""
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import re
+import textwrap
 import tomllib
-from collections.abc import Mapping
+import types
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from promptcodebook.config.schema import (
     TRAINING,
     Budget,
     Config,
     OptimizerSettings,
+    Price,
     RoleSettings,
     default_roles,
     preset,
@@ -27,9 +38,8 @@ from promptcodebook.errors import ConfigError, did_you_mean, registered
 
 TYPED = "the command line or PCO_*"
 """Where settings come from that were typed for this use."""
-REWRITING = ("critic", "attribution", "updater")
+_REWRITING = ("critic", "attribution", "updater")
 """Roles that a rewrite of a text takes."""
-_OPTIMIZERS = "promptcodebook.optimizers"
 _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 """Faults of numbers and choices: their value may be shown, it is no secret."""
 
@@ -37,7 +47,7 @@ _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSettings]]:
     """The settings models of the installed optimizers, or of one, by the optimizer's name. One that
     cannot be imported has none: `make_optimizer` says why."""
-    found = registered(_OPTIMIZERS)
+    found = registered("promptcodebook.optimizers")
     entries = sorted(found if name is None else found.select(name=name), key=lambda e: e.name)
     models = {entry.name: _settings_of(entry) for entry in entries}
     return {name: model for name, model in models.items() if model is not None}
@@ -66,12 +76,10 @@ def _config_for(tree: Mapping[str, Any]) -> type[Config]:
     """`Config` with a field for the table of its optimizer, and for each that the tree has: no
     other optimizer is imported."""
     name = str(tree.get("optimizer", "pco"))
-    tables: dict[str, type[OptimizerSettings]] = {}
-    if name != "pco":
-        tables = {model.table: model for model in optimizer_settings(name).values()}
+    own = optimizer_settings(name).values() if name != "pco" else ()
+    tables = {model.table: model for model in own}
     if tree.keys() - Config.model_fields.keys() - tables.keys():
-        every = optimizer_settings().values()
-        tables |= {model.table: model for model in every if model.table in tree}
+        tables |= {m.table: m for m in optimizer_settings().values() if m.table in tree}
     return _config_with(tuple(tables[name] for name in sorted(tables)))
 
 
@@ -83,38 +91,30 @@ def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
 
 def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Stored settings, each with every key that another has or that is newer than it."""
-    tables: dict[str, Any] = {}
-    tables |= {key: {} for tree in trees for key in tree if key not in Config.model_fields}
+    tables = {key: dict[str, Any]() for tree in trees for key in tree.keys() - _core_keys()}
     where = "the stored configuration"
     return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 
 
 def default_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every key, and of the keys that `settings` have of installed optimizers."""
-    foreign = settings.keys() - Config.model_fields.keys()
+    foreign = settings.keys() - _core_keys()
     every = optimizer_settings().values() if foreign else ()
     return load_config({m.table: {} for m in every if m.table in foreign}).model_dump(mode="json")
 
 
-def text_updates_layer(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What follows for `update.text_updates` from the models that are named, as a layer below what
-    was given: on where each of the rewriting roles has another model than the executor. {} in other
-    presets, and where one of them has not."""
-    if tree.get("preset") != "small":
-        return {}
-    executor = _spec(tree, "executor")
-    stronger = all(_spec(tree, role) not in ("", executor) for role in REWRITING)
-    return {"update": {"text_updates": True}} if stronger else {}
+def _core_keys() -> set[str]:
+    return set(Config.model_fields)
 
 
 def text_updates_remark(config: Config) -> str:
-    """In a sentence, whether texts are rewritten and why; '' in other presets."""
+    """In a sentence, whether texts are rewritten and why; '' unless the preset is small."""
     if config.preset != "small":
         return ""
     if config.update.text_updates:
-        models = " and ".join(dict.fromkeys(config.model_of(role) for role in REWRITING))  # type: ignore[arg-type]
+        models = " and ".join(dict.fromkeys(config.model_of(role) for role in _REWRITING))  # type: ignore[arg-type]
         return f"preset small: texts are rewritten by {models}"
-    named = ", ".join(f"roles.{role}.model" for role in REWRITING)
+    named = ", ".join(f"roles.{role}.model" for role in _REWRITING)
     return f"preset small: texts stay as they are; a stronger model in {named} would rewrite them"
 
 
@@ -143,17 +143,22 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
-    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step.
-
-    A layer that sends a role to another address takes away the headers, and the secrets in
-    the body, that layers below gave for the old one.
-    """
+    """Defaults < preset < layers, checked. Raises ConfigError naming key, place and next step. A
+    layer that sends a role to another address takes away the headers, and the secrets in the body,
+    that layers below gave for the old one."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = merge(_without_moved_headers(merged, layer), layer)
-    defaults = {"roles": {r: s.model_dump() for r, s in default_roles().items()}}
-    chosen = preset(str(merged.get("preset", "default")))
-    tree = merge(defaults, chosen, text_updates_layer(merged), merged)
+    tree = merge(
+        {"roles": {role: settings.model_dump() for role, settings in default_roles().items()}},
+        preset(str(merged.get("preset", "default"))),
+        merged,
+    )
+    executor = _spec(merged, "executor")
+    if merged.get("preset") == "small" and all(
+        _spec(merged, role) not in ("", executor) for role in _REWRITING
+    ):  # stronger models are named for the rewriting
+        tree = merge(tree, {"update": {"text_updates": True}}, merged)
     try:
         return _config_for(tree).model_validate(tree)
     except ValidationError as error:
@@ -173,8 +178,6 @@ def load_typed(
 
 
 def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    """`below` without the headers, and the secrets in the body, of those roles that `layer` sends
-    to another address."""
     out = merge(below)
     after = merge(below, layer)
     for role, settings in _roles(out).items():
@@ -219,7 +222,10 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
+        model: type[BaseModel] = RoleSettings if "roles" in first["loc"] else full_config()
+        for part in first["loc"][:-1]:
+            model = _group_of(model.model_fields.get(str(part))) or model
+        known = list(model.model_fields)
         return ConfigError(
             f"unknown key {key!r} in {where}{did_you_mean(str(first['loc'][-1]), known)}",
             hint=f"known here: {', '.join(sorted(known))}",
@@ -230,15 +236,9 @@ def _readable(error: ValidationError, where: str) -> ConfigError:
     return ConfigError(f"{where}: {key + ': ' if key else ''}{fault}", hint="correct that key")
 
 
-def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
-    """The keys beside the last of a place; below `roles` comes a role's name."""
-    model: type[BaseModel] = RoleSettings if "roles" in loc else full_config()
-    for part in loc:
-        field = model.model_fields.get(str(part))
-        kind = field.annotation if field is not None else None
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            model = kind
-    return list(model.model_fields)
+def _group_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    kind = None if field is None else field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 _UNITS: Mapping[str, tuple[str, float]] = {
@@ -274,13 +274,126 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
     """{'critic': 'openai/x'} and {'critic': {'model': ...}} mean the same."""
     layers: dict[str, Any] = {}
     for role, value in (roles or {}).items():
-        if isinstance(value, str):
-            layers[role] = {"model": value}
-        elif isinstance(value, Mapping):
-            layers[role] = dict(cast("Mapping[str, Any]", value))
-        else:
+        if not isinstance(value, str | Mapping):
             raise ConfigError(
                 f"roles[{role!r}] is of type {type(value).__name__}",
                 hint="give a model's spec, or a mapping of settings",
             )
+        layers[role] = {"model": value} if isinstance(value, str) else {**value}
     return layers
+
+
+# Every key in words
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature. `default` is
+    written as it would be in pco.toml ('none' = not set, '' = must be given; where roles differ,
+    each value with its roles); `kind` is its type with its choices or its range."""
+
+    key: str
+    default: str
+    kind: str
+    text: str
+
+    @property
+    def group(self) -> str:
+        """What comes before the last dot; '' at the top."""
+        return self.key.rpartition(".")[0]
+
+
+_MANY: Mapping[str, tuple[str, type[BaseModel]]] = {
+    "roles": ("ROLE", RoleSettings),
+    "prices": ("MODEL", Price),
+}
+"""Groups of which there is one for each name, and what replaces the name."""
+_TYPES: Mapping[Any, str] = {
+    **{str: "text", int: "whole number", float: "number", bool: "true or false"},
+    **{dict: "table", type(None): "none"},
+}
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+
+
+def describe() -> tuple[Key, ...]:
+    """Every key, those at the top first, then group by group as `Config` names them."""
+    top: list[Key] = []
+    below: list[Key] = []
+    lines = _lines(Config)
+    for name, field in full_config().model_fields.items():
+        place, group = _MANY.get(name, ("", _group_of(field)))
+        if group is None:
+            top.append(_key(name, field, lines[name]))
+        else:
+            prefix = f"{name}.{place}" if place else name
+            inner = _lines(group)
+            below += [_key(f"{prefix}.{n}", f, inner[n]) for n, f in group.model_fields.items()]
+    return (*top, *below)
+
+
+def describe_group(group: str) -> str:
+    """The line of a group named as in `Key.group`. Raises KeyError for what is no group."""
+    name = group.partition(".")[0]
+    _, model = _MANY.get(name, ("", _group_of(full_config().model_fields[name])))
+    if model is None:
+        raise KeyError(group)
+    return _first_paragraph(model.__doc__ or "")
+
+
+def _lines(model: type[BaseModel]) -> Mapping[str, str]:
+    """The docstrings below a model's fields, read from its source when somebody asks: pydantic's
+    `use_attribute_docstrings` would do so at each import, for 40 ms."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(body, ast.ClassDef)
+    lines = dict.fromkeys(model.model_fields, "")
+    for field, below in pairwise(body.body):
+        text = below.value if isinstance(below, ast.Expr) else None
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Constant):
+            lines[ast.unparse(field.target)] = _first_paragraph(str(text.value))
+    return lines
+
+
+def _first_paragraph(docstring: str) -> str:
+    return " ".join(docstring.strip().split("\n\n")[0].split())
+
+
+def _key(key: str, field: FieldInfo, line: str) -> Key:
+    roles: dict[str, list[str]] = {}
+    if key.startswith("roles."):
+        for role, settings in default_roles().items():
+            value = _show(getattr(settings, key.rpartition(".")[2]))
+            roles.setdefault(value, []).append(role)
+    else:
+        roles[_show(field.get_default(call_default_factory=True))] = []
+    default = "; ".join(f"{value} ({', '.join(names)})" for value, names in roles.items())
+    if len(roles) == 1:
+        default = next(iter(roles))
+    return Key(key, default, _kind(field.annotation, field.metadata), line)
+
+
+def _show(value: object) -> str:
+    if value is PydanticUndefined:
+        return ""
+    return "none" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _kind(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(inner[0], (*inner[1:], *metadata))
+    if origin in (Union, types.UnionType, Literal):
+        *first, last = (
+            # A bound belongs to the number of 'number or none'.
+            json.dumps(each)
+            if origin is Literal
+            else _kind(each, () if each is type(None) else metadata)
+            for each in inner
+        )
+        return f"{', '.join(first)} or {last}" if first else last
+    if origin is tuple:
+        plural = f"{_kind(inner[0])}s"
+        return f"list of {plural}" if inner[-1] is ... else f"list of {len(inner)} {plural}"
+    marks = [mark for each in metadata for mark in (each, *getattr(each, "metadata", ()))]
+    bounds = {name: getattr(m, name) for m in marks for name in _BOUNDS if hasattr(m, name)}
+    words = ", ".join(f"{_BOUNDS[name]} {bound:g}" for name, bound in bounds.items())
+    return _TYPES[origin or annotation] + (f" ({words})" if words else "")

@@ -35,10 +35,7 @@ class Group(BaseModel):
 
 class OptimizerSettings(Group):
     """The settings of an optimizer: a table of its own in pco.toml. They decide nothing of what a
-    trained policy answers.
-
-    The optimizer's class names its model: `settings = MySettings`.
-    """
+    trained policy answers. The optimizer's class names its model: `settings = MySettings`."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
@@ -263,12 +260,10 @@ class Price(Group):
     """For prompt tokens that the server had cached; none = as `prompt`."""
 
 
-_OURS = frozenset(
-    {
-        *("model", "messages", "response_format", "seed", "stream", "n"),
-        *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
-    }
-)
+_OURS = {
+    *("model", "messages", "response_format", "seed", "stream", "n"),
+    *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
+}
 """Body fields that have a setting of their own, or that the method relies on."""
 Preset = Literal["default", "paper", "quick", "small"]
 
@@ -294,11 +289,11 @@ class RoleSettings(Group):
     @field_validator("extra")
     @classmethod
     def _no_setting_of_ours(cls, extra: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-        ours = sorted(_OURS & extra.keys())
-        if ours:
+        fault = body_fault(extra)
+        if ours := sorted(_OURS & extra.keys()):
             # A second length cap, say, would be asked for but not reserved by the budget.
-            raise ValueError(f"{ours[0]!r} is decided by the settings or the run, not by extra")
-        if fault := body_fault(extra):
+            fault = f"{ours[0]!r} is decided by the settings or the run, not by extra"
+        if fault:
             raise ValueError(fault)
         return extra
 
@@ -310,10 +305,8 @@ class RoleSettings(Group):
     @field_validator("headers")
     @classmethod
     def _no_secrets(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
-        for name, value in headers.items():
-            fault = header_fault(name, value)
-            if fault:
-                raise ValueError(fault)
+        for fault in filter(None, map(header_fault, headers, headers.values())):
+            raise ValueError(fault)
         return headers
 
 
@@ -348,10 +341,8 @@ TRAINING = (
 
 
 class Config(Group):
-    """A whole run; `Config()` is the `default` preset.
-
-    `load_config` adds a field for each table of the installed optimizers (`OptimizerSettings`).
-    """
+    """A whole run; `Config()` is the `default` preset. `load_config` adds a field for each table of
+    the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
     """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""

@@ -26,7 +26,6 @@ _WORD = re.compile(r"[a-z]{1,16}")
 
 @cache
 def _lists() -> Mapping[str, Any]:
-    """Names of headers, variables and body fields, by what they may be."""
     file = resources.files("promptcodebook.config").joinpath("secrets.toml")
     return tomllib.loads(file.read_text("utf-8"))
 
@@ -50,8 +49,8 @@ def header_fault(name: str, value: str) -> str:
 
 
 def body_fault(fields: Mapping[str, object]) -> str:
-    """Why body fields may not be in the settings; '' = they may. Never repeats what they
-    hold. A text under a name that sounds like a secret must be the name of a variable."""
+    """The same for the fields of a body. A text under a name that sounds like a secret must be the
+    name of a variable."""
     for name, value in _secrets(fields):
         if not value.startswith("$") or header_fault(name, value):
             return header_fault(name, value if value.startswith("$") else "")
@@ -76,9 +75,8 @@ def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
 
 def _is_plain(value: object) -> bool:
     """A number, a switch, or one short word such as 'low'."""
-    if isinstance(value, str):
-        return _WORD.fullmatch(value) is not None
-    return value is None or isinstance(value, int | float)
+    short = isinstance(value, str) and _WORD.fullmatch(value) is not None
+    return short or value is None or isinstance(value, int | float)
 
 
 def _is_list_of(name: str, value: object) -> bool:
@@ -151,10 +149,8 @@ def _changed(
 
 
 def refuse_password(spec: str) -> str:
-    """The spec of a model. ValueError, which does not repeat it, if its address holds a password.
-
-    A model's name may hold an '@': what comes before it is then no host.
-    """
+    """The spec of a model. ValueError, which does not repeat it, if its address holds a password. A
+    model's name may hold an '@': what comes before it is then no host."""
     head, _, name = spec.partition("#")
     ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):

@@ -1,40 +1,38 @@
-"""The dataset: examples in three splits, given or drawn, and the fingerprints of their texts."""
+"""The dataset: examples in three splits, given or drawn, their fingerprints, and whether they are
+fit to learn from: inputs in two splits, repeats, gaps and lengths."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, islice
+from statistics import median
 from typing import Literal
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.randomness import keyed_int, keyed_random
-from promptcodebook.text import fold_text
+from promptcodebook.text import fold_text, quote
 from promptcodebook.types import Example
 from promptcodebook.units import plural
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-Fractions = tuple[float, float, float]
 _ALIASES: dict[str, Split] = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **{"train": "train", "training": "train", "test": "test", "testing": "test"},
+    **{"val": "val", "valid": "val", "validation": "val", "dev": "val"},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """What a run learns from, is validated on and is judged by. Ids are unique over all splits.
-
-    `input` is the column or template that inputs were read from; a policy reads columns by it.
-    """
+    `input` is the column or template that inputs were read from; a policy reads columns by it."""
 
     train: tuple[Example, ...]
     val: tuple[Example, ...]
@@ -51,24 +49,22 @@ class Dataset:
 
     def split(self, name: str) -> tuple[Example, ...]:
         """The examples of one split; DataError for an unknown name."""
-        return {"train": self.train, "val": self.val, "test": self.test}[split_name(name)]
+        return dict(self.items())[split_name(name)]
 
     def items(self) -> Iterator[tuple[Split, tuple[Example, ...]]]:
         """Split names with their examples, in the order train, val, test."""
-        for name in SPLITS:
-            yield name, self.split(name)
+        yield from zip(SPLITS, (self.train, self.val, self.test), strict=True)
 
     def fingerprint(self) -> dict[str, str]:
         """Split name -> SHA-256 (hex) over its ids, inputs and targets, in their order."""
-        return {name: _digest(examples) for name, examples in self.items()}
-
-
-def _digest(examples: tuple[Example, ...]) -> str:
-    digest = hashlib.sha256()
-    for example in examples:
-        line = json.dumps([example.id, example.input, example.target], ensure_ascii=False)
-        digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
-    return digest.hexdigest()
+        marks: dict[str, str] = {}
+        for name, examples in self.items():
+            digest = hashlib.sha256()
+            for example in examples:
+                line = json.dumps([example.id, example.input, example.target], ensure_ascii=False)
+                digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+            marks[name] = digest.hexdigest()
+        return marks
 
 
 def split_name(word: object, where: str = "") -> Split:
@@ -83,21 +79,10 @@ def split_name(word: object, where: str = "") -> Split:
     return _ALIASES[text]
 
 
-def check_fractions(fractions: Sequence[float]) -> Fractions:
-    """Shares of train, val, test: three positive numbers that sum to 1, else DataError."""
-    shares = tuple(float(share) for share in fractions)
-    if len(shares) != 3 or not all(s > 0 for s in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise DataError(
-            f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}",
-            hint="e.g. fractions=(0.5, 0.25, 0.25)",
-        )
-    return shares[0], shares[1], shares[2]
-
-
 def complete_splits(
-    given: Mapping[Split, tuple[Example, ...]], fractions: Fractions, seed: int, name: str
+    given: Mapping[Split, tuple[Example, ...]], shares: Mapping[Split, float], seed: int, name: str
 ) -> dict[Split, tuple[Example, ...]]:
-    """The given splits; those not given are drawn from train by their fractions."""
+    """The given splits; those not given are drawn from train by their shares."""
     for split, examples in given.items():
         if not examples:
             raise DataError(f"the split {split!r} of {name} is empty", hint="add examples to it")
@@ -106,47 +91,37 @@ def complete_splits(
         return dict(given)
     if "train" in missing:
         raise DataError(f"{name} has no train split", hint="give at least 'train'")
-    share = dict(zip(SPLITS, fractions, strict=True))
-    parts: dict[Split, float] = {s: share[s] for s in SPLITS if s == "train" or s in missing}
+    parts: dict[Split, float] = {s: shares[s] for s in SPLITS if s == "train" or s in missing}
     return {**given, **draw_splits(given["train"], parts, seed, f"the train split of {name}")}
 
 
 def draw_splits(
     examples: Iterable[Example], shares: Mapping[Split, float], seed: int, name: str
 ) -> dict[Split, tuple[Example, ...]]:
-    """A seeded draw of the splits named in `shares`, which need not sum to 1.
-
-    Each gets at least one example; shares count distinct inputs. DataError if there are too few.
-    """
+    """A seeded draw of the splits named in `shares`, which need not sum to 1. Each gets at least
+    one example; shares count distinct inputs. DataError if there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
         groups.setdefault(fold_text(example.input), []).append(example)
-    if len(groups) < len(shares):
+    total = len(groups)
+    if total < len(shares):
         raise DataError(
-            f"{name} has {plural(len(groups), 'distinct input')}, too few for the {len(shares)} "
+            f"{name} has {plural(total, 'distinct input')}, too few for the {len(shares)} "
             f"splits {', '.join(shares)}",
             hint="add examples, or give each split its own file",
         )
-    order = sorted(groups.values(), key=lambda g: keyed_int(seed, "split", min(e.id for e in g)))
-    counts = _counts(len(order), shares)
-    out, at = dict[Split, tuple[Example, ...]](), 0
-    for split, count in counts.items():
-        members = [e for group in order[at : at + count] for e in sorted(group, key=lambda e: e.id)]
-        out[split] = tuple(members)
-        at += count
-    return out
-
-
-def _counts(total: int, shares: Mapping[Split, float]) -> dict[Split, int]:
-    """Whole numbers >= 1 near the shares that sum to `total`; the first split takes the rest."""
     whole = sum(shares.values())
     first, *others = shares
     counts: dict[Split, int] = {s: max(1, round(total * shares[s] / whole)) for s in others}
     while total - sum(counts.values()) < 1:
-        largest = max(counts, key=lambda split: counts[split])
-        counts[largest] -= 1
-    rest: dict[Split, int] = {first: total - sum(counts.values())}
-    return rest | counts
+        counts[max(counts, key=lambda split: counts[split])] -= 1
+    counts = {first: total - sum(counts.values()), **counts}
+    order = sorted(groups.values(), key=lambda g: keyed_int(seed, "split", min(e.id for e in g)))
+    out, waiting = dict[Split, tuple[Example, ...]](), iter(order)
+    for split, count in counts.items():
+        drawn = islice(waiting, count)
+        out[split] = tuple(e for group in drawn for e in sorted(group, key=lambda e: e.id))
+    return out
 
 
 def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
@@ -157,3 +132,277 @@ def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...
     keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
     chosen = set(sorted(keys, key=keys.__getitem__)[:count])
     return tuple(e for e in examples if e.id in chosen)
+
+
+# Whether it is fit to learn from
+
+SHINGLE = 8
+"""Words in a run that near-copies are recognised by."""
+NEAR = 0.6
+"""Jaccard similarity of shingle sets from which two inputs count as near-copies."""
+_SHOWN = 5
+_QUOTED = 60
+_COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
+_LOOKED_UP = 12
+"""The fewest runs of an input that are looked up, where it has as many."""
+_WORD = re.compile(r"\w+")
+_SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Two examples with the same (similarity 1) or nearly the same input; `splits` may be equal."""
+
+    splits: tuple[Split, Split]
+    ids: tuple[str, str]
+    similarity: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Examples with the same input and different targets, each target once with the first id that
+    has it: no prompt can satisfy them all."""
+
+    ids: tuple[str, ...]
+    targets: tuple[str, ...]
+
+    def __str__(self) -> str:
+        pairs = zip(self.ids, self.targets, strict=True)
+        said = [f"{id}: {quote(target, _QUOTED)}" for id, target in pairs]
+        return ", ".join(said[:_SHOWN]) + (", ..." if len(said) > _SHOWN else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSummary:
+    """One column of the source: the types seen in it, and how many rows lack it."""
+
+    name: str
+    types: tuple[str, ...]
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputLengths:
+    """Of a split's inputs in words."""
+
+    shortest: int
+    median: float
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataCheck:
+    """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split.
+    `duplicates` holds the first example of an input with each of its repeats."""
+
+    name: str
+    counts: Mapping[str, int]
+    columns: tuple[ColumnSummary, ...]
+    duplicates: tuple[Leak, ...]
+    overlaps: tuple[Leak, ...]
+    near: tuple[Leak, ...]
+    missing_targets: Mapping[str, int]
+    lengths: Mapping[str, InputLengths]
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def clean(self) -> bool:
+        """Nothing appears in two splits; duplicates and near-copies are warnings only."""
+        return not self.overlaps
+
+    def warnings(self) -> tuple[str, ...]:
+        """What deserves a look, a sentence for each kind and split: how many, and the first few."""
+        lines = [
+            f"{missing} of {self.counts[split]} examples in {split} lack a target."
+            for split, missing in self.missing_targets.items()
+            if 0 < missing < self.counts[split]
+        ]
+        for split in self.counts:
+            again = Counter(leak.ids[0] for leak in self.duplicates if leak.splits[0] == split)
+            if again:
+                firsts = [f"{id} ({n + 1} times)" for id, n in again.items()]
+                lines.append(
+                    f"{plural(again.total(), 'example')} in {split} have the same input "
+                    f"as an earlier one: {', '.join(firsts[:_SHOWN])}{_more(firsts)}."
+                )
+        if self.conflicts:
+            lines.append(
+                f"{plural(len(self.conflicts), 'input')} with more than one target; no prompt can "
+                f"satisfy all: {'; '.join(map(str, self.conflicts[:_SHOWN]))}"
+                f"{_more(self.conflicts)}."
+            )
+        if self.near:
+            shown = [
+                f"{leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}), "
+                f"{leak.similarity:.0%}"
+                for leak in self.near[:_SHOWN]
+            ]
+            lines.append(
+                f"{plural(len(self.near), 'pair')} of near-copies in different splits (shared "
+                f"8-word runs): {'; '.join(shown)}{_more(self.near)}."
+            )
+        return tuple(lines)
+
+
+def _more(things: Sized) -> str:
+    return f"; and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
+
+
+def examine(dataset: Dataset) -> DataCheck:
+    """Looks a dataset over; changes and raises nothing."""
+    splits, rows = dict(dataset.items()), _rows(dataset)
+    again = _repeated(rows)
+    lengths = dict[str, InputLengths]()
+    for split in (split for split, examples in splits.items() if examples):
+        # Folding leaves one blank between two words of an input, and makes and mends no word.
+        texts = (row.folded for row in rows if row.split == split)
+        words = [text.count(" ") + bool(text) for text in texts]
+        lengths[split] = InputLengths(min(words), float(median(words)), max(words))
+    return DataCheck(
+        name=dataset.name,
+        counts={split: len(examples) for split, examples in splits.items()},
+        columns=_columns([row.example for row in rows]),
+        duplicates=tuple(_duplicates(again)),
+        overlaps=tuple(_leaks(again)),
+        near=tuple(_near_leaks(rows)),
+        missing_targets={s: sum(e.target is None for e in es) for s, es in splits.items()},
+        lengths=lengths,
+        conflicts=tuple(_conflicts(again)),
+    )
+
+
+def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
+    summaries = list[ColumnSummary]()
+    for name in dict.fromkeys(name for example in examples for name in example.fields):
+        counts = Counter(type(example.fields.get(name)) for example in examples)
+        missing = counts.pop(type(None), 0)
+        types = sorted({kind.__name__ for kind in counts})
+        summaries.append(ColumnSummary(name, tuple(types), missing))
+    return tuple(summaries)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An example, its split, and its input as inputs are compared."""
+
+    split: Split
+    example: Example
+    folded: str
+
+
+def _rows(dataset: Dataset) -> list[_Row]:
+    return [
+        _Row(split, example, fold_text(example.input))
+        for split, examples in dataset.items()
+        for example in examples
+    ]
+
+
+def _repeated(rows: Sequence[_Row]) -> list[list[_Row]]:
+    counts = Counter(row.folded for row in rows)
+    groups = dict[str, list[_Row]]()
+    for row in rows:
+        if counts[row.folded] > 1:
+            groups.setdefault(row.folded, []).append(row)
+    return list(groups.values())
+
+
+def leaks(dataset: Dataset) -> list[Leak]:
+    """Inputs that, folded, appear in more than one split: one example of each split is named."""
+    return _leaks(_repeated(_rows(dataset)))
+
+
+def _leaks(groups: Iterable[Sequence[_Row]]) -> list[Leak]:
+    homes = [_first_ids(group).items() for group in groups]
+    pairs = (pair for home in homes for pair in combinations(home, 2))
+    return [Leak((s, t), (a, b)) for (s, a), (t, b) in pairs]
+
+
+def _duplicates(groups: Iterable[Sequence[_Row]]) -> Iterator[Leak]:
+    for group in groups:
+        first = _first_ids(group)
+        for row in group:
+            if row.example.id != first[row.split]:
+                yield Leak((row.split, row.split), (first[row.split], row.example.id))
+
+
+def _first_ids(group: Iterable[_Row]) -> dict[Split, str]:
+    first = dict[Split, str]()
+    for row in group:
+        first.setdefault(row.split, row.example.id)
+    return first
+
+
+def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
+    """Targets count as different when they are so after folding, as inputs are compared."""
+    for group in groups:
+        home = dict[str, tuple[str, str]]()
+        for example in (row.example for row in group):
+            if (target := example.target) is not None:
+                home.setdefault(fold_text(target), (example.id, target))
+        if len(home) > 1:
+            ids, targets = zip(*home.values(), strict=True)
+            yield Conflict(ids, targets)
+
+
+def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
+    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. Of a long
+    input only some runs are looked up, so that a pair may be missed: one in a thousand of those
+    that just reach NEAR."""
+
+    @lru_cache(maxsize=10_000)
+    def shingles(folded: str) -> frozenset[str]:
+        words = _words(folded)
+        runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
+        return frozenset(" ".join(words[i : i + SHINGLE]) for i in runs)
+
+    groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
+    pairs = (pair for group in groups for pair in combinations(group, 2))
+    for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
+        one, two = rows[a], rows[b]
+        if one.folded == two.folded:
+            continue
+        x, y = shingles(one.folded), shingles(two.folded)
+        overlap = len(x & y) / len(x | y)
+        if overlap >= NEAR:
+            yield Leak((one.split, two.split), (one.example.id, two.example.id), overlap)
+
+
+def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
+    """Rows that have a run in common, for each such run that is looked up. Runs go by their hashes:
+    two runs of one hash make one more pair to compare, and no more."""
+    zeros, latest = _Zeros(), dict[int, int]()
+    groups = dict[int, list[int]]()
+    for number, row in enumerate(rows):
+        runs = _looked_up(row.folded, zeros)
+        for run in latest.keys() & runs:
+            groups.setdefault(run, [latest[run]]).append(number)
+        latest.update(dict.fromkeys(runs, number))
+    return groups.values()
+
+
+class _Zeros(dict[str, int]):
+    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
+
+    def __missing__(self, word: str) -> int:
+        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
+        zeros = self[word] = (checksum & -checksum).bit_length() - 1
+        return zeros
+
+
+def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
+    """Hashes of the runs of an input that are looked up; of one that is too short for one, of the
+    whole. All of a short one; of one twice as long every second, by its first word, and so on.
+    Whatever runs two inputs of like length share, they look up the same of them."""
+    words = tuple(_words(folded))
+    runs = len(words) - SHINGLE + 1
+    if runs < 1:
+        return frozenset({hash(words)} if words else ())
+    least = (runs // _LOOKED_UP).bit_length() - 1
+    places = (i for i in range(runs) if least <= 0 or zeros[words[i]] >= least)
+    return frozenset([hash(words[i : i + SHINGLE]) for i in places])
+
+
+def _words(folded: str) -> list[str]:
+    """Runs of letters, digits and underscores; most texts are ASCII, for which this is faster."""
+    return folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)

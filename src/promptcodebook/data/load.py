@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from promptcodebook.data.check import Leak, leaks
 from promptcodebook.data.dataset import (
     SPLITS,
     Dataset,
     Split,
-    check_fractions,
     complete_splits,
     draw_splits,
+    leaks,
     split_name,
 )
 from promptcodebook.data.table import (
@@ -22,25 +21,20 @@ from promptcodebook.data.table import (
     Record,
     Table,
     check_header,
-    is_arrow_folder,
-    is_frame,
-    is_hf_dataset,
+    numbered,
     plain,
-    read_arrow_folder,
     read_csv,
     read_examples,
-    read_frame,
-    read_hf_dataset,
     read_json,
     read_jsonl,
     read_parquet,
     table_of,
 )
-from promptcodebook.errors import DataError, did_you_mean
+from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 if TYPE_CHECKING:
-    from promptcodebook.config import DataSettings
+    from promptcodebook.config.schema import DataSettings
 
 _READERS: dict[str, Callable[[Path], Table]] = {
     ".jsonl": read_jsonl,
@@ -76,7 +70,13 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     `allow_overlap`.
     """
     columns = Columns(input, target, messages or None, id or None, split or None)
-    shares = check_fractions(fractions)
+    parts = tuple(float(share) for share in fractions)
+    if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:
+        raise DataError(
+            f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}",
+            hint="e.g. fractions=(0.5, 0.25, 0.25)",
+        )
+    shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source)
     if isinstance(tables, Table):
         given, title = _from_one(tables, columns), tables.name
@@ -86,12 +86,19 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
         is_path = isinstance(source, str | os.PathLike)
         name = title = name or (Path(cast("str", source)).name if is_path else "data")
     if isinstance(given, tuple):
-        splits = draw_splits(given, dict(zip(SPLITS, shares, strict=True)), seed, title)
+        splits = draw_splits(given, shares, seed, title)
     else:
         splits = complete_splits(given, shares, seed, title)
     dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input)
     if not allow_overlap and (overlaps := leaks(dataset)):
-        raise _overlap(name, overlaps)
+        pairs = ((*leak.ids, *leak.splits) for leak in overlaps[:5])
+        shown = "; ".join(f"{one} ({a}) = {other} ({b})" for one, other, a, b in pairs)
+        more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
+        inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
+        raise DataError(
+            f"{name}: {inputs} in two splits: {shown}{more}",
+            hint="remove them from one split, or let the splits be drawn",
+        )
     return dataset
 
 
@@ -124,7 +131,6 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
 def _from_one(
     table: Table, columns: Columns
 ) -> tuple[Example, ...] | dict[Split, tuple[Example, ...]]:
-    """All examples; by split where a column names it."""
     if not table.rows:
         raise DataError(f"{table.name} is empty", hint="give it at least three examples")
     examples = read_examples(table, columns, {})
@@ -151,22 +157,10 @@ def _from_splits(
     return {s: read_examples(t, columns, seen) if t.rows else () for s, t in given.items()}
 
 
-def _overlap(name: str, overlaps: list[Leak]) -> DataError:
-    pairs = ((*leak.ids, *leak.splits) for leak in overlaps[:5])
-    shown = "; ".join(f"{one} ({a}) = {other} ({b})" for one, other, a, b in pairs)
-    more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
-    inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
-    return DataError(
-        f"{name}: {inputs} in two splits: {shown}{more}",
-        hint="remove them from one split, or let the splits be drawn",
-    )
-
-
 def read_source(source: object) -> Table | dict[Split, Table]:
     """Reads a path (file or folder), frame, dataset, list of dicts, or a mapping of splits to any.
-
-    A folder holds train/val/test files. DataError for anything else, and for what cannot be read.
-    """
+    A folder holds train/val/test files. DataError for anything else, and for what cannot be
+    read."""
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
         return _read_folder(path) if path.is_dir() else _read_file(path)
@@ -188,8 +182,10 @@ def _read_file(path: Path) -> Table:
 
 
 def _read_folder(path: Path) -> Table | dict[Split, Table]:
-    if is_arrow_folder(path):
-        return read_source(read_arrow_folder(path))
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        # Written by `save_to_disk` of a Dataset or a DatasetDict.
+        datasets = import_extra("datasets", f"reading the dataset folder {path.name}", "datasets")
+        return read_source(datasets.load_from_disk(str(path)))
     files = dict[Split, Path]()
     for file in sorted(path.iterdir()):
         if file.suffix.lower() in _READERS and file.stem.lower() in (*SPLITS, "validation"):
@@ -224,16 +220,25 @@ def _read_splits(source: Mapping[object, object]) -> dict[Split, Table]:
 
 
 def _read_object(source: object, name: str) -> Table:
-    if is_frame(source):
-        return read_frame(source, name)
-    if is_hf_dataset(source):
-        return read_hf_dataset(source, name)
+    # Told by the names of their classes, so that neither library is imported.
+    kinds = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(source).__mro__}
+    if ("pandas", "DataFrame") in kinds:
+        frame: Any = source
+        header = check_header(frame.columns, name)
+        frame = frame.astype(object).where(frame.notna(), None)  # NaN, NaT and NA are missing
+        rows = frame.itertuples(index=False, name=None)
+        return numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
+    if kinds & {("datasets", "Dataset"), ("datasets", "IterableDataset")}:
+        dataset: Any = source
+        found = cast("list[Mapping[str, object]]", list(dataset))
+        header = check_header(dataset.column_names or list(found[0] if found else ()), name)
+        return numbered(name, header, found)
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
         raise DataError(
             f"cannot read data from {type(source).__name__!r}",
             hint="hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset",
         )
-    rows = list[Record]()
+    records = list[Record]()
     for number, record in enumerate(cast("Sequence[object]", source)):
         where = f"{name}[{number}]"
         if not isinstance(record, Mapping):
@@ -243,5 +248,5 @@ def _read_object(source: object, name: str) -> Table:
             )
         pairs = cast("Mapping[object, object]", record).items()
         check_header((column for column, _ in pairs), where)
-        rows.append(Record(where, {str(column): plain(value) for column, value in pairs}))
-    return table_of(name, rows)
+        records.append(Record(where, {str(column): plain(value) for column, value in pairs}))
+    return table_of(name, records)

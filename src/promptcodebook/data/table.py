@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -27,6 +27,10 @@ from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
 _CSV_LIMIT = threading.Lock()
+_HEAD = 1 << 20
+"""Characters of a CSV file by which its delimiter is found."""
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,7 @@ def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
 
 def plain(value: object) -> object:
     """A value as JSON knows it: NumPy scalars and arrays unpacked, NaN as None, the rest as text.
-
-    So what a frame, a Parquet file and a JSON line hold compares equal.
-    """
+    So what a frame, a Parquet file and a JSON line hold compares equal."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -81,19 +83,44 @@ def plain(value: object) -> object:
     return str(iso()) if callable(iso) else str(value)
 
 
-def read_jsonl(path: Path) -> Table:
+def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
+    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`).
+    DataError names the line of a bad byte."""
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, start=1):
+                if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                    hint = f"iconv -f UTF-16 -t UTF-8 {path}"
+                    raise DataError(f"{path}:1: UTF-16 text", hint=hint)
+                try:
+                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    at, byte = error.start, error.object[error.start]
+                    raise DataError(
+                        f"{path}:{number}: byte {at + 1} of the line (0x{byte:02x}) is not UTF-8",
+                        hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
+                    ) from None
+                crlf = text.endswith("\r\n") and not exact
+                yield number, f"{text[:-2]}\n" if crlf else text
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
+
+
+def jsonl_records(path: Path) -> Iterator[Record]:
     """One JSON object a line; blank lines are skipped."""
-    rows = list[Record]()
-    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+    for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            rows.append(Record(where, parse_object(line, where)))
-    return _filled(path, rows)
+            yield Record(where, _parse_object(line.rstrip("\n"), where))
+
+
+def read_jsonl(path: Path) -> Table:
+    return table_of(path.name, list(jsonl_records(path)), str(path))
 
 
 def read_json(path: Path) -> Table:
     """One JSON array of objects."""
-    text = _read_text(path).strip()
+    text = "".join(line for _, line in read_lines(path)).strip()
     value = _parse_json(text or "[]", str(path))
     if not isinstance(value, list):
         raise DataError(
@@ -101,36 +128,33 @@ def read_json(path: Path) -> Table:
             hint="for one object per line use a .jsonl file",
         )
     places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
-    return _filled(path, [Record(at, _require_object(row, at)) for at, row in places])
+    rows = [Record(at, _require_object(row, at)) for at, row in places]
+    return table_of(path.name, rows, str(path))
 
 
 def read_csv(path: Path, delimiter: str = "") -> Table:
-    """A header line, then one record each; an empty cell is a missing value.
+    records = list(csv_records(path, delimiter))
+    if not records:
+        return table_of(path.name, records, str(path))
+    return Table(path.name, tuple(records[0].values), tuple(records[1:]))
+
+
+def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[Record]:
+    """The header line as a record without values, then one record each; an empty cell is a missing
+    value. DataError for what is no CSV.
 
     Cells may be of any length. Without a `delimiter` it is found by the header: a comma, or one of
     those that spreadsheets write in its place.
     """
-    text = _read_text(path)
-    header, rows = tuple[str, ...](), list[Record]()
-    lines = io.StringIO(text, newline="")
-    for where, cells in csv_records(path, lines, delimiter or delimiter_of(text), len(text)):
-        if not header:
-            header = check_header(cells, where)
-            continue
-        check_width(cells, header, where)
-        values = {name: cell or None for name, cell in zip(header, cells, strict=True)}
-        rows.append(Record(where, values))
-    if not header:
-        _filled(path, rows)
-    return Table(path.name, header, tuple(rows))
-
-
-def csv_records(
-    path: Path, lines: Iterable[str], delimiter: str, longest: int
-) -> Iterator[tuple[str, list[str]]]:
-    """Every record that is no empty line, with its place. Raises DataError for what is no CSV."""
+    head, length = list[str](), 0
+    for _, line in read_lines(path):
+        head.append(line)
+        if (length := length + len(line)) > _HEAD:
+            break
+    lines = (line for _, line in read_lines(path, exact=exact))
+    delimiter = delimiter or _delimiter_of("".join(head))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    records = _long_records(reader, longest)
+    records, header = _long_records(reader, path.stat().st_size), tuple[str, ...]()
     while True:
         where = f"{path}:{reader.line_num + 1}"
         try:
@@ -142,8 +166,16 @@ def csv_records(
             ) from None
         if cells is None:
             return
+        if not header:
+            header = check_header(cells, where) if cells else ()
+            cells = [""] * len(header)
+        if cells and len(cells) != len(header):
+            raise DataError(
+                f"{where}: {len(cells)} cells where the header names {len(header)} columns",
+                hint="put cells that hold the delimiter or a line break in double quotes",
+            )
         if cells:
-            yield where, cells
+            yield Record(where, {name: c or None for name, c in zip(header, cells, strict=True)})
 
 
 def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
@@ -161,7 +193,7 @@ def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[st
         yield record
 
 
-def delimiter_of(text: str) -> str:
+def _delimiter_of(text: str) -> str:
     """The mark that splits the header into the most columns, the first record likewise; a comma
     where none does, so that errors name the usual form."""
     best, most = ",", 1
@@ -177,36 +209,7 @@ def delimiter_of(text: str) -> str:
     return best
 
 
-def check_width(cells: list[str], header: tuple[str, ...], where: str) -> None:
-    if len(cells) != len(header):
-        raise DataError(
-            f"{where}: {len(cells)} cells where the header names {len(header)} columns",
-            hint="put cells that hold the delimiter or a line break in double quotes",
-        )
-
-
-def _read_text(path: Path) -> str:
-    """The file as text without BOM or CR; DataError names the line of a bad byte."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="check the path") from None
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise DataError(f"{path}:1: UTF-16 text", hint=f"iconv -f UTF-16 -t UTF-8 {path}")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start]
-        line = before.count(b"\n") + 1
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise DataError(
-            f"{path}:{line}: byte {column} of the line (0x{raw[error.start]:02x}) is not UTF-8",
-            hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
-        ) from None
-    return text.replace("\r\n", "\n")
-
-
-def parse_object(text: str, where: str) -> dict[str, object]:
+def _parse_object(text: str, where: str) -> dict[str, object]:
     """One JSON object. DataError names the place."""
     return _require_object(_parse_json(text, where), where)
 
@@ -256,74 +259,61 @@ def _kind(value: object) -> str:
     return "null" if value is None else kinds.get(type(value).__name__, "a number")
 
 
-def _filled(path: Path, rows: list[Record]) -> Table:
-    if not rows:
-        raise DataError(f"{path} is empty", hint="give it at least three examples")
-    return table_of(path.name, rows)
-
-
-def table_of(name: str, rows: Sequence[Record]) -> Table:
-    """The rows with the union of their columns."""
+def table_of(name: str, rows: Sequence[Record], empty: str = "") -> Table:
+    """The rows with the union of their columns. DataError where nothing is to be `empty`."""
+    if empty and not rows:
+        raise DataError(f"{empty} is empty", hint="give it at least three examples")
     columns = dict.fromkeys(column for row in rows for column in row.values)
     return Table(name, tuple(columns), tuple(rows))
 
 
-def read_parquet(path: Path) -> Table:
-    """All rows of a Parquet file (extra: parquet)."""
-    names = ("pyarrow", "pyarrow.parquet")
-    arrow, parquet = (import_extra(name, f"reading {path.name}", "parquet") for name in names)
+def import_parquet() -> tuple[Any, Any]:
+    """pyarrow and its Parquet part. MissingExtra."""
+    names, what = ("pyarrow", "pyarrow.parquet"), "reading and writing Parquet"
+    arrow, parquet = (import_extra(name, what, "parquet") for name in names)
+    return arrow, parquet
+
+
+def open_parquet(path: Path) -> Any:
+    arrow, parquet = import_parquet()
     try:
-        table: Any = parquet.ParquetFile(path).read()
+        return parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as error:
         raise DataError(
             f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
         ) from None
-    header = check_header(table.column_names, str(path))
-    return _numbered(path.name, header, table.to_pylist())
 
 
-def is_frame(source: object) -> bool:
-    """Is this a pandas DataFrame?"""
-    return _is_instance(source, ("pandas", "DataFrame"))
+def parquet_columns(path: Path) -> tuple[str, ...]:
+    with open_parquet(path) as file:
+        return check_header(file.schema_arrow.names, str(path))
 
 
-def read_frame(frame: Any, name: str) -> Table:
-    """All rows of a pandas DataFrame; its NaN, NaT and NA are missing values."""
-    header = check_header(frame.columns, name)
-    frame = frame.astype(object).where(frame.notna(), None)
-    rows = frame.itertuples(index=False, name=None)
-    return _numbered(name, header, (dict(zip(header, row, strict=True)) for row in rows))
+def parquet_records(path: Path) -> Iterator[Record]:
+    """The rows of a Parquet file (extra: parquet), of which PARQUET_ROWS are in memory."""
+    arrow, _ = import_parquet()
+    columns, number = parquet_columns(path), 0
+    with open_parquet(path) as file:
+        try:
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    values = map(plain, row.values())
+                    where = f"{path} row {number}"
+                    yield Record(where, dict(zip(columns, values, strict=True)))
+        except (OSError, arrow.ArrowException) as error:
+            raise DataError(
+                f"cannot read {path} as Parquet after row {number}: {error}",
+                hint="check that the file is complete",
+            ) from None
 
 
-def is_hf_dataset(source: object) -> bool:
-    """Is this one split of a Hugging Face dataset (a Dataset, streaming or not)?"""
-    return _is_instance(source, ("datasets", "Dataset"), ("datasets", "IterableDataset"))
+def read_parquet(path: Path) -> Table:
+    return Table(path.name, parquet_columns(path), tuple(parquet_records(path)))
 
 
-def read_hf_dataset(dataset: Any, name: str) -> Table:
-    """All rows of a `datasets.Dataset`."""
-    rows = cast("list[Mapping[str, object]]", list(dataset))
-    header = dataset.column_names or list(rows[0] if rows else ())
-    return _numbered(name, check_header(header, name), rows)
-
-
-def is_arrow_folder(path: Path) -> bool:
-    """Was this folder written by `datasets`' save_to_disk?"""
-    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def read_arrow_folder(path: Path) -> object:
-    """The Dataset or DatasetDict that was saved in this folder (extra: datasets)."""
-    datasets = import_extra("datasets", f"reading the dataset folder {path.name}", "datasets")
-    return datasets.load_from_disk(str(path))
-
-
-def _is_instance(source: object, *classes: tuple[str, str]) -> bool:
-    """Of one of these classes, by package and name; none is imported."""
-    return any((k.__module__.split(".")[0], k.__name__) in classes for k in type(source).__mro__)
-
-
-def _numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+def numbered(name: str, header: tuple[str, ...], rows: Iterable[Mapping[str, object]]) -> Table:
+    """A table of rows that have no place of their own but their number."""
     records = tuple(
         Record(f"{name} row {number}", {column: plain(row[column]) for column in header})
         for number, row in enumerate(rows, start=1)
@@ -350,38 +340,25 @@ class Columns:
 
 def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple[Example, ...]:
     """A table's rows as Examples, in their order; DataError names the row and the column at fault.
-
     `seen` (id -> place) is shared by the tables of a dataset and filled in, so that ids are unique
     over all of them. Without an id column an id is the hash of input and target; repeats of it get
-    '-2', '-3', ...; a given id that repeats is a DataError.
-    """
-    template = _input_template(table, columns)
-    for option in ("target", "messages", "id", "split"):
-        name: str | None = getattr(columns, option)
-        if name is not None:
-            _require_column(name, table, option)
+    '-2', '-3', ...; a given id that repeats is a DataError."""
+    template: InputTemplate | None = None
+    wanted = [(name, getattr(columns, name)) for name in ("target", "messages", "id", "split")]
+    if columns.messages is None:
+        template = InputTemplate(("", ""), (columns.input,))
+        if columns.input not in table.columns:
+            template = parse_input_template(columns.input)
+        wanted = [*(("input", name) for name in template.columns or (columns.input,)), *wanted]
+    for option, name in wanted:
+        if name is not None and name not in table.columns:
+            there = ", ".join(map(repr, table.columns)) or "none"
+            raise DataError(
+                f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
+                hint=f"its columns are {there}: set {option} to one of them"
+                + (", or to none (target=None in Python)" if option == "target" else ""),
+            )
     return tuple(_make_example(row, columns, template, seen) for row in table.rows)
-
-
-def _input_template(table: Table, columns: Columns) -> InputTemplate | None:
-    if columns.messages is not None:
-        return None
-    if columns.input in table.columns:
-        return InputTemplate(("", ""), (columns.input,))
-    template = parse_input_template(columns.input)
-    for name in template.columns or (columns.input,):
-        _require_column(name, table, "input")
-    return template
-
-
-def _require_column(name: str, table: Table, option: str) -> None:
-    if name not in table.columns:
-        there = ", ".join(map(repr, table.columns)) or "none"
-        raise DataError(
-            f"{table.name} has no column {name!r}{did_you_mean(name, table.columns)}",
-            hint=f"its columns are {there}: set {option} to one of them"
-            + (", or to none (target=None in Python)" if option == "target" else ""),
-        )
 
 
 def _make_example(
@@ -390,17 +367,27 @@ def _make_example(
     messages = ()
     if template is None:
         messages = _read_messages(row, columns.messages or "")
-        text = _transcript(messages)
+        text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
+        if len(messages) == 1:
+            text = messages[0].content
     elif template.literals == ("", ""):
-        text = _read_input(row, template.columns[0])
+        column = template.columns[0]
+        value = _require_value(row, column)
+        if not isinstance(value, str):
+            kind = type(value).__name__
+            chat = f'; for chat messages set messages to "{column}"' if kind == "list" else ""
+            raise DataError(
+                f"{row.where}: column {column!r} holds {kind!r}, not text",
+                hint=f"make it a string{chat}",
+            )
+        text = value
     else:
         text = template.render({n: _as_text(_require_value(row, n)) for n in template.columns})
     if not text.strip():
         raise DataError(f"{row.where}: the input is empty", hint="fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else _as_text(target)
-    given = columns.id
-    name = _content_id(text, reference, seen) if given is None else _given_id(row, given, seen)
+    name = _example_id(row, columns.id, [text, reference], seen)
     seen[name] = row.where
     return Example(name, text, reference, messages, row.values)
 
@@ -415,22 +402,21 @@ def _require_value(row: Record, column: str) -> object:
     return value
 
 
-def _read_input(row: Record, column: str) -> str:
-    value = _require_value(row, column)
-    if isinstance(value, str):
-        return value
-    kind = type(value).__name__
-    chat = f'; for chat messages set messages to "{column}"' if isinstance(value, list) else ""
-    raise DataError(
-        f"{row.where}: column {column!r} holds {kind!r}, not text", hint=f"make it a string{chat}"
-    )
-
-
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
+def _example_id(
+    row: Record, column: str | None, content: Sequence[str | None], seen: Mapping[str, str]
+) -> str:
+    """What the column says, else the hash of the content: the JSON of input and target."""
+    if column is None:
+        # By its parts: an encoder would be set up again for every row.
+        text, target = ("null" if each is None else encode_basestring(each) for each in content)
+        whole = f"[{text}, {target}]".encode("utf-8", "surrogatepass")
+        base = hashlib.sha256(whole).hexdigest()[:12]
+        names = (f"{base}-{again}" if again > 1 else base for again in count(1))
+        return next(name for name in names if name not in seen)
     value = _require_value(row, column)
     if isinstance(value, bool | float | list | dict) or not str(value).strip():
         raise DataError(
@@ -447,18 +433,6 @@ def _given_id(row: Record, column: str, seen: Mapping[str, str]) -> str:
     return name
 
 
-def _content_id(text: str, target: str | None, seen: Mapping[str, str]) -> str:
-    # The JSON of [text, target], by its parts: an encoder would be set up again for every row.
-    reference = "null" if target is None else encode_basestring(target)
-    content = f"[{encode_basestring(text)}, {reference}]"
-    base = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    name, again = base, 1
-    while name in seen:
-        again += 1
-        name = f"{base}-{again}"
-    return name
-
-
 def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
     value, where = _require_value(row, column), row.where
     if isinstance(value, str):
@@ -469,30 +443,23 @@ def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
             f"{where}: column {column!r} is not a list of chat messages",
             hint='write e.g. [{"role": "user", "content": "..."}]',
         )
-    messages = tuple(_read_message(part, where) for part in cast("Iterable[object]", value))
+    messages = list[Message]()
+    for part in cast("Iterable[object]", value):
+        fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
+        role, content = fields.get("role"), fields.get("content")
+        if role not in ("system", "user", "assistant") or not isinstance(content, str):
+            raise DataError(
+                f"{where}: a chat message must have a role and text content, "
+                f"not {str(fields)[:80]}",
+                hint="roles are system, user and assistant; content is a string",
+            )
+        messages.append(Message(role, content))
     if messages[-1].role != "user":
         raise DataError(
             f"{where}: the chat ends with a message of role {messages[-1].role}",
             hint="end it with a user message; the wanted reply belongs in the target column",
         )
-    return messages
-
-
-def _read_message(part: object, where: str) -> Message:
-    fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
-    role, content = fields.get("role"), fields.get("content")
-    if role not in ("system", "user", "assistant") or not isinstance(content, str):
-        raise DataError(
-            f"{where}: a chat message must have a role and text content, not {str(fields)[:80]}",
-            hint="roles are system, user and assistant; content is a string",
-        )
-    return Message(role, content)
-
-
-def _transcript(messages: tuple[Message, ...]) -> str:
-    if len(messages) == 1:
-        return messages[0].content
-    return "\n\n".join(f"{m.role}: {m.content}" for m in messages)
+    return tuple(messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Model, Plain
+from promptcodebook.cli.command import Json, Model, Plain, emit, note
 from promptcodebook.paths import BENCH, runs_dir
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.command import emit, note, verdict_text, wrap_text
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import shorten

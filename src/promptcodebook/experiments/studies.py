@@ -18,7 +18,8 @@ from typing import Any, Literal, get_args
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.config import Explore, load_config
+from promptcodebook.config import load_config
+from promptcodebook.config.schema import Explore
 from promptcodebook.errors import LMError
 from promptcodebook.experiments.experiment import (
     Experiment,

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Trust
+from promptcodebook.cli.command import Json, Trust, emit, note
 from promptcodebook.errors import ConfigError
 from promptcodebook.exports import export_policy
 from promptcodebook.paths import runs_dir, write_whole

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
-from promptcodebook.config import Budget, Price
+from promptcodebook.config import Budget
+from promptcodebook.config.schema import Price
 from promptcodebook.errors import (
     BudgetReached,
     ConfigError,

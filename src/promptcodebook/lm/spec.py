@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from promptcodebook.config import refuse_password
+from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
 SpecKind = Literal["http", "openai", "litellm", "simulated", "local"]

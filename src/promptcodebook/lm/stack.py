@@ -16,7 +16,9 @@ from functools import partial
 from typing import Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
-from promptcodebook.config import Config, RoleSettings, fill_secrets, secret_variables
+from promptcodebook.config import Config
+from promptcodebook.config.schema import RoleSettings
+from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import (
     ConfigError,
     LMError,

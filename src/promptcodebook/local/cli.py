@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     ConfigOption,
     DataDir,
     Json,
     TaskName,
     command_group,
+    emit,
     flag_layer,
     gather_settings,
+    note,
 )
 from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.serve.cli import listen

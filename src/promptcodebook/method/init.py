@@ -18,7 +18,8 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.config import Config, Init
+from promptcodebook.config import Config
+from promptcodebook.config.schema import Init
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of

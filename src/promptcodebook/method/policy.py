@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, cast
 from pydantic import Field
 
 from promptcodebook.calls import Message, Request, Schema, Usage
-from promptcodebook.config import Explore
+from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ParseError, TruncatedReply
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.intervals import Interval

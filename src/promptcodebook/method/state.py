@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
-from promptcodebook.config import Update
+from promptcodebook.config.schema import Update
 from promptcodebook.randomness import Randomness
 from promptcodebook.types import (
     Example,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
 from promptcodebook.calls import Request
-from promptcodebook.config import Config, Update
+from promptcodebook.config import Config
+from promptcodebook.config.schema import Update
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask

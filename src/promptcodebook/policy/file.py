@@ -25,7 +25,8 @@ from pydantic import (
     model_validator,
 )
 
-from promptcodebook.config import TYPED, Config, beyond_sampling, load_typed, merge, without_secrets
+from promptcodebook.config import TYPED, Config, load_typed, merge
+from promptcodebook.config.secrets import beyond_sampling, without_secrets
 from promptcodebook.errors import PolicyError, RunNotTrusted
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence

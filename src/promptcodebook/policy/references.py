@@ -17,14 +17,8 @@ from typing import Any, cast
 
 from promptcodebook.assemble import OWN_LM, Assembled, plan_data
 from promptcodebook.calls import ROLES
-from promptcodebook.config import (
-    Config,
-    beyond_sampling,
-    load_config,
-    load_typed,
-    secret_variables,
-    without_secrets,
-)
+from promptcodebook.config import Config, load_config, load_typed
+from promptcodebook.config.secrets import beyond_sampling, secret_variables, without_secrets
 from promptcodebook.data import Dataset
 from promptcodebook.errors import (
     ConfigError,

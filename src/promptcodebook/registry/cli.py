@@ -16,8 +16,7 @@ import typer
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
 from promptcodebook.audit import report as auditing
 from promptcodebook.audit.report import AuditReport, HazardJudge, PresidioScan
-from promptcodebook.cli.console import columns, emit, note, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     ConfigOption,
     DataDir,
     Json,
@@ -28,9 +27,13 @@ from promptcodebook.cli.settings import (
     Trust,
     Typed,
     Who,
+    columns,
+    emit,
     flag_layer,
     gather_settings,
+    note,
     settings_for,
+    wrap_text,
 )
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, DataError, TaskError

@@ -362,7 +362,7 @@ class SqliteStorage:
         with self._reading() as db:
             row = None if db is None else db.execute(wanted, (version,)).fetchone()
         if row is None or not isinstance(row[0], bytes):
-            raise _damaged(self.place, f"the policy file of {version} is missing")
+            raise damaged(self.place, f"the policy file of {version} is missing")
         return row[0]
 
     def poll(self, ref: str) -> str | None:
@@ -388,7 +388,7 @@ class SqliteStorage:
     def _fault(self, error: Exception) -> StoreError:
         if isinstance(error, sqlite3.Error):
             return store_error(error, self._path, _LAYOUT.what)
-        return _damaged(self.place, str(error))
+        return damaged(self.place, str(error))
 
     def _refresh(self, db: sqlite3.Connection) -> None:
         """Reads what came since; all of it where another file is in this one's place."""
@@ -397,7 +397,7 @@ class SqliteStorage:
             if db.execute(last, (len(self._log.entries),)).fetchone() != (self._log.head,):
                 self._log = Log()
         for fault in _log_faults(db, self._log):
-            raise _damaged(self.place, str(fault))
+            raise damaged(self.place, str(fault))
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection | None]:
@@ -413,7 +413,7 @@ class SqliteStorage:
                     raise self._fault(error) from error
 
 
-def _damaged(place: str, fault: str) -> RegistryDamaged:
+def damaged(place: str, fault: str) -> RegistryDamaged:
     return RegistryDamaged(f"the registry {place} is damaged: {fault}", hint=VERIFY)
 
 

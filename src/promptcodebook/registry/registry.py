@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -34,7 +34,6 @@ from promptcodebook.policy.references import StoredVersion
 from promptcodebook.registry.log import (
     FIRST,
     LATEST,
-    VERIFY,
     Broken,
     Entry,
     Fault,
@@ -45,6 +44,7 @@ from promptcodebook.registry.log import (
     canonical,
     check_name,
     check_ref,
+    damaged,
     version_of,
 )
 from promptcodebook.text import printable
@@ -93,12 +93,9 @@ class Version:
         return cls(name, entry.known, entry.time, entry.who, refs)
 
 
-class Gate(Protocol):
-    """What a version must pass before a ref moves to it; a rollback passes none."""
-
-    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        """What the log's entry should say. Raises PromotionRefused."""
-        ...
+Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
+"""What a version must pass before a ref moves to it: says what the log's entry should say, or
+raises PromotionRefused. A rollback passes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +302,7 @@ class Registry:
         version = self.resolve(source)
         policy = self.storage.policy(version)
         if version_of(policy) != version:
-            raise RegistryDamaged(
-                f"the registry {self.storage.place} is damaged: the bytes stored for {version} "
-                "have another hash",
-                hint=VERIFY,
-            )
+            raise damaged(self.storage.place, f"the bytes stored for {version} have another hash")
         return policy.decode()
 
     def policy(self, source: str) -> PolicyFile:
@@ -518,7 +511,7 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
     versions, log = dict[str, dict[str, Any]](), Log()
     number, sum_, ended = 0, "", False
 
-    def damaged(number: int, fault: object) -> RegistryDamaged:
+    def bad(number: int, fault: object) -> RegistryDamaged:
         return RegistryDamaged(
             f"line {number} of the file: {fault}; nothing was taken in",
             hint="export it again, or get another copy",
@@ -535,11 +528,11 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
             sum_, ended = summed["sum"], tree["kind"] == "end"
             _take_line(tree, versions, log, number)
         except Broken as fault:
-            raise damaged(number, fault) from None
+            raise bad(number, fault) from None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            raise damaged(number, "it is no line of an exported registry") from None
+            raise bad(number, "it is no line of an exported registry") from None
     if not ended:
-        raise damaged(number + 1, "it is missing: the file ends before its end")
+        raise bad(number + 1, "it is missing: the file ends before its end")
     return versions, log
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import Limits, Role, Usage
-from promptcodebook.config import default_tree
+from promptcodebook.config.loading import default_tree
 from promptcodebook.method.state import State
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Usage
-from promptcodebook.config import Config, RouterSettings
+from promptcodebook.config import Config
+from promptcodebook.config.schema import RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State

@@ -23,7 +23,8 @@ from typing import Any
 
 from promptcodebook.assemble import Plan, Sources, plan_run, try_reward
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import Budget, Config, comparable, load_config, merge, optimizer_settings
+from promptcodebook.config import Budget, Config, load_config, merge
+from promptcodebook.config.loading import comparable, optimizer_settings
 from promptcodebook.errors import (
     BudgetReached,
     ConfigError,

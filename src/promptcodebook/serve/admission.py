@@ -31,7 +31,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from promptcodebook.config import Budget, parse_budget
+from promptcodebook.config import Budget
+from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
 from promptcodebook.serve.completions import Refusal, error_body, parse_body, require_json
 from promptcodebook.serve.spending import new_request_id

@@ -18,8 +18,7 @@ import typer
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Role
-from promptcodebook.cli.console import emit, note, wrap_text
-from promptcodebook.cli.settings import (
+from promptcodebook.cli.command import (
     ConfigOption,
     Json,
     Model,
@@ -27,7 +26,10 @@ from promptcodebook.cli.settings import (
     Sets,
     Trust,
     Typed,
+    emit,
+    note,
     settings_for,
+    wrap_text,
 )
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, PcoError
@@ -162,8 +164,7 @@ def serve(
             called,
             live,
             upstream,
-            admission.Callers(known),
-            limits,
+            admission.Admission(admission.Callers(known), limits),
             record,
             budgets,
             conversation=reads == "conversation",

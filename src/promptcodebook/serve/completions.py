@@ -287,6 +287,18 @@ def _usage(choices: Sequence[Reply]) -> dict[str, Any]:
     }
 
 
+class Fault(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Error(BaseModel):
+    error: Fault
+
+
 def error_body(refusal: Refusal) -> dict[str, Any]:
     kind, param = refusal.kind, refusal.param or None
-    return {"error": {"message": str(refusal), "type": kind, "param": param, "code": kind}}
+    fault = Fault(message=refusal.message, type=kind, param=param, code=kind)
+    return Error(error=fault).model_dump()

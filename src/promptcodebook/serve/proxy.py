@@ -2,7 +2,7 @@
 
 The proxy reads of a body what it needs: the model's name, and the text that is routed. It puts the
 prompt before the messages, sets the model, and passes on everything else as it came. What it
-answers is described in openapi.json.
+answers is described in description.py.
 """
 
 from __future__ import annotations
@@ -15,26 +15,32 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib import resources
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, cast
 
 from aiohttp import web
-from pydantic import BaseModel, Field, InstanceOf, ValidationError
 
 from promptcodebook.errors import PcoError
 from promptcodebook.serve.admission import (
     HUNG_UP,
     Address,
     Admission,
-    Callers,
-    Limits,
     Metrics,
     Paths,
     Visit,
     json_response,
     showing,
 )
-from promptcodebook.serve.completions import Refusal, Text, error_body
+from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.description import (
+    ChatRequest,
+    Model,
+    ModelList,
+    Prompt,
+    PromptRequest,
+    State,
+    check,
+    description,
+)
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
@@ -47,48 +53,6 @@ _PREFIX = "pco/"
 _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
 _PIECE = 2**16
 """Bytes of a body that are handed over at once."""
-
-
-class _Message(BaseModel):
-    role: Text
-    content: Text | list[InstanceOf[dict[str, Any]]] | None = None
-
-
-_Messages = Annotated[list[_Message], Field(min_length=1)]
-
-
-class ChatRequest(BaseModel):
-    """The fields that are read; all others are passed on as they came."""
-
-    model: Text | None = None
-    messages: _Messages
-
-
-class PromptRequest(BaseModel):
-    """One of `input` and `messages` is there."""
-
-    model: Text | None = None
-    input: Text | None = None
-    messages: _Messages | None = None
-
-
-_T = TypeVar("_T", ChatRequest, PromptRequest)
-
-
-def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
-    """The fields of a body that are read here. Raises Refusal with the field at fault."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        place = error.errors(include_url=False, include_input=False)[0]["loc"]
-    message = f"{place[0]} must be a text"
-    if place[0] == "messages":
-        message = "each message must be an object with a role"
-        if "content" in place:
-            message = "message content must be text or a list of parts"
-        elif len(place) == 1:
-            message = "messages must be a list of at least one message"
-    raise Refusal(message, param=str(place[0]))
 
 
 def input_of(messages: Messages, *, whole: bool = False) -> str:
@@ -158,8 +122,7 @@ class Proxy:
     name: str
     live: Live
     upstream: Upstream
-    callers: Callers
-    limits: Limits
+    admission: Admission
     records: Records | None = None
     spending: Spending | None = None
     conversation: bool = False
@@ -169,8 +132,7 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._admission = Admission(self.callers, self.limits)
-        self._metrics = PolicyMetrics(lambda: self._admission.in_flight, self.live)
+        self._metrics = PolicyMetrics(lambda: self.admission.in_flight, self.live)
 
     @asynccontextmanager
     async def serving(
@@ -179,21 +141,19 @@ class Proxy:
         """The server, listening while the block runs. At its end no more requests are taken, those
         in flight may finish, and all that it was given is closed. Raises OSError when the port is
         taken."""
-        described = resources.files("promptcodebook.serve").joinpath("openapi.json")
-        description = json.loads(described.read_text("utf-8"))
         paths: Paths = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
             "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
-            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
+            "/healthz": ("GET", showing(lambda: State(status="ok").model_dump(exclude_none=True))),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(lambda: description)),
+            "/openapi.json": ("GET", showing(description)),
         }
         watching = asyncio.ensure_future(self.live.watch(poll_s))
         try:
-            async with self._admission.listening(paths, self._metrics, host, port) as address:
+            async with self.admission.listening(paths, self._metrics, host, port) as address:
                 try:
                     yield address
                 finally:
@@ -209,11 +169,11 @@ class Proxy:
                     await asyncio.to_thread(kept.close)
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._admission.read(request, visit)
+        body = await self.admission.read(request, visit)
         check(ChatRequest, body)
         messages: Messages = body["messages"]
         with (
-            self._admission.place(visit),
+            self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
             text = input_of(messages, whole=self.conversation)
@@ -235,40 +195,39 @@ class Proxy:
     ) -> web.StreamResponse:
         upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
-        data = await self._admission.apart(visit, lambda: upstream.body(body))
+        data = await self.admission.apart(visit, lambda: upstream.body(body))
         if spending is None:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
-        with spending.call(body, len(data)) as paid:
+        with spending.call(body, len(data)) as learn:
             answer = await upstream.ask(data, usage="told" if wanted else "hidden")
             response = await self._respond(request, answer, visit)
-            spending.learn(paid, answer)
+            learn(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        body = await self._admission.read(request, visit)
+        body = await self.admission.read(request, visit)
         given = check(PromptRequest, body).input
         if given is None:
             check(ChatRequest, body)
             given = input_of(body["messages"], whole=self.conversation)
         with (
-            self._admission.place(visit),
+            self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
-            made = {
-                "object": "prompt",
-                "id": visit.id,
-                "model": _PREFIX + self.name,
-                "version": composing.version,
-                "mode": composing.mode,
-                "route": composed.route.indices,
-                "fallbacks": composed.fallbacks,
-                "cached": bool(composed.cached),
-                "prompt": composed.prompt,
-            }
-            return json_response(made, visit)
+            made = Prompt(
+                id=visit.id,
+                model=_PREFIX + self.name,
+                version=composing.version,
+                mode=composing.mode,
+                route=composed.route.indices,
+                fallbacks=composed.fallbacks,
+                cached=bool(composed.cached),
+                prompt=composed.prompt,
+            )
+            return json_response(made.model_dump(), visit)
 
     async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
         if self.spending is not None:
@@ -335,7 +294,7 @@ class Proxy:
     ) -> None:
         """Hands a piece to the caller; hangs up on one who does not take it in time."""
         try:
-            async with asyncio.timeout(self._admission.limits.write_s):
+            async with asyncio.timeout(self.admission.limits.write_s):
                 await response.write(piece)
         except TimeoutError:
             if request.transport is not None:
@@ -367,19 +326,19 @@ class Proxy:
         )
         self.records.put(record)
 
-    def _models(self) -> dict[str, object]:
+    def _models(self) -> dict[str, Any]:
         version = self.live.version
         named = [self._entry(name, version) for name in (self.name, version)]
-        return {"object": "list", "data": named}
+        return ModelList(data=named).model_dump()
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
         version = (await self._version(name)).version
-        return json_response(self._entry(name.removeprefix(_PREFIX), version), visit)
+        entry = self._entry(name.removeprefix(_PREFIX), version)
+        return json_response(entry.model_dump(), visit)
 
-    def _entry(self, name: str, version: str) -> dict[str, object]:
-        owned = {"created": self._begun, "owned_by": "promptcodebook"}
-        return {"id": _PREFIX + name, "object": "model", **owned, "version": version}
+    def _entry(self, name: str, version: str) -> Model:
+        return Model(id=_PREFIX + name, created=self._begun, version=version)
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -387,7 +346,8 @@ class Proxy:
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        return json_response({"status": said, "version": self.live.version}, visit, status)
+        state = State(status=said, version=self.live.version)
+        return json_response(state.model_dump(), visit, status)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

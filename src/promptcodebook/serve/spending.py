@@ -172,13 +172,6 @@ _PREAMBLE = 128
 _EPSILON = 1e-9
 
 
-@dataclass(slots=True)
-class Paid:
-    """What a call took; the most that it can have cost until that is known."""
-
-    usage: Usage
-
-
 class Spending(_Kept):
     """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
     call of composing a prompt. The first of `models` is the one behind the policy; a request that
@@ -286,26 +279,28 @@ class Spending(_Kept):
         return {**body, **more}
 
     @contextmanager
-    def call(self, body: Mapping[str, Any], size: int) -> Generator[Paid]:
-        """A call whose body has `size` bytes. Raises Refusal."""
+    def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
+        """A call whose body has `size` bytes; what is yielded reads from an answer what the call
+        took. One that says nothing took the most. Raises Refusal."""
         times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
         longest, prompt = times * max(0, *named, 0), size + _PREAMBLE
         cost = self._prices.bound(self._model, prompt, longest)
-        paid = Paid(Usage(1, prompt, longest, cost=cost))
-        ticket = self.begin("executor", paid.usage)
+        taken = Usage(1, prompt, longest, cost=cost)
+
+        def learn(answer: Answer) -> None:
+            nonlocal taken
+            if answer.status != 200:
+                taken = Usage(calls=1)
+            elif usage := told_usage(answer.usage):
+                taken = replace(usage, cost=self._prices.cost(self._model, usage))
+
+        ticket = self.begin("executor", taken)
         try:
-            yield paid
+            yield learn
         except Refusal as refusal:
             if refusal.unpaid:
-                paid.usage = Usage()
+                taken = Usage()
             raise
         finally:
-            self.end(ticket, "executor", paid.usage, lost=False)
-
-    def learn(self, paid: Paid, answer: Answer) -> None:
-        """What an answer says that the call took. One that says nothing took the most."""
-        if answer.status != 200:
-            paid.usage = Usage(calls=1)
-        elif usage := told_usage(answer.usage):
-            paid.usage = replace(usage, cost=self._prices.cost(self._model, usage))
+            self.end(ticket, "executor", taken, lost=False)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, cast
 
-from promptcodebook.config import Config, fill_secrets, secret_variables
+from promptcodebook.config import Config
+from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport

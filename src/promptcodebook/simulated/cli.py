@@ -24,10 +24,9 @@ import typer
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
-from promptcodebook.cli.console import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.command import Plain, emit, note, verdict_text, wrap_text
 from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
-from promptcodebook.cli.settings import Plain
 from promptcodebook.config import load_config
 from promptcodebook.errors import MissingExtra, PcoError, import_part
 from promptcodebook.intervals import Interval, clustered_interval

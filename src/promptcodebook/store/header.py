@@ -18,7 +18,8 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from promptcodebook.calls import ROLES, Role
-from promptcodebook.config import body_fault, header_fault, merge, without_secrets
+from promptcodebook.config import merge
+from promptcodebook.config.secrets import body_fault, header_fault, without_secrets
 from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet

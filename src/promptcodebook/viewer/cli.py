@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from promptcodebook.cli.console import emit, note
-from promptcodebook.cli.settings import Json, Trust
+from promptcodebook.cli.command import Json, Trust, emit, note
 from promptcodebook.paths import runs_dir
 
 

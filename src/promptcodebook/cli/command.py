@@ -1,14 +1,20 @@
-"""What was typed: options that several commands share, and the settings they add up to.
+"""What every command shares: its options, the settings they add up to, and how a result is printed.
 
-Precedence: command line > PCO_* > pco.toml > preset. pydantic is imported where it is needed, so
-that a command's help does not wait for it.
+Precedence: command line > PCO_* > pco.toml > preset. Results go to stdout, as text or as JSON;
+notes and questions to stderr. pydantic and rich are imported where they are needed, so that a
+command's help does not wait for them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
+import re
+import shutil
+import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -18,14 +24,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from promptcodebook.cli.console import note
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
+from promptcodebook.text import printable
 
 if TYPE_CHECKING:
     from promptcodebook.config import Config
     from promptcodebook.policy.references import Reference
     from promptcodebook.run.subject import Given
+    from promptcodebook.run.verdict import VerdictTable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
@@ -55,18 +62,9 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-_ENVIRONMENT: Mapping[str, tuple[str, type]] = {
-    "PCO_LM": ("lm", str),
-    "PCO_TASK": ("task", str),
-    "PCO_DATA": ("data_dir", str),
-    "PCO_PRESET": ("preset", str),
-    "PCO_BUDGET": ("budget", str),
-    "PCO_SEED": ("seed", int),
-    "PCO_SIZE": ("size", int),
-    "PCO_SELECT": ("select", int),
-}
-_UNCUT = 1000
-"""Letters of a summary, more than any has."""
+_TEXT_KEYS = ("lm", "task", "data_dir", "preset", "budget")
+_WHOLE_KEYS = ("seed", "size", "select")
+"""Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ..."""
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
 _TEXTS = ("base_prompt", "init.prompt", "output_format")
@@ -83,52 +81,37 @@ class CommandGroup(TyperGroup):
     """Its help lists each command with its whole first sentence, wrapped and not cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [
-            (name, command.get_short_help_str(limit=_UNCUT))
-            for name, command in named
-            if command is not None and not command.hidden
-        ]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, c.get_short_help_str(limit=1000)) for n, c in named if c])
 
 
 def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) -> typer.Typer:
     """An empty group of commands; without help it only holds a file's commands together."""
-    return typer.Typer(
-        cls=kind,
-        rich_markup_mode=None,
-        add_completion=False,
-        no_args_is_help=True,
-        help=help_text,
-    )
+    plain: Any = {"rich_markup_mode": None, "add_completion": False, "no_args_is_help": True}
+    return typer.Typer(cls=kind, help=help_text, **plain)
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with an option for each annotated field of a parameter that is a dataclass, such
     as `Typed`."""
-    signature = inspect.signature(command, eval_str=True)
-    groups = {
-        n: p.annotation for n, p in signature.parameters.items() if is_dataclass(p.annotation)
-    }
     flat: list[inspect.Parameter] = []
-    members: dict[str, list[str]] = {}
-    for name, parameter in signature.parameters.items():
-        if name not in groups:
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        group: Any = parameter.annotation
+        if not is_dataclass(group):
             flat.append(parameter)
             continue
-        hints = get_type_hints(groups[name], include_extras=True)
-        given = {f.name: f.default for f in fields(groups[name]) if f.name in hints}
-        members[name] = [n for n in given if hasattr(hints[n], "__metadata__")]
+        hints = get_type_hints(group, include_extras=True)
+        options = [f for f in fields(group) if hasattr(hints[f.name], "__metadata__")]
+        groups[name] = group, [f.name for f in options]
         flat += [
-            inspect.Parameter(n, parameter.kind, default=given[n], annotation=hints[n])
-            for n in members[name]
+            inspect.Parameter(f.name, parameter.kind, default=f.default, annotation=hints[f.name])
+            for f in options
         ]
 
     def run(**given: Any) -> Any:
-        for name, own in members.items():
-            group: Any = groups[name]
+        for name, (group, own) in groups.items():
             given[name] = group(**{each: given.pop(each) for each in own})
         return command(**given)
 
@@ -145,20 +128,21 @@ def flag_layer(task: str | None = None, data: str | None = None, **more: Any) ->
     return {key: value for key, value in flags.items() if value is not None}
 
 
-def environment_layer(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_SEED, PCO_SIZE, PCO_SELECT, PCO_BUDGET and
+def environment_layer() -> dict[str, Any]:
+    """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_BUDGET, PCO_SEED, PCO_SIZE, PCO_SELECT and
     PCO_LM_<ROLE>."""
     from promptcodebook.calls import ROLES
 
     layer: dict[str, Any] = {}
-    for name, (key, kind) in _ENVIRONMENT.items():
-        if text := environment.get(name):
+    for key in (*_TEXT_KEYS, *_WHOLE_KEYS):
+        name = f"PCO_{key.removesuffix('_dir').upper()}"
+        if text := os.environ.get(name):
             try:
-                layer[key] = kind(text)
+                layer[key] = int(text) if key in _WHOLE_KEYS else text
             except ValueError:
                 message = f"{name} is not a whole number: {text!r}"
                 raise ConfigError(message, hint=f"unset {name}") from None
-    specs = {role: environment.get(f"PCO_LM_{role.upper()}") for role in ROLES}
+    specs = {role: os.environ.get(f"PCO_LM_{role.upper()}") for role in ROLES}
     roles = {role: {"model": spec} for role, spec in specs.items() if spec}
     return {**layer, "roles": roles} if roles else layer
 
@@ -196,18 +180,17 @@ def _parse_value(key: str, text: str) -> Any:
     return tree["value"] if tree.keys() == {"value"} else text
 
 
-def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    """The settings of a pco.toml, and the folder that its paths start from."""
-    from promptcodebook.config import read_toml
-
-    path = toml_path(config)
-    return ({}, Path()) if path is None else (read_toml(path), path.parent)
-
-
 def toml_path(config: Path | None) -> Path | None:
     """The pco.toml that is read: the one named, or in the folder named, else ./pco.toml if any."""
     path = config or (Path("pco.toml") if Path("pco.toml").is_file() else None)
     return path / "pco.toml" if path is not None and path.is_dir() else path
+
+
+def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
+    from promptcodebook.config.loading import read_toml
+
+    path = toml_path(config)
+    return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
 
 def gather_settings(
@@ -236,12 +219,10 @@ class Wanted:
 
     @property
     def flags(self) -> dict[str, Any]:
-        """The options, as a layer."""
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:
-        """The configuration and the folder its paths start from."""
         return gather_settings(self.config, self.flags, self.sets)
 
 
@@ -262,10 +243,9 @@ class Typed:
         from promptcodebook.config import merge
         from promptcodebook.run.subject import Given
 
-        flags = flag_layer(self.task, self.data, lm=self.lm)
         return Given(
             verb=verb,
-            above=merge(flags, set_layer(self.sets or ())),
+            above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
             below=lambda: _toml_layer(self.config),
             named=self.config is not None,
             environment=environment_layer(),
@@ -287,3 +267,118 @@ class Unpaid(Typed):
 def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
     """The configuration that a REF is used under, and the folder that its paths start from."""
     return typed.given().settings(reference)
+
+
+# Printing
+
+BETWEEN = ".."
+"""Comes between the ends of an interval, as 0.120..0.340."""
+_GAP = 2  # blanks between two columns
+_LEAST_TEXT = 24  # characters of running text in a line of a table
+_NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
+"""What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
+
+
+def emit(value: object) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+
+
+def show(tree: Callable[[], object], text: Callable[[], str], *, as_json: bool) -> None:
+    """A result on stdout, for machines or for people."""
+    if as_json:
+        emit(tree())
+    else:
+        print(text())
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    print(text, file=sys.stderr)
+
+
+def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
+    """The same interrupt, which says what it waits for."""
+
+    def stop() -> None:
+        note("stopping: waiting for calls in flight (Ctrl-C again to stop at once)")
+        interrupt()
+
+    return stop
+
+
+def confirm(question: str, refusal: str, *, yes: bool) -> None:
+    """Asks on a terminal; without one, --yes is needed. ConfigError `refusal` for a no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{refusal} (there is no terminal to ask on)", hint="add --yes")
+    with contextlib.redirect_stdout(sys.stderr):  # the question must not end up in a result
+        agreed = typer.confirm(question, prompt_suffix=" ")
+    if not agreed:
+        raise ConfigError(refusal, hint="answer y, or add --yes")
+
+
+def screen_width() -> int:
+    """Columns of the terminal, or $COLUMNS; 80 where the output goes elsewhere."""
+    return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> str:
+    """Rows as aligned text, headed by their keys; numbers to the right. Nothing is wider than
+    `width` (None = the screen): a column of running text is broken into lines, and columns that
+    find no room follow below, each beside the first one."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return ""
+    room = width or screen_width()
+    cells = {head: [printable(str(row.get(head, ""))) for row in rows] for head in rows[0]}
+    right = {h: all(_NUMBERS.fullmatch(c) for c in cells[h] if c) for h in cells}
+    widths = {head: max(map(cell_len, (head, *cells[head]))) for head in cells}
+    first, *others = cells
+    running = [h for h in others if not right[h] and widths[h] > max(_LEAST_TEXT, cell_len(h))]
+    if running:
+        text = max(running, key=lambda head: widths[head])
+        taken = sum(each + _GAP for head, each in widths.items() if head != text)
+        widths[text] = min(widths[text], max(room - taken, _LEAST_TEXT))
+    blocks = [[first]]
+    for head in others:
+        taken = sum(widths[h] + _GAP for h in blocks[-1])
+        if taken + widths[head] > room and len(blocks[-1]) > 1:
+            blocks.append([first])
+        blocks[-1].append(head)
+    shown: list[str] = []
+    for block in blocks:
+        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+        for head in block:
+            side = "right" if right[head] else "left"
+            table.add_column(Text(head), justify=side, width=widths[head], overflow="fold")
+        for row in zip(*(cells[head] for head in block), strict=True):
+            table.add_row(*map(Text, row))
+        fit = sum(widths[head] + _GAP for head in block)
+        console = Console(width=fit, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(table)
+        shown.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    return "\n\n".join(shown)
+
+
+def verdict_text(table: VerdictTable, per: str = "per query:") -> str:
+    """A verdict in two tables: the rewards, then what a query costs."""
+    scores, costs = (columns(table.cells(BETWEEN, query=query)) for query in (False, True))
+    return f"{scores}\n\n{per}\n\n{costs}"
+
+
+def wrap_text(text: str, first: str = "  ") -> str:
+    """The text in lines of the terminal's width, `first` before the first, indented below it."""
+    width = min(100, screen_width())
+    later = " " * len(first)
+    lines: list[str] = []
+    for place, line in enumerate(printable(text).splitlines() or [""]):
+        lead = first if place == 0 else later
+        lines += textwrap.wrap(line, width, initial_indent=lead, subsequent_indent=later) or [lead]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,531 @@
+"""What a policy does: `pco eval` and `pco compare` say how well, `pco distill` does without its
+encoder, `pco explain` says why, and `pco prompt` prints the prompt alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from promptcodebook.cli.app import COMMAND_GROUP
+from promptcodebook.cli.command import (
+    BETWEEN,
+    REF_HELP,
+    ConfigPath,
+    Count,
+    Json,
+    Ref,
+    Runs,
+    SplitName,
+    Typed,
+    Unpaid,
+    announced,
+    columns,
+    command_group,
+    emit,
+    note,
+    options,
+    settings_for,
+    show,
+    wrap_text,
+)
+from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
+from promptcodebook.paths import runs_dir
+from promptcodebook.text import printable
+from promptcodebook.types import variable_name
+from promptcodebook.units import cost_text, number, percent
+
+if TYPE_CHECKING:
+    from promptcodebook.policy.policy import Explanation
+    from promptcodebook.policy.references import Reference
+    from promptcodebook.report.traces import Record, Training
+    from promptcodebook.run.evaluation import Assessment, Comparison
+    from promptcodebook.run.measuring import Distillation
+    from promptcodebook.types import Example, Rollout
+
+app = command_group()
+
+DISTILLED = "distilled.json"
+
+
+@dataclass(frozen=True)
+class _TypedPath(Typed):
+    """The settings file is an argument, not an option."""
+
+    config: ConfigPath = None
+
+
+@app.command("eval")
+@options
+def evaluate(
+    ref: Ref,
+    typed: _TypedPath,
+    split: SplitName = "test",
+    count: Count = None,
+    samples: Runs = 1,
+    row: str = typer.Option(
+        "learned",
+        metavar="ROW",
+        help="Of its verdict: learned, present, none, concat, best_fixed, best_single, oracle.",
+    ),
+    at_least: float | None = typer.Option(None, help="Exit 1 where the mean reward is below this."),
+    as_json: Json = False,
+) -> None:
+    """Reward with its 95 % interval, failures, and what a query costs.
+
+    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
+    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
+    named, and by its own models, unless others are given. --row evaluates another row of its
+    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
+    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
+    pco compare A.json B.json
+    """
+    from promptcodebook.run.evaluation import Evaluating, Sample
+    from promptcodebook.sync import run_sync
+
+    sample = Sample(split, count, samples)
+    with typed.given("pco eval").until_done(ref, sample, row) as kept:
+        asked = Evaluating.of(ref, kept, sample, row, progress=True)
+        made = run_sync(asked.answer(), announced(asked.subject.interrupt))
+    show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
+    mean = made.row.score.mean
+    if at_least is not None and not mean >= at_least:
+        note(f"the mean reward {number(mean)} is below --at-least {at_least:g}")
+        raise typer.Exit(1)
+
+
+@app.command()
+@options
+def compare(
+    a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
+    b: Annotated[str, typer.Argument(help="What to compare it with.")],
+    typed: Typed,
+    split: SplitName = "test",
+    count: Count = None,
+    margin: float | None = typer.Option(
+        None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
+    ),
+    as_json: Json = False,
+) -> None:
+    """The gain of A over B, paired by example, with its 95 % interval.
+
+    Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
+    limits both together.
+    """
+    from promptcodebook.run.evaluation import Comparing, Sample
+    from promptcodebook.sync import run_sync
+
+    sample = Sample(split, count)
+    with typed.given("pco compare").until_done(a, b, sample) as kept:
+        asked = Comparing.of((a, b), kept, sample, progress=True)
+        made = run_sync(asked.answer(), announced(asked.interrupt))
+    show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
+    if margin is not None and not made.gain.low >= -margin:
+        note(f"A may lose {number(-made.gain.low)} against B, more than --margin {margin:g}")
+        raise typer.Exit(1)
+
+
+def _assessment_text(made: Assessment) -> str:
+    row, usage, rollouts = made.row, made.row.per_query, made.evaluation.rollouts
+    model = "simulated model, " if made.simulated else ""
+    per = "query" if made.runs == 1 else f"example, all {made.runs} sampled runs of it"
+    facts = {
+        "policy": made.name,
+        **({} if made.kind == "learned" else {"row": made.kind}),
+        "reward": row.score.text(between=BETWEEN),
+        "answered only": number(row.answered),
+        "failed": str(row.failed),
+        "truncated": str(row.truncated),
+        "fallback routes": "-" if row.fallbacks is None else percent(row.fallbacks),
+        "longest prompt": f"{row.prompt_length.longest} tokens" if row.prompt_length else "-",
+        f"per {per}": (
+            f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
+            f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
+        ),
+    }
+    width = max(map(len, facts))
+    lines = [f"{model}{made.evaluation.split} split, n = {len(rollouts)}", ""]
+    lines += [wrap_text(value, f"{name:<{width}}  ") for name, value in facts.items()]
+    for first in [r for r in rollouts if r.failure is not None][:1]:
+        assert first.failure is not None
+        what = f"{first.failure.kind} at {first.failure.stage}: {first.failure.message}"
+        lines += ["", wrap_text(f"{row.failed} failed; the first, {first.example_id}: {what}", "")]
+    return printable("\n".join(lines))
+
+
+def _comparison_text(made: Comparison) -> str:
+    rows = [
+        {
+            "": mark,
+            "policy": side.name,
+            "reward": number(side.score.mean),
+            "95 %": side.score.ends(between=BETWEEN),
+        }
+        for mark, side in (("A", made.a), ("B", made.b))
+    ]
+    model = "simulated model, " if made.simulated else ""
+    head = f"{model}{made.split} split, n = {made.gain.n}:"
+    return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"
+
+
+@app.command()
+@options
+def distill(
+    ref: Ref,
+    typed: Typed,
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The policy file; else distilled.json in the run."
+    ),
+    fresh: int = typer.Option(0, min=0, help="Ask the encoder on this many training inputs."),
+    margin: float = typer.Option(
+        0.02, min=0.0, help="Loss that counts as none, of the reward's range."
+    ),
+    count: Count = None,
+    as_json: Json = False,
+) -> None:
+    """Learn the encoder's routes, so that a query asks one model call less.
+
+    A linear ranking is fitted to the routes that the encoder gave in training, and to fresh ones
+    where asked. Then both policies answer the validation split, or --n examples of it: that costs
+    calls, and their number is printed first. The policy file is written in any case; it is offered
+    as the default only where the whole 95 % interval of the difference in reward lies above minus
+    the margin.
+    """
+    from promptcodebook.run.measuring import Distiller, Needs
+    from promptcodebook.run.subject import Subject
+    from promptcodebook.sync import run_sync
+
+    needs = Needs(fresh, count, margin)
+    with typed.given("pco distill").until_done(ref, needs) as kept:
+        subject = Subject.resolve(ref, kept)
+        if output is None and subject.run is None:
+            raise ConfigError(
+                f"{ref} is a policy file: it is not said where to write the distilled one",
+                hint=f"pco distill {ref} -o {DISTILLED}",
+            )
+        target = output or (subject.run or Path()) / DISTILLED
+        distiller = Distiller.of(subject, needs)
+        note(distiller.plan)
+        made = run_sync(distiller.distil(note), distiller.subject.interrupt)
+        made.file.save(target)
+    facts = {"ref": subject.reference.name, "policy": str(target)}
+    show(lambda: facts | made.as_json(), lambda: _distilled_text(made, target), as_json=as_json)
+
+
+def _distilled_text(made: Distillation, target: Path) -> str:
+    lines = [f"learned from the encoder's routes of {made.inputs} training inputs", ""]
+    lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
+    for name, of in (("held out of training", made.cross), ("validation", made.validation)):
+        if of is not None:
+            exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
+            lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
+    lines.append("")
+    if made.difference is None:
+        why = "There is no validation split, so that no difference in reward is known."
+        lines.append(wrap_text(why, ""))
+    else:
+        of, (ours, theirs) = made.difference, made.per_query
+        lines += [
+            f"reward, distilled - encoder: {of.text(signed=True, more='paired')}, n = {of.n}",
+            f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
+        ]
+    least = f"-{number(made.margin)}"
+    verdict = (
+        f"Not shown to be as good: the interval does not lie above {least}. "
+        "Keep the encoder as the default, or judge it on more examples."
+    )
+    if made.non_inferior:
+        says = "The distilled policy can be the default."
+        verdict = f"Not inferior: the interval lies above {least}. {says}"
+    return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
+
+
+_PROMISES = 3
+"""Instincts that are shown with what they promise, beside the chosen ones."""
+_LEARNED = "learned"
+_UNTRAINED = "untrained"
+_ROWS = ("present", "none", "concat", "best_fixed", "best_single", _UNTRAINED, _LEARNED)
+
+
+@app.command()
+@options
+def explain(
+    ref: Annotated[
+        str, typer.Argument(metavar="REF", help=f"{REF_HELP} Or a request's id, from `pco serve`.")
+    ],
+    typed: Unpaid,
+    text: str | None = typer.Argument(
+        None,
+        metavar="[INPUT]",
+        help="The input, its columns as a JSON object, or the id of an example of the run; '-' "
+        "reads stdin.",
+    ),
+    as_json: Json = False,
+) -> None:
+    """The route and the encoder's reasons, and the prompt, each piece with the instinct it is from.
+
+    Of a run's own example also what became of it there: output, reward, verdict, what was blamed,
+    and which texts were rewritten because of it. Where routes were learned from outcomes, the
+    reward that each instinct promises, and none. Of a request that `pco serve` answered it shows
+    what that was prompted with; no model is asked.
+    """
+    if text is None:
+        explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
+        explain_request(ref, as_json=as_json)
+        return
+    from promptcodebook.assemble import Sources
+    from promptcodebook.policy.policy import deploy
+    from promptcodebook.policy.references import resolve
+    from promptcodebook.report.traces import read_record
+    from promptcodebook.store.runs import find_run
+
+    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if not given.strip():
+        raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
+    reference = resolve(runs_dir(), ref, trust=typed.trust)
+    settings, base = settings_for(reference, typed)
+    with deploy(reference.file, settings, Sources(base)) as policy:
+        asked = policy.example_of(_columns(given, reference.file.input))
+        example = _known_example(reference, asked.input)
+        made = policy.explain(example or asked)
+        texts = policy.codebook.texts
+    record = None if example is None else read_record(find_run(runs_dir(), ref), example.id)
+    parts = _explained(made, texts, record)
+    show(lambda: _explained_json(made, record), lambda: "\n\n".join(parts), as_json=as_json)
+
+
+def _known_example(reference: Reference, given: str) -> Example | None:
+    """The example of the run that was meant, by its input or its id; None = it is none, or its data
+    are not here or not to be looked through."""
+    from promptcodebook.policy.references import stored_dataset
+
+    header = reference.header
+    if header is None or header.private or not reference.trusted:
+        return None
+    try:
+        examples = [e for _, split in stored_dataset(header).items() for e in split]
+    except PcoError:
+        return None
+    by_input = [e for e in examples if e.input == given]
+    return next(iter(by_input or [e for e in examples if e.id == given]), None)
+
+
+def _columns(given: str, template: str) -> str | dict[str, Any]:
+    """The input as columns where it is a JSON object that has the policy's column, or where the
+    policy reads several; else it is the text itself. DataError for an object that is cut short."""
+    from promptcodebook.data.table import parse_input_template
+
+    several = bool(parse_input_template(template).columns)
+    if not given.lstrip().startswith("{"):
+        return given
+    try:
+        tree: object = json.loads(given)
+    except ValueError as error:
+        if not several:
+            return given
+        raise DataError(
+            f"the input is not valid JSON: {error}",
+            hint='quote it for the shell: pco explain REF \'{"title": "..."}\'',
+        ) from None
+    columns = cast("dict[str, Any]", tree)
+    return columns if several or template in columns else given
+
+
+def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -> Iterator[str]:
+    """The parts, in the order of what happens; `record` is what the run has of the input."""
+    route, spans = made.route, made.spans
+    yield f"input\n{wrap_text(made.input)}"
+    if route.constraints:
+        yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
+    doubt = "  (the encoder was asked twice)" if route.repaired else ""
+    if route.fallback:
+        doubt = "  (the encoder gave no valid route: filled up by highest r̄)"
+    chosen = [wrap_text(instinct, f"  [{k}] ") for k, instinct in made.instincts]
+    head = f"route {', '.join(map(str, route.indices))}{doubt}"
+    yield "\n".join([head, *chosen, *_promises(made, texts)])
+    if route.analysis:
+        yield f"why\n{wrap_text(route.analysis)}"
+    pieces = [wrap_text(made.prompt or "(empty)")]
+    if any(span.instinct is not None for span in spans):  # each piece behind its source
+        width = max(len(span.label) for span in spans)
+        pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
+    if any(span.instinct is not None and not span.exact for span in spans):
+        pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
+    yield "\n".join(["prompt", *pieces])
+    if record is not None:
+        yield from _record_text(record)
+
+
+def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
+    """What the best, the chosen and no instinct promise; nothing where that was not learned."""
+    expected, chosen = made.expected, made.route.indices
+    if expected is None:
+        return
+    together = f"; the route {number(expected.of(chosen))}" if len(chosen) > 1 else ""
+    yield f"\nexpected reward with one instinct alone (no model was asked){together}"
+    for place, (k, value) in enumerate(made.ranked):
+        if place < _PROMISES or k is None or k in chosen:
+            text = "no instinct" if k is None else f"[{k}] {texts[k]}"
+            mark = "  (chosen)" if k in chosen or (k is None and not chosen) else ""
+            yield wrap_text(f"{text}{mark}", f"  {number(value)}  ")
+
+
+def _record_text(record: Record) -> Iterator[str]:
+    """What became of the example in its run: the last time that training drew it, and the rows of
+    the verdict."""
+    if record.trainings:
+        yield _training_text(record.trainings[-1], len(record.trainings), record.example_id)
+    if record.validated is not None:
+        title = f"in validation (example {record.example_id})"
+        yield "\n".join([title, *_answer_text(record.validated)])
+    if record.judged:
+        width = max(len(name) for name, _ in record.judged)
+        rows = [wrap_text(_outcome(r), f"  {name:<{width}}  ") for name, r in record.judged]
+        title = f"in the verdict (example {record.example_id} of the test split)"
+        yield "\n".join([title, *rows, *_answer_text(record.judged[-1][1], reward=False)])
+
+
+def _answer_text(rollout: Rollout, *, reward: bool = True) -> list[str]:
+    stages = [wrap_text(f"{s.input}\n→ {s.output}", f"  {s.name}  ") for s in rollout.stages]
+    output = [wrap_text(rollout.output or "(empty)", "  output   ")]
+    return [*stages, *output, *([wrap_text(_outcome(rollout), "  reward   ")] if reward else [])]
+
+
+def _training_text(training: Training, times: int, name: str) -> str:
+    """What training made of the example. Others of its batch may have shared the blame."""
+    from promptcodebook.cli.codebook import mark_changes
+
+    trace, rollout = training.trace, training.trace.rollout
+    often = "once" if times == 1 else f"the last of {times} times"
+    lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
+    if (route := rollout.route) is not None:
+        how = "explored" if route.explored else "chosen by the encoder"
+        lines.append(f"  route    {', '.join(map(str, route.indices))} ({how})")
+    lines += _answer_text(rollout)
+    if trace.verdict is not None:
+        said = f": {trace.verdict.feedback}" if trace.verdict.feedback else ""
+        figures = f"{number(trace.verdict.score)}, penalty {number(trace.penalty)}"
+        lines.append(wrap_text(figures + said, "  critic   "))
+    for variable, gradient in trace.gradients.blamed.items():
+        lines.append(wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    "))
+    for rewrite in training.rewrites:
+        fate = mark_changes(rewrite.before, rewrite.after)
+        if rewrite.variable in training.reverted:
+            fate = "taken back"
+        elif not rewrite.kept:
+            fate = f"refused: {rewrite.reason}"
+        lines.append(wrap_text(f"{variable_name(rewrite.variable)}: {fate}", "  changed  "))
+    return "\n".join(lines)
+
+
+def _outcome(rollout: Rollout) -> str:
+    if rollout.failure is not None:
+        return f"failed: {rollout.failure.stage}: {rollout.failure.message}"
+    return number(rollout.reward) + (f": {rollout.feedback}" if rollout.feedback else "")
+
+
+def _explained_json(made: Explanation, record: Record | None) -> dict[str, Any]:
+    """Plain values; `alone` is what each instinct promises by itself, `route` the chosen ones."""
+    tree, expected = asdict(made), made.expected
+    if record is not None:
+        tree["record"] = asdict(record)
+    if expected is not None:
+        alone = [expected.alone(k) for k in range(len(expected.marginal))]
+        tree["expected"] |= {"alone": alone, "route": expected.of(made.route.indices)}
+    return tree
+
+
+@app.command()
+@options
+def prompt(
+    ref: Ref,
+    typed: Unpaid,
+    text: str | None = typer.Argument(
+        None, metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."
+    ),
+    row: str = typer.Option(
+        _LEARNED,
+        metavar="ROW",
+        help="present, none, concat, best_fixed, best_single, untrained or learned: as the "
+        "verdict; or the row of another optimizer, such as gepa.",
+    ),
+    as_json: Json = False,
+) -> None:
+    """The prompt of a row of the verdict, and nothing else on stdout.
+
+    present is what you had, concat all learned instincts in one prompt, best_fixed the learned
+    prompt that did best for all inputs, best_single the instinct that did, none what comes before
+    every prompt: each is one text, and needs no model. The learned policy, and the untrained one
+    that it came from, compose a prompt for each input: name the input.
+    """
+    from promptcodebook.policy.references import resolve
+
+    name, made = ref, _of_another_optimizer(ref, row)
+    if made is None:
+        if row not in _ROWS:
+            raise ConfigError(
+                f"unknown row {row!r}{did_you_mean(row, _ROWS)}", hint=f"--row {' | '.join(_ROWS)}"
+            )
+        reference = resolve(runs_dir(), ref, trust=typed.trust)
+        name = reference.name
+        if row in (_UNTRAINED, _LEARNED):
+            made = _composed(ref, row, reference, text, typed)
+        elif text is not None:
+            message = f"the row {row} has one prompt for every input"
+            raise ConfigError(message, hint=f"pco prompt {ref} --row {row}")
+        else:
+            made = reference.file.fixed_prompt(row).text
+    if as_json:
+        emit({"ref": name, "row": row, "prompt": made})
+        return
+    if not made:
+        note(f"the row {row} is zero-shot: no prompt at all")
+    print(made)
+
+
+def _of_another_optimizer(ref: str, row: str) -> str | None:
+    """The one prompt of a row that only another optimizer's run has, or of a run without a
+    codebook."""
+    from promptcodebook.store.run import RunStore
+    from promptcodebook.store.runs import find_run
+
+    if Path(ref).suffix == ".json":
+        return None
+    with closing(RunStore.open(find_run(runs_dir(), ref))) as store:
+        outline = store.outline()
+    if outline.conclusion is None or (row in _ROWS and outline.parameters is not None):
+        return None
+    return {r["name"]: r.get("prompt") for r in outline.conclusion.rows}.get(row)
+
+
+def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Unpaid) -> str:
+    from promptcodebook.assemble import Sources
+    from promptcodebook.policy.policy import deploy
+    from promptcodebook.policy.references import first_policy
+
+    if row == _UNTRAINED:
+        if reference.header is None:
+            raise ConfigError(
+                f"{ref} is a policy file, and only its run knows what it began with",
+                hint='pco prompt RUN --row untrained "an input"',
+            )
+        reference = replace(reference, file=first_policy(runs_dir(), ref))
+    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    if given is None or not given.strip():
+        flag = "" if row == _LEARNED else f" --row {row}"
+        raise ConfigError(
+            f"the {row} policy composes a prompt for each input, and none was given",
+            hint=f'pco prompt {ref}{flag} "an input", or one prompt for all: '
+            f"pco prompt {ref} --row concat",
+        )
+    if given in _ROWS:
+        note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
+    settings, base = settings_for(reference, typed)
+    return deploy(reference.file, settings, Sources(base)).prompt(given)

@@ -1,0 +1,323 @@
+""""""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.cli.command import set_layer
+from promptcodebook.config import load_config
+from promptcodebook.config.loading import comparable
+from tests.cli.conftest import QUICK
+from tests.cli.invoked import Result, pco, served
+from tests.lm.server import Server, Step, says
+
+FILES = ("pco.toml", "data.jsonl", "reward.py")
+
+
+def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path) -> None:
+    result = pco("init", "mytask", cwd=tmp_path)
+    assert result.code == 0
+    folder = tmp_path / "mytask"
+    assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
+    for step in ("pco doctor", "pco estimate", "pco train"):
+        assert step in result.out
+    result = pco("train", "--lm", "simulated", *QUICK, "--json", cwd=folder)
+    assert result.code == 0, result.err
+    names = [row["name"] for row in result.json["rows"]]
+    assert names == ["present", "concat", "best_fixed", "untrained", "learned"]
+    assert result.json["verdict"].startswith("On the simulated model")
+    assert Path(folder / result.json["policy"]).is_file()
+
+
+def test_every_commented_setting_is_one_that_exists_with_its_default(folder: Path) -> None:
+    """The comments show defaults: switched on, they change nothing."""
+    lines: list[str] = []
+    _, _, settings = (folder / "pco.toml").read_text().partition("\npreset =")
+    for line in f"preset ={settings}".splitlines():
+        if re.match(r"# \w+ = ", line):
+            line = line[2:]
+        elif line.startswith(("# [roles", "# [prices")):
+            break
+        lines.append(line)
+    shown = tomllib.loads("\n".join(lines))
+    for key in ("usd", "tokens", "calls", "seconds"):  # examples: no limit is the default
+        shown["budget"].pop(key)
+    for key in ("instincts", "frozen"):
+        shown["init"].pop(key)
+    shown["validation"].pop("patience")  # an example: unset is the default
+    shown.pop("executor")
+    own = {"lm", "reward", "data"}
+    assert load_config(shown).model_dump(exclude=own) == load_config().model_dump(exclude=own)
+
+
+def test_no_file_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text("mine")
+    pco("init", cwd=tmp_path).error(2, "reward.py exists already", "nothing was written")
+    assert [p.name for p in tmp_path.glob("*.*")] == ["reward.py"]
+    assert (tmp_path / "reward.py").read_text() == "mine"
+
+
+# --- `pco config`: every key can be looked up where it is typed ---
+
+
+def test_a_key_and_a_group_can_be_asked_for(tmp_path: Path) -> None:
+    out = pco("config", "update.batch_size", cwd=tmp_path).out
+    assert out.startswith("update.batch_size = 15\n") and "whole number" in out
+    assert "epochs" not in out
+    group = pco("config", "update", cwd=tmp_path).out
+    assert group.startswith("[update]\n") and "update.epochs = 50" in group
+    assert "validation" not in group.replace("validation.", "")  # its own keys alone
+    for name in ("roles.critic.max_tokens", "roles.ROLE.max_tokens", "max_tokens"):
+        [row] = pco("config", name, "--json", cwd=tmp_path).json
+        assert row["key"] == "roles.ROLE.max_tokens"
+    for name, meant in (("update.epoch", "update.epochs"), ("temprature", "temperature")):
+        wrong = pco("config", name, cwd=tmp_path)
+        wrong.error(2, f"no key '{name}'", f"did you mean '{meant}'")
+
+
+def test_a_default_can_be_written_into_a_pco_toml_as_it_is_shown(tmp_path: Path) -> None:
+    rows = pco("config", "--json", cwd=tmp_path).json
+    lines = [
+        f"{row['key']} = {row['default']}"
+        for row in rows
+        if not {"ROLE", "MODEL"} & set(row["key"].split(".")) and row["default"] != "none"
+    ]
+    assert len(lines) > 40
+    written, default = comparable(tomllib.loads("\n".join(lines)), {})
+    assert written == default
+
+
+# --- What --set makes of a value ---
+
+
+@pytest.mark.parametrize(
+    ("pair", "tree"),
+    [
+        ("size=8", {"size": 8}),
+        ("data.input={title} {body}", {"data": {"input": "{title} {body}"}}),
+        ('reward={kind = "exact"}', {"reward": {"kind": "exact"}}),
+        ("init.instincts=['a', 'b']", {"init": {"instincts": ["a", "b"]}}),
+        ('init.prompt={"role": "clerk"}', {"init": {"prompt": '{"role": "clerk"}'}}),
+        ("base_prompt=42", {"base_prompt": "42"}),
+        ("reward=[sic", {"reward": "[sic"}),
+        ("reward=[1]\nseed = 2", {"reward": "[1]\nseed = 2"}),
+        ("lm=none", {"lm": None}),
+        ("encoder.mode=none", {"encoder": {"mode": "none"}}),
+    ],
+)
+def test_a_value_is_json_or_toml_or_text(pair: str, tree: dict[str, Any]) -> None:
+    assert set_layer([pair]) == tree
+
+
+# --- `pco templates`: a set of prompts copied, edited and trained with ---
+
+
+def test_the_sets_are_listed_with_their_templates(tmp_path: Path) -> None:
+    sets = pco("templates", "list", "--json", cwd=tmp_path).json
+    assert set(sets) == {"default", "paper"}
+    assert {"critic", "encoder", "generator", "updater", "theta"} <= set(sets["paper"])
+    out = pco("templates", "list", cwd=tmp_path).out
+    assert "default  " in out and "paper    " in out and "pco templates copy DIR" in out
+
+
+def test_a_copied_set_says_what_to_put_in_pco_toml_and_is_used(folder: Path) -> None:
+    copied = pco("templates", "copy", "mine", cwd=folder)
+    assert copied.code == 0 and 'templates = "./mine"' in copied.out
+    written = {file.name for file in (folder / "mine").iterdir()}
+    assert {"critic.md", "theta.md", "set.toml"} <= written
+    theta = folder / "mine" / "theta.md"
+    theta.write_text("Pick what fits, and nothing else.\n")
+    run = pco("train", *QUICK, "--set", "templates=./mine", "--json", cwd=folder)
+    assert run.code == 0, run.err
+    log = pco("codebook", "log", "last", "--part", "theta", "--json", cwd=folder).json
+    shown = pco("codebook", "show", "last", "--json", cwd=folder).json
+    first = log[0]["before"] if log else shown["encoder"]
+    assert first == "Pick what fits, and nothing else."
+
+
+def test_a_set_by_its_name_is_copied_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    made = pco("templates", "copy", "p", "--set", "paper", "--json", cwd=tmp_path).json
+    assert made["templates"] == "./p" and (tmp_path / "p" / "set.toml").is_file()
+    assert all((tmp_path / file).is_file() for file in made["files"])
+    pco("templates", "copy", "q", "--set", "papre", cwd=tmp_path).error(2, "paper")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "critic.md").write_text("my own")
+    pco("templates", "copy", "mine", cwd=tmp_path).error(2, "critic.md")
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["critic.md"]
+    assert (tmp_path / "mine" / "critic.md").read_text() == "my own"
+
+
+def test_a_clean_file_is_described(folder: Path) -> None:
+    result = pco("data", "check", "data.jsonl", cwd=folder)
+    assert result.code == 0
+    assert "24 examples" in result.out and "no input appears in two splits" in result.out
+
+
+def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
+    rows = [{"q": f"What is {n}?", "a": "x", "part": "train"} for n in range(4)]
+    rows += [{"q": "What is 2?", "a": "x", "part": "test"}, {"q": "And?", "a": "x", "part": "val"}]
+    path = tmp_path / "d.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    args = ("data", "check", "d.jsonl", "--input", "q", "--target", "a", "--split", "part")
+    result = pco(*args, cwd=tmp_path)
+    assert result.code == 1
+    assert "fail" in result.out and "(train)" in result.out and "(test)" in result.out
+    as_json = pco(*args, "--json", cwd=tmp_path)
+    assert as_json.code == 1
+    assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
+
+
+def test_a_conflict_is_shown_with_both_targets(tmp_path: Path) -> None:
+    rows = [{"input": f"Question {n // 2}", "target": f"answer {n}"} for n in range(12)]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = pco("data", "check", "d.jsonl", cwd=tmp_path)
+    assert result.code == 0
+    assert "6 inputs with more than one target" in result.out
+    assert "'answer 0'" in result.out and "'answer 1'" in result.out
+    conflicts = pco("data", "check", "d.jsonl", "--json", cwd=tmp_path).json["conflicts"]
+    assert sorted(sorted(c["targets"]) for c in conflicts)[0] == ["answer 0", "answer 1"]
+
+
+# `pco doctor` from settings to disk; what it finds of endpoints is in tests/doctor.
+
+
+def found(result: Result) -> dict[str, Any]:
+    """name -> finding, of all sections."""
+    return {f["name"]: f for s in result.json["sections"] for f in s["findings"]}
+
+
+def doctor(folder: Path, *args: str) -> Result:
+    return pco("doctor", *args, "--json", cwd=folder)
+
+
+def asking(folder: Path, step: Step, *args: str) -> tuple[Result, Server]:
+    """With a server as the model of all roles; `URL` in `args` is its spec instead."""
+    server = Server()
+    server.default = step
+    with served(server):
+        typed = [word.replace("URL", server.spec) for word in args]
+        lm = () if typed != list(args) else ("--lm", server.spec)
+        return doctor(folder, *lm, *typed), server
+
+
+def test_a_fresh_folder_is_well(folder: Path) -> None:
+    result = doctor(folder)
+    assert result.code == 0 and result.json["ok"]
+    parts = ("settings", "data", "reward", "call", "encoder", "generator", "executor", "critic")
+    assert {found(result)[part]["level"] for part in (*parts, "attribution")} == {"ok"}
+    assert "endpoint" not in found(result)
+    text = pco("doctor", cwd=folder)
+    assert text.code == 0 and "next: pco estimate" in text.out
+
+
+def test_too_few_test_examples_for_a_verdict_are_named_before_anything_is_spent(
+    folder: Path,
+) -> None:
+    finding = found(doctor(folder))["verdict"]
+    assert finding["level"] == "warn" and "data.fractions" in finding["next_step"]
+    said = "no verdict will come of 6 test examples: it takes at least 20"
+    assert finding["what"] == said
+    short = ("--set", "update.epochs=1", "--set", "validation.every=0")
+    assert said in pco("estimate", *short, "--json", cwd=folder).json["assumptions"]
+    enough = ("--set", "data.fractions=[0.05, 0.05, 0.9]")
+    assert "verdict" not in found(doctor(folder, *enough))
+    assert said not in pco("estimate", *short, *enough, cwd=folder).out
+
+
+def test_every_distinct_model_is_asked_and_names_its_roles(folder: Path) -> None:
+    result, server = asking(folder, says("ok"), "--set", "roles.critic.model=URL")
+    titles = [s["title"] for s in result.json["sections"]]
+    assert f"{server.spec} (critic)" in titles
+    assert any(t.startswith("simulated (encoder, generator, executor,") for t in titles)
+    assert server.calls > 5
+
+
+def test_a_key_is_named_and_never_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PCO_API_KEY", "sk-verysecret")
+    result, server = asking(folder, says("ok"))
+    assert found(result)["key variable"]["what"] == "PCO_API_KEY is set"
+    assert "sk-verysecret" not in result.out + result.err
+    assert server.headers[0]["Authorization"] == "Bearer sk-verysecret"
+
+
+REWARD = "def reward(example, output):\n    return {}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "args", "name", "said"),
+    [
+        ("reward.py", REWARD.format("1 / 0"), (), "reward", "ZeroDivisionError"),
+        ("reward.py", REWARD.format("9"), (), "reward", "outside its range"),
+        ("data.jsonl", "{oops\n", (), "task", "data.jsonl:1"),
+        (None, "", ("--set", "lm="), "model", "has no model"),
+        (None, "", ("--lm", "http://127.0.0.1:9/v1#m"), "address", "nothing answers"),
+        (None, "", ("--lm", "openai/gpt-x"), "key variable", "OPENAI_API_KEY is not set"),
+        (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be kept"),
+    ],
+)
+def test_what_a_run_cannot_do_with_fails(
+    folder: Path, file: str | None, text: str, args: tuple[str, ...], name: str, said: str
+) -> None:
+    if file is not None:
+        (folder / file).write_text(text)
+    price = ("--set", "roles.critic.model=URL") if name == "prices" else ()
+    result = asking(folder, says("ok"), *args, *price)[0] if price else doctor(folder, *args)
+    assert result.code == 1 and not result.json["ok"]
+    finding = found(result)[name]
+    assert finding["level"] == "fail" and said in finding["what"]
+    if name == "task":  # the model is asked all the same
+        assert found(result)["call"]["level"] == "ok"
+    if name == "key variable":  # and here it is not
+        assert finding["next_step"] == "export OPENAI_API_KEY=..."
+        assert "address" not in found(result)
+
+
+def test_a_runs_folder_that_cannot_be_written_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_RUNS", "/proc/nowhere/runs")
+    result = doctor(folder)
+    assert result.code == 1
+    finding = found(result)["runs"]
+    assert finding["level"] == "fail" and "PCO_RUNS" in finding["next_step"]
+
+
+def test_an_untrusted_role_that_shares_its_endpoint_is_warned_of(folder: Path) -> None:
+    shared = found(doctor(folder, "--set", "roles.untrusted.model=simulated?world=2"))
+    assert shared["endpoint"]["level"] == "warn" and "executor" in shared["endpoint"]["what"]
+    apart, _ = asking(folder, says("ok"), "--set", "roles.untrusted.model=URL")
+    assert found(apart)["endpoint"]["level"] == "ok"
+
+
+AGENT = """import promptcodebook as pco
+
+
+async def run(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
+    draft = await lm(example.input, system=prompt.of('draft'))
+    return (await lm(draft.text, system=prompt.of('final'))).text
+
+
+run.stages = ('draft', 'final')
+"""
+
+
+def test_templates_that_never_name_the_stage_are_warned_of(folder: Path) -> None:
+    (folder / "agent.py").write_text(AGENT)
+    assert pco("templates", "copy", "mine", cwd=folder).code == 0
+    typed = ("--set", "executor=agent.py:run", "--set", "templates=./mine")
+    staged = (*typed, "--set", "compose_per_stage=true")
+    assert "templates" not in found(doctor(folder, *staged))
+    generator = folder / "mine" / "generator.md"
+    generator.write_text(generator.read_text().replace("{stage}\n", ""))
+    warned = found(doctor(folder, *staged))["templates"]
+    assert warned["level"] == "warn"
+    assert "./mine lacks {stage}" in warned["what"] and "2 stages" in warned["what"]
+    assert "./mine/generator.md" in warned["next_step"]
+    for fine in (typed, (*staged, "--set", "compose=verbatim")):
+        assert "templates" not in found(doctor(folder, *fine))
