@@ -60,12 +60,12 @@ def join_cluster(address: str, width: int, what: str) -> Any:
 
 
 def machine_name() -> str:
-    """Tells this machine from others of the cluster."""
+    """A name that no other machine of the cluster has."""
     return f"{platform.node()}-{uuid.getnode():x}"
 
 
 def require_version(wanted: str) -> None:
-    """Raises ConfigError where this machine has another version than whoever wrote the task."""
+    """ConfigError where this machine has another version than the task was written with."""
     if (here := version("promptcodebook")) != wanted:
         raise ConfigError(
             f"{platform.node()} has promptcodebook {here}, and {wanted} was asked for",

@@ -207,7 +207,7 @@ def test_what_a_longer_training_does_to_exploring_is_said() -> None:
     state = RunState(step=49, epoch=49, epsilon=0.15, ended="finished")
     [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes
     assert said.startswith("update.epochs: 50 → 100 (ε falls over 100 epochs now: it was 0.15")
-    assert "goes on at 0.3" in said
+    assert "continues at 0.3" in said
     fixed = {"explore": {"gamma": 0.5}}
     old, new = plan_of("simulated", **fixed), plan_of("simulated", update={"epochs": 100}, **fixed)
     [said] = resume_with(header_of(old), state, new, "r1", edited=False).changes

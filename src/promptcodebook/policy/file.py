@@ -412,7 +412,7 @@ class PolicyFile(_Stored):
         change a model or its sampling, but not what the policy is. Raises RunNotTrusted as
         `require_trust` does."""
         self.require_trust(name, trusted=trusted)
-        # Whoever wrote the file must not say which variables are sent along.
+        # The author of the file must not say which variables are sent along.
         sampling = {
             role: {**s.model_dump(), "extra": without_secrets(s.extra)}
             for role, s in self.sampling.items()

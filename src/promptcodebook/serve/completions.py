@@ -255,7 +255,7 @@ class Completion:
     def last_chunk(
         self, reply: Reply, index: int = 0, logprobs: object | None = None
     ) -> dict[str, Any]:
-        """Why the text ends; all its logprobs, for they are told of a whole text."""
+        """Why the text ends, and the logprobs of the whole text."""
         return self._chunk({}, index, _FINISH[reply.finish], logprobs)
 
     def usage_chunk(self, *choices: Reply) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _LEAST_PIECE = 4
 """Characters in which a key is known to begin: a stream waits for the next event there."""
 _MOST_CHOICES = 128
 _SHORTEST = 8
-"""Bytes of a key that is told from a word in an error."""
+"""Fewest bytes of a key that differs from a word in an error."""
 _OURS = (401, 403, 407)
 """What a model's server says of our key, and not of the caller's."""
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
