@@ -427,8 +427,8 @@ def _longer(
             epsilon = epsilon_at(state.epoch + 1, explore, epochs)
             if abs(epsilon - state.epsilon) >= 0.005:
                 said += (
-                    f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and "
-                    f"continues at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
+                    f" (ε falls over {epochs} epochs now: it was {state.epsilon:.2f} and continues "
+                    f"at {epsilon:.2f}; explore.gamma in a new run holds it to a course of its own)"
                 )
         yield key, said
 
