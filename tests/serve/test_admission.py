@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -189,6 +190,14 @@ async def test_a_body_may_be_as_long_as_the_limit_and_no_byte_longer() -> None:
             body = json.dumps({"messages": SAID, "user": "u" * (length - bare)}).encode()
             headers = {"Content-Type": "application/json"}
             assert (await served.ask(data=body, headers=headers))[0] == expected
+
+
+async def test_one_long_body_after_the_other_is_read() -> None:
+    long = json.dumps({"messages": [{"role": "user", "content": "x" * 2**20}]}).encode()
+    async with up(setup=Setup(limits=Limits(body_mb=2))) as served:
+        for _ in range(2):
+            status, _, _ = await asyncio.wait_for(served.ask(data=BytesIO(long)), 20)
+            assert status == 200
 
 
 async def test_a_prompt_is_asked_for_with_a_text() -> None:

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -119,10 +120,11 @@ class Transport:
             # Its loop has ended without closing it.
             await stale.close()
         session = self._sessions.here(open_session)
+        # aiohttp warns of more than a mebibyte at once, and writes a stream in pieces.
         return await session.request(
             method,
             url,
-            data=data,
+            data=BytesIO(data) if data and len(data) > 2**20 else data,
             allow_redirects=False,
             proxy=self._proxy,
             timeout=limits or session.timeout,

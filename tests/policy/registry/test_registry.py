@@ -332,6 +332,15 @@ def test_a_damaged_policy_is_not_handed_out_and_a_damaged_log_not_gone_on_with(
         registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
 
 
+def test_a_log_that_cannot_be_read_is_no_error_of_the_library(tmp_path: Path) -> None:
+    with sqlite(tmp_path) as registry:
+        frozen(registry, "a")
+    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
+        db.execute("UPDATE log SET who = CAST(x'ff' AS TEXT)")
+    with sqlite(tmp_path) as registry, pytest.raises(StoreError, match="registry"):
+        frozen(registry, "b")
+
+
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
 
 
