@@ -310,6 +310,9 @@ def test_a_patience_that_cannot_fire_is_told(make: Make):
         run = make(0.4, validation=validation, update={"epochs": 3})
         run.selection.tell_of_idle_patience()
         assert [said in note.text for note in run.notes] == [True] * told
+    never = make(0.4, validation={"every": 0, "patience": 3}, update={"epochs": 3})
+    never.selection.tell_of_idle_patience()
+    assert not never.notes, "no validation is planned, so none can be missed"
 
 
 async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(make: Make):
