@@ -149,6 +149,7 @@ SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
     [
         ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
         ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
+        ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
         ([replace(began(4), steps=0)], "x: simulated\n"),
         ([ValidationDone(4, SCORED, False, True)], "keep: validation after step 5: 0.500 (n = 1)"),
         ([ValidationDone(4, Evaluation("x", "val", ()), False)], "after step 5: none (n = 0)\n"),

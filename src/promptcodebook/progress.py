@@ -264,6 +264,8 @@ class Lines(Watcher):
         match event:
             case Began(run_id, path, steps, first, size):
                 planned = f"step {first + 1} of {steps}" if first else f"{steps} steps"
+                if first >= steps:  # only the verdict is missing
+                    planned = f"all {steps} steps are done"
                 ours = f"{planned}, K = {size}, " if steps else ""
                 self._write(f"{label}run {run_id} in {path}: {ours}{view.models}")
                 if stream is not None:
