@@ -21,7 +21,7 @@ from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
-_MOST = 8  # skills one input needs at the most
+_MOST = 8  # skills that one input needs at most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
 Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
