@@ -142,7 +142,8 @@ async def test_likeness_is_seen_in_embeddings(client: openai.AsyncOpenAI) -> Non
 async def test_a_caller_that_hangs_up_frees_its_place(
     ours: Ours, client: openai.AsyncOpenAI
 ) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "string"}}}
+    schema = {"type": "string", "minLength": 9_000}  # an answer that does not end by itself
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     stream = await ask(client, "Long.", stream=True, max_tokens=15_000, response_format=form)
     async for _ in stream:
         break
