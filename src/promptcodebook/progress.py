@@ -1,8 +1,5 @@
-"""The progress of a session, event by event, and the listeners that show it.
-
-`Watcher` knows how far a run is. It is shown as lines (`Lines`), as one line that is redrawn
-(`Line`), or as a screen (`cli/live.py`).
-"""
+"""The progress of a session, event by event, and the listeners that show it: as lines (`Lines`), as
+one line that is redrawn (`Line`), or as a screen (`cli/live.py`)."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
@@ -74,10 +72,8 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class ValidationDone:
-    """One validation is done; `best` is whether it beats all before it.
-
-    `finalist`: at the end of the run, on the whole split, to choose what is kept.
-    """
+    """One validation is done; `best` is whether it beats all before it. `finalist`: at the end of
+    the run, on the whole split, to choose what is kept."""
 
     step: int
     evaluation: Evaluation
@@ -119,11 +115,8 @@ def silent(event: ProgressEvent) -> None:
 @dataclass(frozen=True, slots=True)
 class RunView:
     """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
-    read it at any time.
-
-    Times are seconds of the watcher's clock; `rewards` are batch means of the latest steps,
-    `counts` the selection counts before and after the latest steps (the last one is the present).
-    """
+    read it at any time. Times are seconds of the watcher's clock; `rewards` are batch means of the
+    latest steps, `counts` the selection counts before and after them."""
 
     run: Began | None = None
     simulated: bool = False
@@ -185,15 +178,13 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
         case StepDone(step, seconds):
             known = [t.rollout for t in step.traces if t.rollout.reward is not None]
             rewards = [r.reward for r in known if r.reward is not None]
-            mean = sum(rewards) / len(rewards) if rewards else None
+            mean = fmean(rewards) if rewards else None
             counts = view.counts
             if not counts:
                 # A run that is resumed, or that continues from a policy, does not begin at 0.
                 picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
                 counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
-            broken = sum(
-                t.rollout.failure is not None or t.failure is not None for t in step.traces
-            )
+            broken = sum((t.rollout.failure or t.failure) is not None for t in step.traces)
             return replace(
                 view,
                 step=step.index,
@@ -251,8 +242,7 @@ class Watcher:
 
 
 class Lines(Watcher):
-    """For logs and pipes: a line for each thing, without colour. No stream = Python's log, which
-    gets no phases."""
+    """For logs and pipes: a line for each thing. No stream = Python's log, which gets no phases."""
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
@@ -288,7 +278,7 @@ class Lines(Watcher):
                 _log.warning("%s%s", label, text)
             case Note(text):
                 self._write(text)
-            case Spent():
+            case _:
                 pass
 
     def _write(self, text: str) -> None:
@@ -322,11 +312,9 @@ def _step_text(view: RunView) -> str:
 
 
 class Line(Watcher):
-    """One line: how far a run or a phase is, and how long it still takes.
-
-    On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it is printed now
-    and then. Nothing before two seconds have passed. `close` takes it away.
-    """
+    """One line: how far a run or a phase is, and how long it still takes. On a terminal and in a
+    notebook rich redraws it, with a bar; elsewhere it is printed now and then. Nothing before two
+    seconds have passed."""
 
     def __init__(
         self,
@@ -437,8 +425,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
 
 
 def counter(tell: Listener, name: str, total: int, before: int = 0) -> Callable[[object], None]:
-    """Tells of one more of `total` at each call. `before` are done already, and say nothing of how
-    long one takes."""
+    """Tells of one more of `total` at each call. `before` are done already."""
     done = before
     tell(Phase(name, done, total))
 
@@ -461,10 +448,8 @@ def counting(
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[Callable[[object], None]]:
     """A `counter` that tells a `Line` on `stream` (None = nowhere)."""
-    with (
-        nullcontext(silent) if stream is None else Line(stream, clock, simulated=simulated) as tell
-    ):
-        yield counter(tell, name, total, before)
+    with Line(stream or sys.stderr, clock, simulated=simulated) as line:
+        yield counter(silent if stream is None else line, name, total, before)
 
 
 @contextmanager
@@ -472,10 +457,11 @@ def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listene
     """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
     one."""
     log = Lines(None)
-    with nullcontext(silent) if stream is None or listener else Line(stream) as line:
+    with Line(stream or sys.stderr) as line:
 
         def tell(event: ProgressEvent) -> None:
-            line(event)
+            if stream is not None:
+                line(event)
             log(event)
 
         yield listener or tell

@@ -1,8 +1,5 @@
-"""The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too.
-
-The coroutine runs in a thread with its own event loop, so a running loop is no obstacle. Ctrl-C
-asks it to stop in order; a second one cancels it.
-"""
+"""The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too, in a
+thread with its own event loop. Ctrl-C asks it to stop in order; a second one cancels it."""
 
 from __future__ import annotations
 
@@ -53,10 +50,8 @@ def run_sync(
     relay: Relay | None = None,
 ) -> _T:
     """The coroutine's result. The first Ctrl-C calls `interrupt`, if given; then SIGTERM and SIGHUP
-    count as one too. Outside the main thread `relay` says what is a Ctrl-C.
-
-    A second Ctrl-C cancels it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest.
-    """
+    count as one too. Outside the main thread `relay` says what is a Ctrl-C. A second Ctrl-C cancels
+    it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest."""
     outcome: Future[_T] = Future()
     loop = asyncio.new_event_loop()
     task: asyncio.Task[_T] = loop.create_task(coroutine)

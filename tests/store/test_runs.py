@@ -39,7 +39,7 @@ from promptcodebook.store.header import (
 )
 from promptcodebook.store.lock import RunLock
 from promptcodebook.store.run import LAYOUT, RunStore
-from promptcodebook.store.runs import find_run, list_runs, remove_run, remove_unborn
+from promptcodebook.store.runs import find_run, list_runs, remove_run
 from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 MakeStep = Callable[[int], Step]
@@ -174,68 +174,29 @@ def test_a_broken_run_does_not_hide_the_others(
     assert "beta-2" in caplog.text
 
 
-def left_by_a_kill(runs: Path, *, at: str) -> Path:
-    """What a kill at some point of its making leaves of a run."""
-    folder = runs / f"20260131-154502-{at.replace(' ', '-')}"
-    folder.mkdir()
-    if at == "folder":
-        return folder
-    RunLock(folder).release()
-    if at == "lock":
-        return folder
-    (folder / "run.sqlite").touch()
-    if at == "file":
-        return folder
-    db = sqlite3.connect(folder / "run.sqlite")
-    db.execute("PRAGMA journal_mode = WAL")
-    if at != "empty database":
-        connect(folder / "run.sqlite", LAYOUT, write=True).close()
-    db.close()
-    return folder
-
-
-KILLED_AT = ("folder", "lock", "file", "empty database", "tables")
-
-
-@pytest.mark.parametrize("at", KILLED_AT)
-def test_a_run_killed_while_it_was_made_is_in_nobodys_way_and_is_cleaned_up(
-    runs: Path, at: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("made", ["nothing", "a file", "a database", "tables"])
+def test_a_run_killed_while_it_was_made_is_in_nobodys_way(
+    runs: Path, made: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = left_by_a_kill(runs, at=at)
+    folder = runs / "20260131-154502-killed"
+    folder.mkdir()
+    if made != "nothing":
+        (folder / "run.sqlite").touch()
+    if made == "a database":
+        with contextlib.closing(sqlite3.connect(folder / "run.sqlite")) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+    if made == "tables":
+        connect(folder / "run.sqlite", LAYOUT, write=True).close()
     assert [run.id for run in list_runs(runs)] == ["alpha", "beta-1", "beta-2"]
     assert find_run(runs, "last").name == "beta-2"
-    if (folder / "run.sqlite").exists():
-        assert f"the run {folder.name} was never started" in caplog.text
-        assert f"pco runs rm {folder}" in caplog.text
-        for write in (False, True):
-            with pytest.raises(StoreError, match="was never started"):
-                RunStore.open(find_run(runs, folder.name), write=write)
-    else:
-        os.utime(folder, (0, 0))
-    remove_unborn(runs)
-    assert sorted(path.name for path in runs.iterdir()) == ["alpha", "beta-1", "beta-2", "notes"]
-
-
-def test_only_what_nobody_is_making_and_nobody_needs_is_cleaned_up(runs: Path) -> None:
-    fresh = left_by_a_kill(runs, at="folder")
-    making = left_by_a_kill(runs, at="tables")
-    kept = left_by_a_kill(runs, at="empty database")
-    (kept / "report.html").touch()
-    (runs / "broken").mkdir()
-    (runs / "broken" / "run.sqlite").write_bytes(b"scribble" * 99)
-    (runs / "theirs").mkdir()
-    with contextlib.closing(sqlite3.connect(runs / "theirs" / "run.sqlite")) as db:
-        db.execute("CREATE TABLE t (id)")
-    os.utime(runs / "notes", (0, 0))
-    before = {path.name for path in runs.iterdir()}
-    lock = RunLock(making)
-    remove_unborn(runs)
-    assert {path.name for path in runs.iterdir()} == before
-    lock.release()
-    remove_unborn(runs)
-    assert {path.name for path in runs.iterdir()} == before - {making.name}
-    assert fresh.is_dir()
-    remove_unborn(runs / "absent")
+    if made == "nothing":
+        return
+    assert f"the run {folder.name} was never started (pco runs rm {folder})" in caplog.text
+    for write in (False, True):
+        with pytest.raises(StoreError, match="was never started"):
+            RunStore.open(find_run(runs, folder.name), write=write)
+    remove_run(folder)
+    assert not folder.exists()
 
 
 # --- A run that version 0.1.0 began and a call budget stopped: it opens, and is not resumed ---

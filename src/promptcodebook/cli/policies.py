@@ -92,7 +92,7 @@ def evaluate(
 
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
-        asked = Evaluating.of(ref, kept, sample, row, progress=True)
+        asked = Evaluating.of(ref, kept, sample, row)
         made = run_sync(asked.answer(), announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
     mean = made.row.score.mean
@@ -124,7 +124,7 @@ def compare(
 
     sample = Sample(split, count)
     with typed.given("pco compare").until_done(a, b, sample) as kept:
-        asked = Comparing.of((a, b), kept, sample, progress=True)
+        asked = Comparing.of((a, b), kept, sample)
         made = run_sync(asked.answer(), announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
     if margin is not None and not made.gain.low >= -margin:

@@ -1,8 +1,8 @@
 """What a run will take, before anything is spent: calls, tokens, money and time, by role.
 
 Three dry runs give the range, one of little, one of usual and one of much work. How many calls
-there are, how long the texts grow, how much the model writes and how its tokenizer counts are
-independent of each other: their errors add up as logarithms do, by the root of their squares.
+there are, how much the model writes and how its tokenizer counts err independently: their errors
+add up as logarithms do, by the root of their squares.
 """
 
 from __future__ import annotations
@@ -93,11 +93,8 @@ class Range:
         if not expected:
             return Range(0.0, 0.0, self.high * other.high)
         up = (self.high / self.expected, other.high / other.expected, *factors)
-        down = (
-            self.expected / self.low if self.low else math.inf,
-            other.expected / other.low,
-            *factors,
-        )
+        least = self.expected / self.low if self.low else math.inf
+        down = (least, other.expected / other.low, *factors)
         below, above = (math.exp(math.hypot(*map(math.log, each))) for each in (down, up))
         return Range(expected / below, expected, expected * above)
 
@@ -128,10 +125,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All roles that the run calls, what it plans, and what the ranges assume.
-
-    The total is narrower than the sum of the roles: what is uncertain of one weighs less on all.
-    """
+    """All roles that the run calls, what it plans, and what the ranges assume. The total is
+    narrower than the sum of the roles: what is uncertain of one weighs less on all."""
 
     roles: tuple[Share, ...]
     total: Share
@@ -183,12 +178,10 @@ def estimate(
 def estimate_plan(
     plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
 ) -> Estimate:
-    """What `pco train` would take; no model is asked.
-
-    `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
-    place (None = `shorten_plan`). Raises what a run raises before its first call, and ConfigError
-    for an optimizer that is not ours: how its work grows with the plan is not known.
-    """
+    """What `pco train` would take; no model is asked. `seconds` are those a call takes, by model;
+    `short` is the plan that is gone through in its place (None = `shorten_plan`). Raises what a run
+    raises before its first call, and ConfigError for an optimizer that is not ours: how its work
+    grows with the plan is not known."""
     if plan.config.optimizer != "pco":
         raise ConfigError(
             f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
@@ -212,8 +205,7 @@ def estimate_plan(
 def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
     """With what the row `best_fixed` may take, whose prompts are tried on all inputs. Little:
     without the composed prompts, since what copies its input is not tried. Much: whatever dry run
-    took most, with each prompt on its own input too, which was found in the journal; a run may draw
-    other inputs, and find none."""
+    took most, and each prompt on its own input too, which a run may not find in its journal."""
     if not has_best_fixed(plan.config):
         return [little, usual, much]
     key: tuple[str, Role] = ("validating", "executor")
@@ -237,9 +229,7 @@ class _Sums:
     def __init__(self, plan: Plan, works: Sequence[DryWork], seconds: Mapping[str, float]) -> None:
         asked = {role for work in works for _, role in work}
         self.roles: list[Role] = [role for role in ROLES if role in asked]
-        self._config = plan.config
-        self._works = works
-        self._seconds = seconds
+        self._config, self._works, self._seconds = plan.config, works, seconds
         self._prices = PriceTable(plan.config.prices)
 
     def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:

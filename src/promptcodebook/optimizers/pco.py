@@ -214,7 +214,7 @@ async def _train(
     learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
     before = range(state.step - 1, -1, -1)
-    past = (replace(store.step_at(k), traces=store.traces(k)) for k in before)
+    past = (store.step_at(k, traces=True) for k in before)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     async with aclosing(train(learner, schedule, state, past)) as steps:
         began = time.monotonic()

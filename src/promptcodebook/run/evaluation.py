@@ -23,7 +23,7 @@ from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
+from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
 from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
@@ -38,15 +38,18 @@ ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Which examples: a split, or a seeded choice of `count` of it (None = all), or those of `ids`;
-    and how often.
-
-    `runs` 1 is greedy; with more, each example is sampled that often and the mean counts.
-    """
+    and how often. `runs` 1 is greedy; with more, each example is sampled that often and the mean
+    counts."""
 
     split: str = "test"
     count: int | None = None
     runs: int = 1
     ids: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, asked: Examined, split: str = "test", runs: int = 1) -> Sample:
+        """What was asked for in Python, of this split unless another was named."""
+        return cls(asked.get("split", split), asked.get("n"), runs)
 
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
         """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
@@ -69,8 +72,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What an evaluation came to: figures, and the reward of every example by its id; `kind` is the
-    row that was evaluated, `scored_by` the reward in words ('' = unknown)."""
+    """Figures, and the reward of every example by its id; `kind` is the row that was evaluated,
+    `scored_by` the reward in words ('' = unknown)."""
 
     name: str
     evaluation: Evaluation
@@ -169,12 +172,15 @@ class Side:
             return None
         try:
             tree = json.loads(Path(given).read_text("utf-8"))
-            rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
             low, high = tree.get("reward_range", (0.0, 1.0))
-            simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
-            scored_by = str(tree.get("scored_by", ""))  # older files do not have it
-            name = Path(given).name
-            return cls(name, rewards, str(tree["split"]), simulated, bounds, scored_by)
+            return cls(
+                name=Path(given).name,
+                rewards={str(e["id"]): float(e["reward"]) for e in tree["examples"]},
+                split=str(tree["split"]),
+                simulated=bool(tree["simulated"]),
+                bounds=(float(low), float(high)),
+                scored_by=str(tree.get("scored_by", "")),  # older files do not have it
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -217,9 +223,7 @@ class Comparison:
     @property
     def better(self) -> Literal["a", "b", ""]:
         """Which of the two is better by its whole interval; '' where that is unclear."""
-        if self.gain.low > 0:
-            return "a"
-        return "b" if self.gain.high < 0 else ""
+        return "a" if self.gain.low > 0 else "b" if self.gain.high < 0 else ""
 
     @property
     def split(self) -> str:
@@ -237,10 +241,8 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The gain in words."""
-        figures = self.gain.text(signed=True, more="paired")
-        better = {"a": "A is better.", "b": "B is better.", "": "no clear difference."}
-        return f"A - B: {figures}: {better[self.better]}"
+        better = f"{self.better.upper()} is better" if self.better else "no clear difference"
+        return f"A - B: {self.gain.text(signed=True, more='paired')}: {better}."
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -271,10 +273,8 @@ class Evaluating:
     progress: bool = True
 
     @classmethod
-    def of(
-        cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED, *, progress: bool
-    ) -> Evaluating:
-        """Of a `row` of the policy's verdict; `progress` = with a line on stderr."""
+    def of(cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED) -> Evaluating:
+        """Of a `row` of the policy's verdict."""
         verb = given.verb
         require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
         require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
@@ -289,7 +289,7 @@ class Evaluating:
         examples = sample.examples(subject.assembled)
         for remark in subject.remarks:
             given.tell(remark)
-        return cls(subject, sample, row, examples, progress)
+        return cls(subject, sample, row, examples, given.progress)
 
     @property
     def ids(self) -> Set[str]:
@@ -306,8 +306,9 @@ class Evaluating:
         Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
         after `interrupt`.
         """
-        subject, sample, assembled = self.subject, self.sample, self.subject.assembled
-        config, models, name = assembled.config, assembled.models, subject.reference.title
+        subject, sample, name = self.subject, self.sample, self.subject.reference.title
+        assembled = subject.assembled
+        config, models = assembled.config, assembled.models
         stream, total = sys.stderr if self.progress else None, len(self.examples) * sample.runs
         evaluators = [subject.evaluator]
         if sample.runs > 1:  # a single run is greedy, others draw by seeds of their own
@@ -339,8 +340,8 @@ class Evaluating:
         )
 
     def _prompter(self) -> Prompter:
-        """Of the row. PolicyError for one that this policy has no prompt for, ConfigError for the
-        right instructions where the task does not know them."""
+        """Of the row. PolicyError where the policy has no prompt for it, ConfigError where the task
+        does not know the right instructions."""
         task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
             return self.subject.deployed
@@ -357,8 +358,7 @@ class Evaluating:
 
 def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
     """Raises DataError where the examples are not the same, or the rewards, as far as known."""
-    missing = sorted(a.ids ^ b.ids)
-    if missing:
+    if missing := sorted(a.ids ^ b.ids):
         raise DataError(
             f"the two were not evaluated on the same examples: {len(missing)} appear in only "
             f"one of them, the first is {missing[0]}",
@@ -379,12 +379,7 @@ class Comparing:
 
     @classmethod
     def of(
-        cls,
-        policies: Sequence[AnyPolicy | Assessment],
-        given: Given,
-        sample: Sample,
-        *,
-        progress: bool,
+        cls, policies: Sequence[AnyPolicy | Assessment], given: Given, sample: Sample
     ) -> Comparing:
         """DataError where the two do not have the same examples, or the same reward."""
         known = [Side.known(each) for each in policies]
@@ -394,7 +389,7 @@ class Comparing:
             if side is not None:
                 sides.append(side)
             elif not isinstance(each, Assessment):
-                sides.append(Evaluating.of(each, given, sample, progress=progress))
+                sides.append(Evaluating.of(each, given, sample))
         require_comparable(*sides)
         return cls(tuple(sides))
 
@@ -408,93 +403,75 @@ class Comparing:
                 side.subject.interrupt()
 
 
-async def aevaluate(  # noqa: PLR0913 - the command's options
+async def aevaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
     row: str = LEARNED,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Assessment:
     """`evaluate` for code that already runs in an event loop."""
-    given = Given.of("evaluate()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("evaluate()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(policy, of, row) as kept:
-        return await Evaluating.of(policy, kept, of, row, progress=progress).answer()
+        return await Evaluating.of(policy, kept, of, row).answer()
 
 
-def evaluate(  # noqa: PLR0913 - the command's options
+def evaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
     row: str = LEARNED,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Assessment:
     """How good a policy is on a split: `pco eval` from Python.
 
     `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
     'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
     data, reward and models; a run that is named brings its settings, and takes its objects again;
-    a file brings neither. `split` is train, val or test; `n` limits its examples (None = all).
-    `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the verdict:
-    'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says how far it
-    is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`, `executor`,
-    `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
+    a file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
+    all). `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the
+    verdict: 'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says
+    how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`,
+    `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
 
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
     RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
     """
-    given = Given.of("evaluate()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("evaluate()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(policy, of, row) as kept:
-        asked = Evaluating.of(policy, kept, of, row, progress=progress)
-        return run_sync(asked.answer(), asked.subject.interrupt)
+        ready = Evaluating.of(policy, kept, of, row)
+        return run_sync(ready.answer(), ready.subject.interrupt)
 
 
-async def acompare(  # noqa: PLR0913 - the command's options
+async def acompare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
-    given = Given.of("compare()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("compare()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(a, b, of) as kept:
-        return await Comparing.of((a, b), kept, of, progress=progress).answer()
+        return await Comparing.of((a, b), kept, of).answer()
 
 
-def compare(  # noqa: PLR0913 - the command's options
+def compare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Comparison:
     """The gain of a over b, paired by example, with its 95 % interval: `pco compare` from Python.
 
@@ -506,8 +483,8 @@ def compare(  # noqa: PLR0913 - the command's options
     `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
     the examples or the rewards are not the same.
     """
-    given = Given.of("compare()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("compare()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(a, b, of) as kept:
-        asked = Comparing.of((a, b), kept, of, progress=progress)
-        return run_sync(asked.answer(), asked.interrupt)
+        ready = Comparing.of((a, b), kept, of)
+        return run_sync(ready.answer(), ready.interrupt)

@@ -1,14 +1,12 @@
 """What a part of a policy is worth, measured: one instinct (`pco.effect`), the encoder
 (`pco.distill`).
 
-An instinct's effect is that of leaving it out. The inputs of a split whose route holds it are
-answered twice as deployed, with the same draws: on their route, and on their route without it.
-Nothing takes its place.
+An instinct's effect is that of leaving it out. The inputs whose route holds it are answered twice
+as deployed, with the same draws: on their route, and on their route without it.
 
-An encoder's routes are distilled into a ranking: those that it gave in training (explored ones and
-fallbacks are not its own), and, where asked, fresh ones on training inputs. What that costs in
-reward is measured on the validation split, both policies on the same examples; the test split is
-left alone.
+An encoder's routes are distilled into a ranking: those that it gave in training, and, where asked,
+fresh ones on training inputs. What that costs in reward is measured on the validation split, both
+policies on the same examples; the test split is left alone.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,7 +41,14 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
+from promptcodebook.run.subject import (
+    AnyPolicy,
+    Beside,
+    Examined,
+    Given,
+    Subject,
+    require_answers,
+)
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
@@ -67,9 +72,7 @@ class _OnRoutes:
 
 class Measurement:
     """One effect that is ready to be measured; `kept` is where replies and the result are kept.
-
-    Raises ConfigError for an instinct that the codebook has not, and what `Sample.examples` does.
-    """
+    Raises ConfigError for an instinct that the codebook lacks, and what `Sample.examples` does."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -95,15 +98,12 @@ class Measurement:
         file, n = self.subject.file, len(self._examples)
         ranking = file.statistics.ranking
         asks = bool(file.encoder) if ranking is None else bool(ranking.center)
-        routing = n if asks else 0
+        routing, answering = n if asks else 0, 2 * n * self.subject.answering_calls
         return (
             f"instinct {self._instinct} on {plural(n, 'input')}: at most "
-            f"{plural(routing + self._calls_for(n), 'call')}, {routing} of them for the routes; "
+            f"{plural(routing + answering, 'call')}, {routing} of them for the routes; "
             "what was asked before is not asked again"
         )
-
-    def _calls_for(self, held: int) -> int:
-        return 2 * held * self.subject.answering_calls
 
     async def measure(
         self, tell: Listener = silent, done: Callable[[str], None] = lambda _: None
@@ -117,7 +117,7 @@ class Measurement:
         kept = "ask again with a new budget: what was paid for so far is kept"
         async with self.subject.at_work("give it a greater budget", kept):
             routes, unrouted = await self._routes(tell)
-            more = plural(self._calls_for(len(routes)), "more call")
+            more = plural(2 * len(routes) * self.subject.answering_calls, "more call")
             of = plural(len(self._examples), "input")
             done(f"routed to it: {len(routes)} of {of}, at most {more}")
             made = self._effect(*await self._both(routes, tell), unrouted)
@@ -131,31 +131,26 @@ class Measurement:
         count, deployed = counter(tell, "routing", len(self._examples)), self.subject.deployed
         randomness = self.subject.assembled.config.randomness
 
-        async def one(example: Example) -> Route | Failure:
-            last: Route | Failure | None = None
-            for at in (EVALUATION, EVALUATION - 1):
-                try:
-                    last = (await deployed.route(example, randomness.at(at, example.id)))[0]
-                    break
-                except (Stop, StoreError):
-                    raise
-                except Exception as error:
-                    last = failure_of("prompt", error)
-            assert last is not None, "it was tried"
-            count(last)
-            return last
+        async def one(example: Example, at: int = EVALUATION) -> Route | Failure:
+            try:
+                found = (await deployed.route(example, randomness.at(at, example.id)))[0]
+            except (Stop, StoreError):
+                raise
+            except Exception as error:
+                if at == EVALUATION:
+                    return await one(example, EVALUATION - 1)
+                found = failure_of("prompt", error)
+            count(found)
+            return found
 
         found = await gather_all(map(one, self._examples))
-        failures = [each if isinstance(each, Failure) else None for each in found]
-        if None not in failures:
-            pairs = zip(self._examples, failures, strict=True)
-            require_answers([Rollout(e.id, failure=failure) for e, failure in pairs], 0)
-        routes = {
-            example.id: route
-            for example, route in zip(self._examples, found, strict=True)
-            if isinstance(route, Route) and self._instinct in route.indices
-        }
-        return routes, len(failures) - failures.count(None)
+        pairs = list(zip(self._examples, found, strict=True))
+        failed = [Rollout(e.id, failure=each) for e, each in pairs if isinstance(each, Failure)]
+        if len(failed) == len(pairs):
+            require_answers(failed, 0)
+        routes = {e.id: each for e, each in pairs if isinstance(each, Route)}
+        held = {id: route for id, route in routes.items() if self._instinct in route.indices}
+        return held, len(failed)
 
     async def _both(
         self, routes: Mapping[str, Route], tell: Listener
@@ -209,11 +204,8 @@ class Measurement:
 @contextmanager
 def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurement]:
     """A measurement of a policy, with a ledger of its own. What is paid for, and the result, are
-    kept with the policy's run, if it has one. An LM object is asked again: nothing tells whether it
-    is the one that answered before.
-
-    Raises RunBusy while another process measures the same run, and what `Measurement` raises.
-    """
+    kept with the policy's run, if it has one. Raises RunBusy while another process measures the
+    same run, and what `Measurement` raises."""
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
@@ -225,64 +217,57 @@ def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurem
 
 @contextmanager
 def _asked(
-    policy: AnyPolicy, given: Given, instinct: int, of: Sample, progress: bool
+    policy: AnyPolicy, instinct: int, given: Given, of: Sample
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
     require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
     require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
-    with measuring(Subject.resolve(policy, given), instinct, of) as made:
-        line = Line(sys.stderr, simulated=made.simulated) if progress else nullcontext(silent)
-        with line as listener:
-            yield made, listener
+    with (
+        measuring(Subject.resolve(policy, given), instinct, of) as made,
+        Line(sys.stderr, simulated=made.simulated) as line,
+    ):
+        yield made, line if given.progress else silent
 
 
-async def aeffect(  # noqa: PLR0913 - the command's options
+async def aeffect(
     policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "val",
-    n: int | None = None,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Examined],
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    given = Given.of("effect()", data, reward, lm, beside)
-    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
 
-def effect(  # noqa: PLR0913 - the command's options
+def effect(
     policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "val",
-    n: int | None = None,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Examined],
 ) -> Effect:
     """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
     Python.
 
-    The inputs of the `split`, or `n` of them, that the policy routes to `k` are answered twice,
-    with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
-    follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
-    result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
-    measurement that was stopped resumes when it is asked for again. An `lm` object is asked
+    The inputs of the `split` ('val'), or `n` of them, that the policy routes to `k` are answered
+    twice, with all else equal: on their route, and on their route without `k`. `policy`, `data` and
+    what follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and
+    the result are kept with it: nothing is paid for twice, also what the run itself has asked, and
+    a measurement that was stopped resumes when it is asked for again. An `lm` object is asked
     again: nothing shows whether it is the one that answered before.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy.
     """
-    given = Given.of("effect()", data, reward, lm, beside)
-    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
 
@@ -303,9 +288,8 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Distillation:
     """The distilled policy, the training inputs it learned from (`fresh` of them asked for now),
-    how it agrees with the encoder on inputs held out of the fit and on validation, and the
-    difference in reward there (distilled - encoder, in the task's range). `per_query` are calls, of
-    the distilled policy and of the encoder's."""
+    how it agrees with the encoder on inputs held out of the fit (`cross`) and on validation, and
+    the `difference` in reward there (distilled - encoder). `per_query` are their calls."""
 
     file: PolicyFile
     inputs: int
@@ -343,16 +327,14 @@ def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -
     fallbacks; those under other texts than the policy's weigh less."""
     inputs = {example.id: example.input for example in train}
     found: list[Imitated] = []
-    parameters = store.started().parameters
+    parameters, own = store.started().parameters, (file.encoder, file.parameters.codebook.texts)
     for step in store.steps(traces=True):
-        same = parameters.encoder == file.encoder
-        same = same and parameters.codebook.texts == file.parameters.codebook.texts
+        weight = 1.0 if (parameters.encoder, parameters.codebook.texts) == own else OLDER
         for rollout in (trace.rollout for trace in step.traces):
             text, route = inputs.get(rollout.example_id), rollout.route
             if text is None or route is None or route.explored or route.fallback:
                 continue
             if route.indices:
-                weight = 1.0 if same else OLDER
                 found.append(Imitated(rollout.example_id, text, route.indices, weight))
         parameters = step.parameters
     return found
@@ -426,11 +408,8 @@ class Distiller:
 
     async def _fitted(self, done: Callable[[str], None]) -> Distillation:
         """Of the logged routes, and of fresh ones; fallbacks are not the encoder's own."""
-        file, deployed, config = (
-            self.subject.file,
-            self.subject.deployed,
-            self.subject.assembled.config,
-        )
+        file, deployed = self.subject.file, self.subject.deployed
+        config = self.subject.assembled.config
         if self.fresh:
             done(f"asking the encoder for {len(self.fresh)} routes")
 
@@ -460,22 +439,18 @@ class Distiller:
         """With the agreement and the difference on validation. Two policies without answers do not
         differ, which is an error."""
         subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
-        encoder, ours = [
-            await subject.evaluator.evaluate(
-                name, deployed_of(file, subject.assembled), self.validation, "val"
-            )
-            for name, file in (("encoder", subject.file), ("distilled", made.file))
-        ]
-        for each in (encoder, ours):
-            require_answers(each.rollouts, n // 2, f"{each.name}: ")
-        routed, imitated = (
-            [() if r.route is None else r.route.indices for r in each.rollouts]
-            for each in (encoder, ours)
-        )
+        evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
+        for name, file in (("encoder", subject.file), ("distilled", made.file)):
+            deployed = deployed_of(file, subject.assembled)
+            found = await subject.evaluator.evaluate(name, deployed, self.validation, "val")
+            require_answers(found.rollouts, n // 2, f"{name}: ")
+            evaluations.append(found)
+            routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
+        encoder, ours = evaluations
         seed, bounds = config.seed, config.reward_range
         return replace(
             made,
-            validation=agreement(imitated, routed, seed),
+            validation=agreement(routes[1], routes[0], seed),
             difference=paired_interval(ours.rewards, encoder.rewards, seed, bounds),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )
@@ -505,7 +480,7 @@ def distill(  # noqa: PLR0913 - the command's options
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
-    given = Given.of("distill()", data, reward, lm, beside)
+    given = Given.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

@@ -1,9 +1,8 @@
 """A policy and what it is used under: one way for the command line and for Python.
 
-A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file,
-NAME@REF). A run brings its own settings and models, and a Policy those that it has. Objects that a
-Run or a Policy of this process was made with (data, reward, lm, executor) are used again; what is
-read from a disk needs its objects again.
+A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file, NAME@REF).
+Objects that a Run or a Policy of this process was made with (data, reward, lm, executor) are used
+again; what is read from a disk needs its objects again.
 """
 
 from __future__ import annotations
@@ -61,6 +60,21 @@ class Beside(TypedDict, total=False):
     trust: bool
 
 
+class Examined(Beside, total=False):
+    """Also: `n` examples of the `split` (None = all), and whether a line on stderr says how far it
+    is."""
+
+    split: str
+    n: int | None
+    progress: bool
+
+
+class Asked(Examined, total=False):
+    """Also: how often each example is sampled (1 = greedily, once)."""
+
+    samples: int
+
+
 @dataclass(frozen=True)
 class Given:
     """What was given beside a policy: options of a command, or keywords in Python.
@@ -83,6 +97,7 @@ class Given:
     again: Mapping[str, str] = field(default_factory=lambda: {n: f"{n}=..." for n in _OBJECTS})
     where: str = TYPED
     tell: Callable[[str], None] = lambda _: None
+    progress: bool = True
     supplies: Supplies = field(default_factory=Supplies.of_one_budget)
 
     @classmethod
@@ -93,16 +108,15 @@ class Given:
         reward: Reward | str | Mapping[str, Any] | None,
         lm: str | LM,
         beside: Beside,
+        known: type = Asked,
     ) -> Given:
-        """What a `verb` of Python, as 'distill()', was given. ConfigError for another type."""
-        settings, runs_dir = check_keywords(verb, beside, Beside), beside.get("runs_dir", "runs")
+        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords. ConfigError
+        for another type."""
+        settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
-        above = {
-            "lm": lm if isinstance(lm, str) else "",
-            "roles": role_layers(beside.get("roles")),
-            "reward": reward if isinstance(reward, str | Mapping) else "",
-        }
+        spec, named = isinstance(lm, str) and lm, isinstance(reward, str | Mapping) and reward
+        above = {"lm": spec, "roles": role_layers(beside.get("roles")), "reward": named}
         return cls(
             verb=verb,
             above={key: value for key, value in above.items() if value},
@@ -114,6 +128,7 @@ class Given:
             runs_dir=Path(runs_dir),
             trust=beside.get("trust", False),
             where=verb,
+            progress=bool(beside.get("progress", True)),
         )
 
     @contextmanager
@@ -132,8 +147,8 @@ class Given:
         """The configuration that a policy is used under, and the folder that its paths start from.
 
         A run brings its own, unless a task or other settings are named, and its models, unless
-        others are given. A training's budget is not a use's. Raises ConfigError, and RunNotTrusted
-        where what a run names would be used and must not be.
+        others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
+        names would be used and must not be.
         """
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
@@ -178,14 +193,9 @@ class Given:
     def require_objects(self, reference: Reference) -> None:
         """Raises ConfigError for a run with its own settings whose data, reward, agent or model
         were objects, unless they are given again."""
-        if not self.keeps_own(reference):
-            return
         given = merge(self.environment, self.above)
-        missing = [
-            name
-            for name in reference.objects
-            if getattr(self.sources, name) is None and not given.get(name)
-        ]
+        names = reference.objects if self.keeps_own(reference) else ()
+        missing = [n for n in names if getattr(self.sources, n) is None and not given.get(n)]
         if missing:
             again = " ".join(self.again[name] for name in missing)
             files = f" (files below {reference.base})" if "--set" in again else ""
@@ -208,22 +218,17 @@ class Subject:
 
     @classmethod
     def resolve(cls, policy: AnyPolicy | None, given: Given) -> Subject:
-        """The policy under its own settings, what was given laid over them.
-
-        Raises ConfigError for what is of another type, or missing; DataError, PolicyError,
-        RunNotFound, RunNotTrusted, TaskError.
-        """
+        """The policy under its own settings, what was given laid over them. Raises ConfigError for
+        what is of another type, or missing; DataError, PolicyError, RunNotFound, RunNotTrusted,
+        TaskError."""
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run: Path | None = None
         if isinstance(policy, Run | Policy):
-            own, used = policy.sources, given.sources
-            again = {
-                name: getattr(own, name)
-                for name in _OBJECTS
-                if getattr(used, name) is None
-                and not (name in ("reward", "lm") and given.above.get(name))
-            }
+            used, above = given.sources, given.above
+            settled = [name for name in ("reward", "lm") if above.get(name)]
+            lacking = [n for n in _OBJECTS if getattr(used, n) is None and n not in settled]
+            again = {name: getattr(policy.sources, name) for name in lacking}
             given = replace(given, sources=replace(used, **again))
         if isinstance(policy, Policy):
             reference = Reference("policy", policy.file)
@@ -257,9 +262,10 @@ class Subject:
     @property
     def answering_calls(self) -> int:
         """Calls of one answer on a route that is known; re-asks and judges are not counted."""
-        stages = max(1, len(stages_of(self.file, self.assembled)))
-        composing = stages if self.file.compose == "generator" else 0
-        return composing + max(1, len(self.assembled.task.program.stages))
+        answering = max(1, len(self.assembled.task.program.stages))
+        if self.file.compose != "generator":
+            return answering
+        return answering + max(1, len(stages_of(self.file, self.assembled)))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -267,29 +273,26 @@ class Subject:
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
         fingerprints = self.assembled.dataset.fingerprint()
         if self.own and header is not None and header.fingerprints != fingerprints:
-            remarks.append(
-                f"the data changed since the run {name}: its test may hold what it learned from"
-            )
+            said = "its test may hold what it learned from"
+            remarks.append(f"the data changed since the run {name}: {said}")
         before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
         if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
-            remarks.append(
-                f"{name} was judged with the program {before!r}; it is evaluated here with {now!r}"
-            )
+            said = f"it is evaluated here with {now!r}"
+            remarks.append(f"{name} was judged with the program {before!r}; {said}")
         return tuple(remarks)
 
     @asynccontextmanager
     async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
         """Closes the connections after the block. `hint` is that of a reached budget, `kept` in its
         place where replies are kept."""
-        models = self.assembled.models
         try:
             yield
         except BudgetReached as error:
-            error.hint = kept if kept and models.keeps else hint
+            error.hint = kept if kept and self.assembled.models.keeps else hint
             raise
         finally:
-            await models.close()
+            await self.assembled.models.close()
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish, and are kept where `models.keeps`."""

@@ -2,10 +2,10 @@
 and of what would be lost with its process (an evaluation without a cache). And attempts in flight,
 in a file of slots that kill -9 leaves as they are.
 
-A slot is written before its request leaves: the page belongs to the system from then on. It is free
-again once the result of the attempt is committed to the run's file. The commit notes slot and
-number as well (`settled`), so that a kill between the commit and the freeing books nothing twice.
-When the run is opened again, what a kill left is booked as lost, at the most that it can have cost.
+A slot is written before its request leaves, and is free again once the result of the attempt is
+committed. The commit notes slot and number as well (`settled`), so that a kill between the commit
+and the freeing books nothing twice. When the run is opened again, what a kill left is booked as
+lost, at the most that it can have cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ _BOOK = (
     " completion_tokens INTEGER NOT NULL, cached_prompt_tokens INTEGER NOT NULL, cost REAL,"
     " latency_s REAL NOT NULL"
 )
+_SUMS = "calls", "prompt_tokens", "completion_tokens", "cached_prompt_tokens", "cost", "latency_s"
 FIRST_BOOKS = (
     "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
     " reply BLOB NOT NULL)",
@@ -61,29 +62,19 @@ LATER_BOOKS = (
 )
 BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
 """Tables of replies, of what they cost, of counts and of sessions."""
-_ADD_USAGE = """
-INSERT INTO {book} VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (role) DO UPDATE SET
-  calls = calls + excluded.calls,
-  prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-  completion_tokens = completion_tokens + excluded.completion_tokens,
-  cached_prompt_tokens = cached_prompt_tokens + excluded.cached_prompt_tokens,
-  cost = cost + excluded.cost,
-  latency_s = latency_s + excluded.latency_s
-"""
-_ADD_PAID, _ADD_LOST = (_ADD_USAGE.format(book=book) for book in ("usage", "lost"))
-_ADD_COUNT = """
-INSERT INTO tally VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET count = count + excluded.count
-"""
+_ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
+_ADD_USAGE = f"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (role) DO UPDATE SET {_ADDED}"
+_ADD_COUNT = (
+    "INSERT INTO tally VALUES (?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count"
+)
 _SETTLE = "INSERT OR REPLACE INTO settled VALUES (?, ?)"
 
 
 def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = False) -> None:
     """Adds to the role's sum of what was paid, or of what was lost to failures."""
-    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens
-    values = (role, usage.calls, *tokens, usage.cost, usage.latency_s)
-    db.execute(_ADD_LOST if lost else _ADD_PAID, values)
+    values = (role, *(getattr(usage, name) for name in _SUMS))
+    db.execute(f"INSERT INTO {'lost' if lost else 'usage'} {_ADD_USAGE}", values)
 
 
 def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
@@ -92,10 +83,7 @@ def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
 
 def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     """By role, what `usage` (paid) or `lost` sums up."""
-    rows = reader.rows(
-        "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
-        f" latency_s FROM {table} ORDER BY rowid"
-    )
+    rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
             raise StoreError(
@@ -106,28 +94,26 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
 
 class RunReplies:
     """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
-    the reply is: no reply is on disk that is not paid for. A reply whose bytes are damaged is as
-    one that never came: it is asked for again, and replaced. What this file lacks is looked for in
-    the journal of `below`."""
+    the reply is: no reply is on disk that is not paid for. A damaged reply is as one that never
+    came: it is asked for again, and replaced. What this file lacks is looked for in `below`."""
 
     def __init__(self, reader: Reader, writer: Writer, below: Reader | None = None) -> None:
-        self._reader = reader
+        self._readers = (reader,) if below is None else (reader, below)
         self._writer = writer
-        self._below = below
         self._packer = Packer()  # used by the writer thread alone
         self._damaged: set[bytes] = set()
 
     def get(self, key: bytes) -> Reply | None:
-        known = None
-        try:
-            known = _find_reply(self._reader, key)
-        except StoreError as error:
-            _log.warning("a reply in the run's journal is asked for again: %s", error)
-            self._damaged.add(key)
-        if known is None and self._below is not None:
-            with suppress(StoreError):  # damaged there: it is asked for, and kept here
-                known = _find_reply(self._below, key)
-        return known
+        for reader in self._readers:
+            try:
+                row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+                if row is not None:
+                    return unpack_reply(row[0])
+            except StoreError as error:
+                _log.warning("a reply in the run's journal is asked for again: %s", error)
+                if reader is self._readers[0]:
+                    self._damaged.add(key)
+        return None
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         """Returns once the reply is committed. A key that is there already keeps its reply."""
@@ -146,11 +132,6 @@ class RunReplies:
         self._damaged.discard(key)
 
 
-def _find_reply(reader: Reader, key: bytes) -> Reply | None:
-    row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
-    return None if row is None else unpack_reply(row[0])
-
-
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
 _BODY = struct.Struct("<QQQd")
@@ -165,8 +146,7 @@ class AttemptFile:
     `recovered` says what that was. Raises DiskFull or StoreError."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
-        self._path = folder / ATTEMPTS
-        self._writer = writer
+        self._path, self._writer = folder / ATTEMPTS, writer
         self._door = threading.Lock()
         self._map = self._open(_SLOTS)
         self._number = 0
@@ -213,8 +193,8 @@ class AttemptFile:
         self._writer.send(work, then=release)
 
     def close(self) -> None:
-        """Call it when the writer is closed: what it committed is released by then. The file goes
-        with the last attempt that was in it. Safe to call twice."""
+        """Call it when the writer is closed. The file goes with the last attempt that was in it.
+        Safe to call twice."""
         with self._door:
             if self._map.closed:
                 return
@@ -288,10 +268,9 @@ class AttemptFile:
 
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
-    a folder that has no other. Whoever writes holds the folder's lock: it may be handed over, and
-    goes when this is closed or cannot be made. Made where there is none, with `first` in it;
-    `again` is what to type when a full disk has room once more, `clock` counts seconds. DiskFull,
-    StoreError."""
+    a folder of its own. A `lock` of the folder that is handed over is let go of when this is closed
+    or cannot be made. Made where there is none, with `first` in it; `again` is what to type when a
+    full disk has room once more, `clock` counts seconds. DiskFull, StoreError."""
 
     def __init__(
         self,
@@ -303,11 +282,8 @@ class Journal:
         first: Write = lambda db: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = path.parent
-        self._lock = lock
-        self._clock = clock
-        self._began = clock()
-        self._before_s = 0.0
+        self._folder, self._lock, self._clock = path.parent, lock, clock
+        self._began, self._before_s = clock(), 0.0
         self._session: int | None = None
 
         def begin(db: sqlite3.Connection) -> None:

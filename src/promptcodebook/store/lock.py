@@ -1,16 +1,12 @@
-"""A run's folder: its files, how it is made and closed to other users, and its lock. There is one
-writer at a time, and a dead one blocks no other.
+"""A run's folder: its files, and its lock. There is one writer at a time, and a dead one blocks no
+other: the system drops the lock when its process dies. The file `lock` says who writes.
 
-Where the file system can lock, the system drops the lock when its process dies. Where it cannot
-(some network and cluster file systems), a second file is the lock as long as it exists; one left
-behind by a process that is gone is taken over. Either way the file `lock` says who writes.
 Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import socket
@@ -18,31 +14,18 @@ import sqlite3
 import stat
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
-from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from promptcodebook.errors import DiskFull, RunBusy, StoreError
-from promptcodebook.paths import make_private_folder, run_reference, tighten
+from promptcodebook.errors import RunBusy, StoreError
 from promptcodebook.sqlite import restrain, store_os_error
-
-if TYPE_CHECKING:
-    from promptcodebook.store.header import Header
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
 EFFECTS = "effects"
 """In a run's folder: its tables, the attempts that are on their way, and measured effects."""
-_NAME = "lock"
-_SOFT_NAME = "lock.soft"
-LOCK_FILES = (_NAME, _SOFT_NAME)
+LOCK = "lock"
 """What stays in the folder while a lock may be held."""
-_CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # On Windows no process can read or write the locked first byte.
 _TEXT_AT = 1 if os.name == "nt" else 0
@@ -78,24 +61,30 @@ class RunLock:
         refuse_links(folder)
         until = time.monotonic() + _PATIENCE_S
         try:
-            while (release := _take(folder)) is None and time.monotonic() < until:
+            while (file := _take(folder)) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
         except OSError as error:
-            raise store_os_error(error, folder / _NAME) from error
-        if release is None:
+            raise store_os_error(error, folder / LOCK) from error
+        if file is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
-        self._release: Callable[[], object] | None = release
+        self._file: int | None = file
         # Says who we are. That is a courtesy: on a full disk the lock must still be had. Always as
         # wide as before, so that it fits in the block that the file already has.
         text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
-        with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as file:
-            file.seek(_TEXT_AT)
-            file.write(text)
+        with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as signed:
+            signed.seek(_TEXT_AT)
+            signed.write(text)
 
     def release(self) -> None:
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+
+def lock_effects(run: Path) -> RunLock:
+    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
+    refuse_links(run)
+    return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
 
 
 def holder(folder: Path) -> int | None:
@@ -110,73 +99,39 @@ def _is_free(folder: Path) -> bool:
     """Whether no process writes. Readers share the lock where the system has shared locks: else
     two that ask at once would take each other for the writer."""
     if sys.platform == "win32":
-        (folder / _NAME).stat()  # looking makes no lock
-        release = _take(folder)
-    else:
-        import fcntl
+        (folder / LOCK).stat()  # looking makes no lock
+        if (taken := _take(folder)) is not None:
+            os.close(taken)
+        return taken is not None
+    import fcntl
 
-        file = os.open(folder / _NAME, os.O_RDONLY | NO_LINK)
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _CANNOT_LOCK:
-                raise
-        finally:
-            os.close(file)
-        release = _take_soft(folder)
-    if release is not None:
-        release()
-    return release is not None
+    file = os.open(folder / LOCK, os.O_RDONLY | NO_LINK)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
 
 
-def _take(folder: Path) -> Callable[[], object] | None:
-    """Takes the lock and returns what lets go of it; None while somebody else has it. The file
-    stays for good: removing it would let two processes lock two files."""
+def _take(folder: Path) -> int | None:
+    """Takes the lock, which closing the returned descriptor lets go of; None while somebody else
+    has it. The file stays for good: removing it would let two processes lock two files."""
     from filelock import lock_descriptor  # takes long to import
 
-    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
+    file, taken = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), False
     try:
-        if lock_descriptor(file, blocking=False):
-            return partial(os.close, file)
-    except OSError as error:
-        os.close(file)
-        if error.errno not in _CANNOT_LOCK:
-            raise
-        return _take_soft(folder)
-    os.close(file)
-    return None
-
-
-def _take_soft(folder: Path) -> Callable[[], object] | None:
-    from filelock import SoftFileLock, Timeout
-
-    lock = SoftFileLock(folder / _SOFT_NAME, blocking=False, thread_local=False)
-    for _ in range(2):
-        try:
-            lock.acquire()
-            return lock.release
-        except Timeout:
-            # The library takes over by itself what a process of this machine left, but only where
-            # two names can be swapped, which file systems without locks often cannot do either.
-            pid, place = _read_owner(folder)
-            if os.name == "nt" or not pid or pid != lock.pid or place != _place():
-                return None
-            try:
-                os.kill(pid, 0)
-                return None
-            except ProcessLookupError:
-                lock.break_lock()
-            except OSError:  # it lives, and is somebody else's
-                return None
-    return None
+        taken = lock_descriptor(file, blocking=False)
+    finally:
+        if not taken:
+            os.close(file)
+    return file if taken else None
 
 
 def _opened(folder: Path, flags: int) -> io.FileIO:
     binary: int = getattr(os, "O_BINARY", 0)
-    return io.FileIO(os.open(folder / _NAME, flags | binary | NO_LINK), "r+" if flags else "r")
+    return io.FileIO(os.open(folder / LOCK, flags | binary | NO_LINK), "r+" if flags else "r")
 
 
 def _place() -> str:
@@ -204,75 +159,17 @@ def _busy(folder: Path, doing: str) -> RunBusy:
     here = place == _place()
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
-    soft = folder / _SOFT_NAME
-    gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
-    return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")
+    return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{stop}")
 
 
-def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
-    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
-    from promptcodebook.store.header import run_id
-
-    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
-    for again in count(1):
-        folder = runs_dir / (stem if again == 1 else f"{stem}-{again}")
-        try:
-            runs_dir.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
-            return folder, replace(header, id=folder.name)
-        except FileExistsError as error:
-            if not runs_dir.is_dir():
-                said = f"{error.filename} is no folder, so no run can be kept in it"
-                raise StoreError(said, hint="set PCO_RUNS to a folder of your own") from None
-            if header.id:
-                hint = f"pco train --resume {run_reference(folder)}"
-                raise StoreError(f"{error.filename} exists already", hint=hint) from None
-        except OSError as error:
-            fault = store_os_error(error, runs_dir)
-            if not isinstance(fault, DiskFull):
-                fault.hint = "set PCO_RUNS to a folder that you may write to"
-            raise fault from error
-    raise AssertionError("a number is always free")
-
-
-def close_to_others(folder: Path) -> None:
-    """Takes away what other users of the machine may do in the folder. StoreError."""
-    try:
-        make_private_folder(folder)
-        for file in folder.iterdir():
-            if file.is_file() and not file.is_symlink():
-                tighten(file, 0o600)
-    except OSError as error:
-        raise store_os_error(error, folder) from error
-
-
-def lock_effects(run: Path) -> RunLock:
-    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
-    refuse_links(run)
-    return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
-
-
-def is_unborn(folder: Path) -> bool:
-    """Whether the run in this folder has no header: who made it was killed, or is making it."""
-    return is_blank(folder / FILE) or _is_empty(folder / FILE, "header")
-
-
-def is_blank(file: Path) -> bool:
-    """Whether it is a database without a table: who made it has not come any further yet."""
-    return _is_empty(file, "sqlite_master")
-
-
-def _is_empty(file: Path, table: str) -> bool:
+def is_blank(file: Path, *tables: str) -> bool:
+    """Whether it is a database without a table, or one of `tables` has no row: who made it was
+    killed, or is making it."""
     uri = f"file:{quote(str(file))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
             restrain(db)
-            return db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is None
+            queries = (f"SELECT 1 FROM {table} LIMIT 1" for table in ("sqlite_master", *tables))
+            return any(db.execute(query).fetchone() is None for query in queries)
     except sqlite3.Error:  # no database of ours, or one that is damaged
         return False
-
-
-def never_started(path: Path) -> StoreError:
-    return StoreError(
-        f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
-    )

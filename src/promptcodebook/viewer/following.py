@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -108,7 +108,7 @@ class FollowedRun:
     def step(self, index: int) -> Step:
         """One step with the texts of its traces. Raises StoreError where there is none."""
         with self._lock:
-            whole = replace(self._store.step_at(index), traces=self._store.traces(index))
+            whole = self._store.step_at(index, traces=True)
         return withhold(whole) if self.header.private else whole
 
     def close(self) -> None:
