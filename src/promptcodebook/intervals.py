@@ -74,8 +74,8 @@ class Interval:
 def mean_interval(
     values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
-    """The mean of values that lie within `bounds`, with its interval, each end of which errs in at
-    most `side` of cases. ValueError without values."""
+    """The mean of values within `bounds`, each end of whose interval errs in at most `side` of
+    cases. ValueError without values."""
     n = len(values)
     if n == 0:
         raise ValueError("no values to take an interval of")
@@ -104,8 +104,7 @@ def paired_interval(
     bounds: Bounds = (0.0, 1.0),
     side: float = SIDE,
 ) -> Interval:
-    """The mean of a - b over the same examples in the same order, with its interval; `bounds` are
-    those of a and b."""
+    """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]
     differences = [round(x - y, _DIGITS) for x, y in zip(a, b, strict=True)]
     return mean_interval(differences, seed, (-width, width), side)
@@ -114,8 +113,8 @@ def paired_interval(
 def unpaired_interval(
     a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
-    """The difference of two means over other examples each, with an interval recovered from theirs
-    (Zou and Donner 2008, MOVER); n counts the smaller group. ValueError where one is empty."""
+    """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
+    the smaller group. ValueError where one is empty."""
     first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
     mean = first.mean - second.mean
     below = math.hypot(first.mean - first.low, second.high - second.mean)
@@ -162,9 +161,8 @@ def crossed_interval(
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """The mean of `above` over that of `below`; infinite where the lower mean is not above 0. Made
-    as in `crossed_interval`: examples are drawn with replacement, the same for every run.
-    ValueError without values."""
+    """The mean of `above` over that of `below`, made as in `crossed_interval`; infinite where the
+    lower mean is not above 0. ValueError without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])

@@ -41,8 +41,7 @@ _KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The run is set up: its id, folder, models by role, and how many steps are planned (0 = its
-    optimizer knows no steps)."""
+    """Id, folder, models by role, and how many steps are planned (0 = it knows no steps)."""
 
     run_id: str
     path: str
@@ -72,8 +71,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class ValidationDone:
-    """One validation is done; `best` is whether it beats all before it. `finalist`: at the end of
-    the run, on the whole split, to choose what is kept."""
+    """`best` is whether it beats all before it; `finalist`: at the end, to choose what is kept."""
 
     step: int
     evaluation: Evaluation
@@ -83,8 +81,7 @@ class ValidationDone:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Usage by role and incidents by name so far; apart from it what was lost to failures, at the
-    most it can have cost. The limits are on both together."""
+    """So far, by role and by name; `lost` is at the most. The limits are on both together."""
 
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
@@ -312,9 +309,8 @@ def _step_text(view: RunView) -> str:
 
 
 class Line(Watcher):
-    """One line: how far a run or a phase is, and how long it still takes. On a terminal and in a
-    notebook rich redraws it, with a bar; elsewhere it is printed now and then. Nothing before two
-    seconds have passed."""
+    """How far a run or a phase is, and how long it still takes, after two seconds. On a terminal
+    and in a notebook rich redraws it, with a bar; elsewhere it is printed now and then."""
 
     def __init__(
         self,
@@ -454,8 +450,7 @@ def counting(
 
 @contextmanager
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
-    """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
-    one."""
+    """Who hears of a run: the user's listener, else the log, and a line on `stream`."""
     log = Lines(None)
     with Line(stream or sys.stderr) as line:
 

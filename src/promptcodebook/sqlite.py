@@ -46,8 +46,7 @@ _ODD = (
     "SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) x"
     " WHERE m.type = 'table' AND x.hidden LIMIT 1"
 )
-"""Views, triggers, virtual tables, and columns that are worked out when they are read: reading one
-may take for ever. No layout has any."""
+"""Views, triggers, virtual tables and computed columns: reading one may take for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection whose file has this layout; `write` creates what is missing. Raises
-    StoreTooNew, DiskFull, or StoreError (no such file, not a database, other tables)."""
+    """An autocommit connection; `write` creates what is missing. Raises StoreTooNew, DiskFull, or
+    StoreError."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
@@ -130,8 +129,7 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
 
 
 def restrain(db: sqlite3.Connection) -> None:
-    """Call it before anything is read from a file, which may be anybody's: what its tables call
-    stays within plain SQL, values have a largest size, and reading ends after a while. Raises
+    """Call it before anything is read from a file, which may be anybody's. Raises
     sqlite3.DatabaseError where something in it is no plain table."""
     db.execute("PRAGMA trusted_schema = OFF")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * _MOST_BYTES)
@@ -289,8 +287,8 @@ class Writer:
         self._put(work).result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
-        """Hands `work` over without waiting; its failure is raised by `flush` or `close`. `then` is
-        called when it is committed."""
+        """Hands `work` over; `flush` or `close` raise its failure. `then` is called when it is
+        committed."""
 
         def done(future: Future[None]) -> None:
             if (error := future.exception()) is None:
@@ -388,8 +386,7 @@ class Writer:
 
 
 def _set_aside(path: Path) -> None:
-    """A file of its own, never one that is there, that the disk has given its room to. DiskFull,
-    StoreError."""
+    """A new file that the disk has given its room to. DiskFull, StoreError."""
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,5 +1,4 @@
-"""What `pco doctor` examines: settings, data, reward, endpoints, one example, the roles that a
-model can carry, prices and disk."""
+"""What `pco doctor` examines, from the settings to the disk."""
 
 from __future__ import annotations
 
@@ -86,8 +85,8 @@ def _failure_finding(name: str, error: PcoError) -> Finding:
 
 
 def _settled(plan: Plan) -> list[Finding]:
-    """The settings; whether templates of the user's own tell the generator which stage it writes
-    for; whether the test split is too small for a verdict, which only its end would tell."""
+    """Also whether the user's templates say which stage a prompt is for, and test is large
+    enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
     said = "; ".join(filter(None, (parts, text_updates_remark(config))))
@@ -139,8 +138,8 @@ async def _model(
     here: LocalModels | None,
     env: Mapping[str, str],
 ) -> Section:
-    """One model as its endpoint shows it, under the names of the roles that ask it; it is not
-    asked where its provider wants a key and there is none."""
+    """One model as its endpoint shows it; it is not asked where its provider wants a missing
+    key."""
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers, env)
     if key is not None and key.level == "fail":

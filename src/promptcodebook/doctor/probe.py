@@ -1,7 +1,4 @@
-"""What an endpoint can do, found out by asking it; and the findings that `pco doctor` prints.
-
-It takes about a dozen short calls, none retried, so that what is shown is what happened.
-"""
+"""What an endpoint can do, found out by a dozen short calls; and what `pco doctor` prints."""
 
 from __future__ import annotations
 

@@ -345,8 +345,8 @@ class _MadeUpProgram:
 def _made_up_reward(
     factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
 ) -> RewardFactory:
-    """Full for a keyed share of the answers. A judge is asked what the task's reward asks it; the
-    user's own reward is not called."""
+    """Full for a keyed share of the answers. A judge is asked what it would be; the user's own
+    reward is not called."""
     (low, high), manner = reward_range, lm.manner
     untrained: set[tuple[str, str]] = set()
 
@@ -396,8 +396,7 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates of a schedule, their rollouts, those of them that the encoder routes, and rounds of
-    the codebook's maintenance."""
+    """Updates, their rollouts, those that the encoder routes, and rounds of maintenance."""
 
     updates: int
     rollouts: int

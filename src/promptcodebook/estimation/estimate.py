@@ -101,8 +101,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one role takes, or all. `usd` is None where a model's price is unknown, `seconds` (of
-    the run's wall time) where it is not known how long a call takes."""
+    """What one role takes, or all. `usd` and `seconds` (of wall time) are None where unknown."""
 
     role: Role | Literal["total"]
     model: str
@@ -179,9 +178,8 @@ def estimate_plan(
     plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
 ) -> Estimate:
     """What `pco train` would take; no model is asked. `seconds` are those a call takes, by model;
-    `short` is the plan that is gone through in its place (None = `shorten_plan`). Raises what a run
-    raises before its first call, and ConfigError for an optimizer that is not ours: how its work
-    grows with the plan is not known."""
+    `short` is the plan gone through in its place. Raises what a run raises before its first call,
+    and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
         raise ConfigError(
             f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
@@ -204,8 +202,7 @@ def estimate_plan(
 
 def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
     """With what the row `best_fixed` may take, whose prompts are tried on all inputs. Little:
-    without the composed prompts, since what copies its input is not tried. Much: whatever dry run
-    took most, and each prompt on its own input too, which a run may not find in its journal."""
+    without the composed ones, which may copy an input. Much: each prompt on its own input too."""
     if not has_best_fixed(plan.config):
         return [little, usual, much]
     key: tuple[str, Role] = ("validating", "executor")
@@ -251,8 +248,8 @@ class _Sums:
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
-        """Calls; tokens of the prompts, and of the replies: calls times the tokens of one call,
-        which are those of the usual work where little asks for none."""
+        """Calls, prompt and completion tokens. Tokens of a call are the usual ones where little has
+        none."""
 
         def total(what: str) -> Range:
             return Range.of(

@@ -1,5 +1,4 @@
-"""How good a policy is on a split, alone or beside another: `pco eval`, `pco compare`, and
-`pco.evaluate` and `pco.compare` from Python."""
+"""How good a policy is on a split, alone or beside another: `pco eval` and `pco compare`."""
 
 from __future__ import annotations
 
@@ -37,9 +36,8 @@ ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which examples: a split, or a seeded choice of `count` of it (None = all), or those of `ids`;
-    and how often. `runs` 1 is greedy; with more, each example is sampled that often and the mean
-    counts."""
+    """A split, a seeded choice of `count` of it (None = all), or its examples of `ids`; and how
+    often: `runs` 1 is greedy, of more the mean counts."""
 
     split: str = "test"
     count: int | None = None
@@ -52,8 +50,7 @@ class Sample:
         return cls(asked.get("split", split), asked.get("n"), runs)
 
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
-        """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
-        MissingExtra or TaskError for what the task needs and is not there."""
+        """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
         assembled.task.require()
         if self.runs < 1:
             raise ConfigError(f"cannot sample {self.runs} runs", hint="samples is 1 or more")
@@ -164,8 +161,7 @@ class Side:
 
     @classmethod
     def known(cls, given: AnyPolicy | Assessment) -> Side | None:
-        """Of an Assessment, or of a saved one (`pco eval --json`); None for what must be
-        evaluated."""
+        """Of an Assessment, or a saved one (`pco eval --json`); None = it must be evaluated."""
         if isinstance(given, Assessment):
             return cls.of(given)
         if not isinstance(given, str | Path):
@@ -189,8 +185,8 @@ class Side:
         return self.rewards.keys()
 
     def sample(self, asked: Sample) -> Sample:
-        """What the other side is evaluated on: this split and these examples, unless a number of
-        examples, or another split than test, was `asked` for."""
+        """What the other side is evaluated on: these examples, unless a number or another split was
+        `asked` for."""
         split = self.split if asked.split == Sample().split else asked.split
         own = asked.count is None and split == self.split
         return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)
@@ -202,8 +198,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`gain` is the mean of a - b over the examples of both, with its 95 % interval, paired by
-    example."""
+    """`gain` is the mean of a - b over the examples of both, with its 95 % interval."""
 
     a: Side
     b: Side
@@ -211,8 +206,7 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Side, b: Side) -> Comparison:
-        """Raises DataError where the two were not evaluated on the same examples, or not by the
-        same reward, or there is no example."""
+        """Raises DataError where they cannot be compared, or there is no example."""
         require_comparable(a, b)
         if not a.rewards:
             raise DataError("there is no example to compare on", hint="pco eval REF --json")
@@ -300,12 +294,8 @@ class Evaluating:
         return self.subject.assembled.scored_by
 
     async def answer(self) -> Assessment:
-        """Rollouts of all examples, greedy or sampled, their failures counted. Closes the
-        connections.
-
-        Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
-        after `interrupt`.
-        """
+        """Rollouts of all examples, their failures counted. Closes the connections. Raises
+        TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted."""
         subject, sample, name = self.subject, self.sample, self.subject.reference.title
         assembled = subject.assembled
         config, models = assembled.config, assembled.models
@@ -340,8 +330,7 @@ class Evaluating:
         )
 
     def _prompter(self) -> Prompter:
-        """Of the row. PolicyError where the policy has no prompt for it, ConfigError where the task
-        does not know the right instructions."""
+        """Of the row. PolicyError or ConfigError where there is no prompt for it."""
         task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
             return self.subject.deployed

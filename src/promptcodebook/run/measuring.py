@@ -72,7 +72,7 @@ class _OnRoutes:
 
 class Measurement:
     """One effect that is ready to be measured; `kept` is where replies and the result are kept.
-    Raises ConfigError for an instinct that the codebook lacks, and what `Sample.examples` does."""
+    ConfigError for an instinct that the codebook lacks."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -93,8 +93,7 @@ class Measurement:
 
     @property
     def plan(self) -> str:
-        """What it is about to do, and its calls at most: every input is routed to the instinct.
-        Re-asks and judges are not counted."""
+        """What it is about to do, and its calls at most, without re-asks and judges."""
         file, n = self.subject.file, len(self._examples)
         ranking = file.statistics.ranking
         asks = bool(file.encoder) if ranking is None else bool(ranking.center)
@@ -109,11 +108,8 @@ class Measurement:
         self, tell: Listener = silent, done: Callable[[str], None] = lambda _: None
     ) -> Effect:
         """Routes, answers and keeps the result; `done` hears how many inputs hold the instinct.
-        Closes the connections.
-
-        Raises TooManyFailures when nothing was routed, or no pair is whole though there are some,
-        BudgetReached, Interrupted after `interrupt`, and StoreError.
-        """
+        Closes the connections. Raises TooManyFailures when nothing was routed, or no pair is whole
+        though there are some, BudgetReached, Interrupted and StoreError."""
         kept = "ask again with a new budget: what was paid for so far is kept"
         async with self.subject.at_work("give it a greater budget", kept):
             routes, unrouted = await self._routes(tell)
@@ -126,8 +122,8 @@ class Measurement:
         return made
 
     async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
-        """The routes that hold the instinct, by example, as deployed; and how many inputs could
-        not be routed. Each is tried once more, as an evaluation's rollout is."""
+        """The routes that hold the instinct, by example; and how many inputs could not be routed.
+        Each is tried once more."""
         count, deployed = counter(tell, "routing", len(self._examples)), self.subject.deployed
         randomness = self.subject.assembled.config.randomness
 
@@ -203,9 +199,8 @@ class Measurement:
 
 @contextmanager
 def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurement]:
-    """A measurement of a policy, with a ledger of its own. What is paid for, and the result, are
-    kept with the policy's run, if it has one. Raises RunBusy while another process measures the
-    same run, and what `Measurement` raises."""
+    """A measurement of a policy. What is paid for, and the result, are kept with the policy's run,
+    if it has one. Raises RunBusy while another process measures it."""
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
@@ -276,9 +271,8 @@ def effect(
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a distillation asks for. `fresh`: training inputs without a route of this policy that
-    the encoder routes now; `count`: validation examples (None = all); `margin`: a share of the
-    reward's range."""
+    """`fresh`: training inputs without a route of this policy that the encoder routes now; `count`:
+    validation examples (None = all); `margin`: a share of the reward's range."""
 
     fresh: int = 0
     count: int | None = None
@@ -323,8 +317,8 @@ class Distillation:
 
 
 def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
-    """The encoder's own routes on training inputs, in their order, without explored ones and
-    fallbacks; those under other texts than the policy's weigh less."""
+    """The encoder's own routes on training inputs; those under other texts than the policy's weigh
+    less."""
     inputs = {example.id: example.input for example in train}
     found: list[Imitated] = []
     parameters, own = store.started().parameters, (file.encoder, file.parameters.codebook.texts)
@@ -368,8 +362,8 @@ class Distiller:
 
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
-        """For a policy with the routes that its run logged. Raises ConfigError also where the
-        budget's calls cannot suffice, before anything is paid."""
+        """With the routes that the policy's run logged. ConfigError where the budget's calls cannot
+        suffice."""
         assembled, logged = subject.assembled, list[Imitated]()
         assembled.task.require()
         if subject.run is not None:
@@ -398,7 +392,7 @@ class Distiller:
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
-        TooManyFailures where most of the validation was not answered, and BudgetReached."""
+        TooManyFailures and BudgetReached."""
         async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:
@@ -436,8 +430,8 @@ class Distiller:
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
-        """With the agreement and the difference on validation. Two policies without answers do not
-        differ, which is an error."""
+        """With the agreement and the difference on validation. Policies without answers are an
+        error."""
         subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
         evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
         for name, file in (("encoder", subject.file), ("distilled", made.file)):

@@ -82,11 +82,8 @@ class Where:
 def open_run(
     config: Config, sources: Sources, where: Where, listener: Listener = silent
 ) -> Session:
-    """Checks everything that can be checked before a call is paid for.
-
-    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
-    removed again.
-    """
+    """Checks everything that can be checked before a call is paid for. Raises ConfigError,
+    DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is removed again."""
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     if sources.lm is None:
@@ -300,8 +297,7 @@ _ENDS: Mapping[EndReason | None, tuple[str, str]] = {
     "early_stop": ("validation.patience", _EARLY),
     "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised to train a run longer that ended so, if the optimizer is ours; and how the
-end is put into words."""
+"""What must be raised to train a run of ours longer that ended so; and the end in words."""
 
 
 def _more_of(optimizer: str) -> str | None:
@@ -318,8 +314,8 @@ def _longer_keys(config: Config) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a run resumes: its header from now on, and each change in words. `extended` = training
-    gets longer, so that earlier judgements no longer count."""
+    """Its header from now on, and each change in words. `extended` = training gets longer, so that
+    earlier judgements no longer count."""
 
     header: Header
     changes: tuple[str, ...] = ()
@@ -329,11 +325,8 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes with this plan; `ref` is what is typed for the run, `edited` = also where
-    a file of code was edited.
-
-    Raises RunChanged for what must not be different, and for a run that is finished.
-    """
+    """How the run resumes with this plan; `ref` is what is typed for it, `edited` = also where its
+    code was edited. Raises RunChanged."""
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
     longer = dict(_longer(then, now, state, plan))
@@ -443,8 +436,7 @@ def _require_unfinished(
 
 
 def code_files(plan: Plan) -> dict[str, str]:
-    """SHA-256 of each file of code that the settings name, by its name in them; a task that is
-    ready-made names none."""
+    """SHA-256 of each file of code that the settings name, by its name in them."""
     config = plan.config
     if config.task:
         return {}

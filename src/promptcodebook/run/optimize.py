@@ -1,7 +1,4 @@
-"""`pco.optimize`: the whole method in one call, sync or async.
-
-A run as data frames: its history, an update a row, and all its rollouts.
-"""
+"""`pco.optimize`: the whole method in one call, sync or async; and a run as data frames."""
 
 from __future__ import annotations
 
@@ -111,8 +108,7 @@ class Run:
 
     @cached_property
     def policy(self) -> Policy:
-        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy, and
-        for a run that was loaded what `load_run` says."""
+        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy."""
         learned = self._required(self.learned)
         return learned if isinstance(learned, Policy) else learned()
 
@@ -131,8 +127,7 @@ class Run:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """The verdict's rows by name, in order; none before there is a verdict.
-        `rows['concat'].prompt` is a prompt that every input gets."""
+        """The verdict's rows by name; `rows['concat'].prompt` is a prompt that every input gets."""
         return {row.name: row for row in self.conclusion.rows} if self.conclusion else {}
 
     @property
@@ -204,8 +199,8 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of the keyword `config`. Raises TypeError for a keyword that the TypedDict
-    `known` has not, ConfigError for a value of another type."""
+    """The settings of the keyword `config`. TypeError for a keyword that the TypedDict `known`
+    lacks, ConfigError for a value of another type."""
     names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
     for name in given.keys() - names.keys():
         raise TypeError(f"{verb}: unknown keyword {name!r}{did_you_mean(name, names)}")
@@ -330,8 +325,7 @@ def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
 
 async def finish(session: Session) -> Run:
     """Runs an opened run to its end and closes it. Raises the Stop of a run that has neither
-    codebook nor verdict. An error has the run as far as it came. A run is removed again where its
-    settings make no codebook, or its optimizer is not installed."""
+    codebook nor verdict. A run whose settings make no codebook is removed again."""
     store, empty = session.store, False
     try:
         await session.run()

@@ -41,8 +41,7 @@ from promptcodebook.types import Executor, Reward, Rollout, Trace
 
 AnyPolicy = str | Path | Run | Policy
 _OF_A_RUN = ("lm", "roles", "data_dir")
-"""Settings of the shell that reach a run with settings of its own: other variables were not meant
-for its task and draws."""
+"""Settings of the shell that reach a run with settings of its own."""
 _OBJECTS = ("data", "reward", "executor", "lm")
 
 
@@ -61,8 +60,8 @@ class Beside(TypedDict, total=False):
 
 
 class Examined(Beside, total=False):
-    """Also: `n` examples of the `split` (None = all), and whether a line on stderr says how far it
-    is."""
+    """Also: `n` examples of the `split` (None = all), and whether a line on stderr shows
+    progress."""
 
     split: str
     n: int | None
@@ -110,8 +109,8 @@ class Given:
         beside: Beside,
         known: type = Asked,
     ) -> Given:
-        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords. ConfigError
-        for another type."""
+        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords.
+        ConfigError."""
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
@@ -134,7 +133,7 @@ class Given:
     @contextmanager
     def until_done(self, *question: object) -> Generator[Given]:
         """Itself, with a journal while the block runs: after a kill, the same question finds what
-        it paid for where no cache keeps it. The replies of an LM object are not kept."""
+        it paid for. The replies of an LM object are not kept."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
         with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
@@ -191,8 +190,7 @@ class Given:
         return config, base
 
     def require_objects(self, reference: Reference) -> None:
-        """Raises ConfigError for a run with its own settings whose data, reward, agent or model
-        were objects, unless they are given again."""
+        """Raises ConfigError for a run whose data, reward, agent or model are missing objects."""
         given = merge(self.environment, self.above)
         names = reference.objects if self.keeps_own(reference) else ()
         missing = [n for n in names if getattr(self.sources, n) is None and not given.get(n)]
@@ -208,8 +206,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Subject:
-    """A policy with what it is used under: its file, settings, data, models and reward. `run` is
-    its run's folder, None where it comes from none; `own` = under its run's own settings."""
+    """A policy with what it is used under. `run` is its run's folder, None where it comes from
+    none; `own` = under its run's own settings."""
 
     reference: Reference
     assembled: Assembled
@@ -218,9 +216,8 @@ class Subject:
 
     @classmethod
     def resolve(cls, policy: AnyPolicy | None, given: Given) -> Subject:
-        """The policy under its own settings, what was given laid over them. Raises ConfigError for
-        what is of another type, or missing; DataError, PolicyError, RunNotFound, RunNotTrusted,
-        TaskError."""
+        """The policy under its own settings, what was given laid over them. Raises ConfigError,
+        DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run: Path | None = None
@@ -284,8 +281,8 @@ class Subject:
 
     @asynccontextmanager
     async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
-        """Closes the connections after the block. `hint` is that of a reached budget, `kept` in its
-        place where replies are kept."""
+        """Closes the connections after the block. A reached budget gets the `hint`, or `kept` where
+        replies are kept."""
         try:
             yield
         except BudgetReached as error:

@@ -68,8 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The rows and the plain sentence. `worth` is None when nothing could be judged; `deploy` is
-    the name of the row to deploy, '' where that is unclear."""
+    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear)."""
 
     rows: tuple[Row, ...]
     sentence: str
@@ -143,8 +142,8 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """A verdict's rows and columns, for a terminal, a notebook, a page and `--json`. `titles` are
-    what rows are called instead of their names, `head` the heading above them."""
+    """Rows and columns for all who show them. `titles` are what rows are called instead of their
+    names, `head` the heading above them."""
 
     rows: Sequence[Row]
     figures: tuple[Figure, ...] = FIGURES
@@ -181,8 +180,8 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The seed of a verdict's draws, the range of rewards, whether the model is simulated, and
-    which look at this test split it is."""
+    """Seed, range of rewards, whether the model is simulated, which look at the test split it
+    is."""
 
     seed: int = 0
     bounds: Bounds = (0.0, 1.0)
@@ -192,8 +191,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One way of prompting on the test split; `title` is what it is called in a sentence. A
-    `reference` is only shown."""
+    """One row to be; `title` is what it is called in a sentence. A `reference` is only shown."""
 
     title: str
     evaluation: Evaluation
@@ -311,8 +309,8 @@ def verdict_remark(test_examples: int) -> str:
 
 
 def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy, by the intervals
-    of the rows alone, made for this look: first the base, last the result."""
+    """The sentence, whether the result is worth deploying, and the row to deploy, by intervals made
+    for this look: first the base, last the result."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 

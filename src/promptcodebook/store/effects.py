@@ -1,9 +1,6 @@
-"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of:
-results, replies and what all measurements spent, the attempts in flight, and who measures.
-
-It is not part of the run's own file: a run may be measured while it is trained, and what that costs
-is not the run's. What the run itself has paid for is read from its journal.
-"""
+"""Measured effects of instincts, kept in the folder `effects` of a run: results, replies, what all
+measurements spent. They are no part of the run's own file: a run may be measured while it is
+trained, and what that costs is not the run's."""
 
 from __future__ import annotations
 
@@ -117,8 +114,8 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """The effects of one run, open for writing by one process at a time; `again` is what to type
-    when a full disk has room once more. RunBusy, StoreError."""
+    """The effects of one run, open for writing; `again` is what to type after a full disk. RunBusy,
+    StoreError."""
 
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS
@@ -136,8 +133,7 @@ class EffectStore:
 
     def supplies(self, *, known: bool) -> Supplies:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
-        models are `known` by their names. Ledger and clock start at zero: a budget is one
-        measurement's."""
+        models are `known` by their names. A budget is one measurement's."""
         replies = self._journal.replies(self._run) if known else None
         ledger = Ledger(log=self._journal.attempts)
         return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)

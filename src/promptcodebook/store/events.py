@@ -27,8 +27,8 @@ Scope = Literal["subset", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Θ before the first step, where it came from ('expert', 'from_prompt', ...), and what was
-    known of its instincts then (None = nothing)."""
+    """Θ before the first step, its origin ('expert', 'from_prompt', ...), and what was known
+    then."""
 
     parameters: Parameters
     origin: str
@@ -77,9 +77,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A prompt that an optimizer of others tried, in `rollouts` rollouts, and whether it was kept.
-    `score` is its mean reward on the `n` examples that it had of those that validate (None = of
-    none)."""
+    """A prompt that an optimizer of others tried. `score` is its mean reward on the `n` examples
+    that it had of those that validate (None = of none)."""
 
     prompt: str
     score: float | None
@@ -106,8 +105,7 @@ class Concluded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed.
-    `missing` says in a sentence why there is no verdict, `hint` what to type next."""
+    """`missing` says in a sentence why there is no verdict, `hint` what to type next."""
 
     reason: EndReason
     detail: str = ""
@@ -126,7 +124,7 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Amended:
     """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-    `extended` = its end was put off: what was judged before was another policy."""
+    `extended` = its end was put off."""
 
     changes: tuple[str, ...]
     at: str
@@ -158,8 +156,7 @@ _TRACES, _ROLLOUTS = tuple[Trace, ...], tuple[Rollout, ...]
 
 
 def pack_event(event: Event) -> tuple[str, int | None, bytes, bytes | None]:
-    """An event as its row: its kind; the step, None where it belongs to none; the light part; and
-    the bulky part, None where there is none."""
+    """An event as its row: kind, step (None = of none), light part, bulky part (None = none)."""
     kind = next(name for name, shape in _KINDS.items() if isinstance(event, shape))
     step: int | None = getattr(event, "step", None)
     bulk: bytes | None = None
@@ -230,8 +227,7 @@ def unpack_event(
 
 
 def _traces(tree: Any, *, texts: bool) -> tuple[Trace, ...]:
-    """Of stored traces; without `texts`, what people and models wrote is taken out of them before,
-    but not why they failed."""
+    """Of stored traces; without `texts`, what people and models wrote is left out."""
     for trace in () if texts else tree:
         rollout: dict[str, Any] = trace["rollout"]
         route: dict[str, Any] = rollout.get("route") or {}
@@ -313,8 +309,7 @@ class RunState:
 
     @property
     def best(self) -> Mark | None:
-        """The best validation: on the whole split where any was, else on the subset. A tie goes to
-        the earlier step."""
+        """The best validation, on the whole split if any was. A tie goes to the earlier step."""
         scored = [m for m in self.validations if m.score is not None]
         whole = [m for m in scored if m.scope == "full"]
         return min(whole or scored, key=lambda m: (-(m.score or 0.0), m.step), default=None)

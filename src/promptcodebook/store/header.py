@@ -1,6 +1,4 @@
-"""The header of a run: what it was started with, compared when it is resumed. A run that resumes at
-another address, for longer, or with edited code has that written into it (`run/opening.py`).
-"""
+"""The header of a run: what it was started with, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -70,8 +68,7 @@ class Header:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration as it may be used and shown: without the headers and body fields that
-        runs of version 0.1 kept word for word and that no setting may hold any more."""
+        """As it may be used and shown: without the secrets that runs of version 0.1 kept."""
         tree = merge(self.config)
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
@@ -119,8 +116,8 @@ def _adapter() -> TypeAdapter[Header]:
 
 
 def seal(text: str, secret: bytes) -> str:
-    """The header's text with a mark that only who has the secret can make: over all of it, the id
-    and the configuration included, so that a copy of the folder keeps it and an edit breaks it."""
+    """The header's text with a mark that only who has the secret can make: a copy of the folder
+    keeps it, and an edit breaks it."""
     tree = json.loads(text)
     return json.dumps({**tree, _SEAL: _seal_of(tree, secret)}, ensure_ascii=True)
 
@@ -163,8 +160,8 @@ def check_resumable(
     fingerprints: tuple[Mapping[str, str], Mapping[str, str]],
     data_files: str = "",
 ) -> None:
-    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits that differ with
-    the files that they come from."""
+    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits and their
+    files."""
     changed = differences(*config)
     if changed:
         shown = "; ".join(str(d) for d in changed[:_SHOWN])

@@ -154,8 +154,8 @@ class AttemptFile:
         self._free = list(reversed(range(self._count)))
 
     def begin(self, role: Role, most: Usage) -> int:
-        """Returns once the attempt would survive kill -9; the ticket is its slot. Raises DiskFull
-        where what it brings could not be kept."""
+        """Returns its slot once the attempt would survive kill -9. DiskFull where no reply could be
+        kept."""
         self._writer.require_room()
         cost = math.nan if most.cost is None else most.cost
         with self._door:
@@ -193,8 +193,8 @@ class AttemptFile:
         self._writer.send(work, then=release)
 
     def close(self) -> None:
-        """Call it when the writer is closed. The file goes with the last attempt that was in it.
-        Safe to call twice."""
+        """Call it after the writer is closed. The file goes with its last attempt. Safe to call
+        twice."""
         with self._door:
             if self._map.closed:
                 return
@@ -246,8 +246,8 @@ class AttemptFile:
             yield slot, number, ROLES[role], most
 
     def _open(self, slots: int) -> mmap.mmap:
-        """The file with at least that many slots, written out: a page that the disk has no room for
-        would end the process."""
+        """Of at least that many slots, written out: a page that finds no room would end the
+        process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         try:
             handle = os.open(self._path, flags, 0o600)
@@ -268,9 +268,8 @@ class AttemptFile:
 
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
-    a folder of its own. A `lock` of the folder that is handed over is let go of when this is closed
-    or cannot be made. Made where there is none, with `first` in it; `again` is what to type when a
-    full disk has room once more, `clock` counts seconds. DiskFull, StoreError."""
+    a folder of its own; made with `first` in it. It takes over the folder's `lock`. `again` is what
+    to type after a full disk, `clock` counts seconds. DiskFull, StoreError."""
 
     def __init__(
         self,
@@ -308,8 +307,7 @@ class Journal:
             undo.pop_all()
 
     def _beat(self, db: sqlite3.Connection) -> None:
-        """Brings the session's row up to date in every transaction: kill -9 loses no more than the
-        time since the last commit."""
+        """Brings the session's row up to date in every transaction, for a kill may follow."""
         seconds = self._clock() - self._began
         db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (seconds, self._session))
 
@@ -336,8 +334,8 @@ class Journal:
         return read_book(self.reader, "lost")
 
     def close(self, *, remove: bool = False) -> None:
-        """Commits what waits and lets go of the lock, before which its folder goes where `remove`
-        says so. Safe to call twice."""
+        """Commits what waits and lets go of the lock; `remove` takes the folder away before. Safe
+        to call twice."""
         self.reader.close()
         try:
             self.writer.close()
@@ -354,9 +352,9 @@ _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 
 @contextmanager
 def until_done(*question: object) -> Generator[Supplies]:
-    """Supplies of one budget for work that is no run. What it pays for is in a journal beside the
-    reply cache where no cache keeps it: the same question finds it again after a kill. The journal
-    goes when the block ends well. Where it cannot be written, a warning says so."""
+    """Supplies of one budget for work that is no run. What it pays for is in a journal where no
+    cache keeps it: the same question finds it again after a kill. The journal goes when the block
+    ends well."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
     opened: list[Journal] = []

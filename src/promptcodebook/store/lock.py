@@ -54,8 +54,8 @@ def refuse_links(folder: Path) -> None:
 
 
 class RunLock:
-    """Held from construction until `release`. Raises RunBusy naming the process that holds it, and
-    what is done under it: `doing`, or the run is written."""
+    """Held until `release`. Raises RunBusy naming who holds it, and what is done under it:
+    `doing`."""
 
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
@@ -96,8 +96,8 @@ def holder(folder: Path) -> int | None:
 
 
 def _is_free(folder: Path) -> bool:
-    """Whether no process writes. Readers share the lock where the system has shared locks: else
-    two that ask at once would take each other for the writer."""
+    """Readers share the lock where the system has shared locks: else two that ask at once would
+    take each other for the writer."""
     if sys.platform == "win32":
         (folder / LOCK).stat()  # looking makes no lock
         if (taken := _take(folder)) is not None:
@@ -163,8 +163,7 @@ def _busy(folder: Path, doing: str) -> RunBusy:
 
 
 def is_blank(file: Path, *tables: str) -> bool:
-    """Whether it is a database without a table, or one of `tables` has no row: who made it was
-    killed, or is making it."""
+    """Whether a database has no table, or no row in one of `tables`: it is not made yet."""
     uri = f"file:{quote(str(file))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:

@@ -106,8 +106,7 @@ class RunStore:
     def open(
         path: Path, *, write: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> RunStore:
-        """The run in this folder. Raises RunNotFound, StoreTooNew, StoreError and, to write,
-        RunBusy."""
+        """Raises RunNotFound, StoreTooNew, StoreError and, to write, RunBusy."""
         if not (path / FILE).is_file():
             raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
         refuse_links(path)
@@ -135,8 +134,7 @@ class RunStore:
         )
 
     def amend(self, header: Header, event: Amended) -> None:
-        """Writes what changed into the run's header and as an event: both or none. A run without
-        this user's mark does not get it here."""
+        """Writes what changed into the run's header and as an event: both or none."""
         text = _sealed(header) if self.ours else header.to_json()
         self._insert(event, lambda db: db.execute("UPDATE header SET json = ?", (text,)))
         self.header = header
@@ -160,9 +158,8 @@ class RunStore:
     def numbered_events(
         self, *, where: str = "1", after: int = 0, full: bool = False, texts: bool = True
     ) -> Iterator[tuple[int, Event]]:
-        """Events later than number `after` (they count from 1), each with its number. Without
-        `texts` the traces of steps have figures only: a long run is read in a fraction of the time.
-        """
+        """Events later than number `after` (from 1). Without `texts` traces have figures only,
+        which is much quicker."""
         query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
         while rows := self._reader.rows(query, (after, _CHUNK)):
             for seq, kind, light, bulk in rows:
@@ -209,8 +206,7 @@ class RunStore:
         return self._first(f"e.seq = {self.last_event('validated')}", Validated)
 
     def validation_at(self, step: int) -> Validated | None:
-        """The latest of the policy after `step` (-1 = untrained), with whole rollouts; None = it
-        was not validated."""
+        """The latest of the policy after `step` (-1 = untrained), with whole rollouts."""
         latest = f"(SELECT MAX(seq) FROM events WHERE kind = 'validated' AND step = {step:d})"
         return self._first(f"e.seq = {latest}", Validated, full=True)
 
@@ -219,13 +215,13 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
-        the last step, or from before the run was made longer."""
+        """The verdict's rows since the last step, or since the run was made longer, with whole
+        rollouts."""
         return (event.evaluation for event in self._concluding("judged", Compared))
 
     def trained(self) -> Usage | None:
-        """What was paid for training and choosing, which is all that came before the verdict's
-        first row. None before that row, and for runs of version 0.1."""
+        """What was paid before the verdict's first row. None before that row, and in version
+        0.1."""
         return next((event.paid for event in self._concluding("trained", Trained)), None)
 
     def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
@@ -272,19 +268,17 @@ class RunStore:
         return self._journal.attempts.recovered
 
     def count(self, name: str, count: int = 1) -> None:
-        """A `Tally` for what happens once: a call that failed, a paid reply that was no good. A
-        kill in the moment between a reply's row and this count loses the count, not the reply."""
+        """A `Tally` for what happens once: a failed call, a paid reply that was no good."""
         self._journal.writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
-        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run reads the same
-        replies from its journal and takes them again, so they are committed together with the step
-        or evaluation they belong to, or not at all."""
+        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run takes them
+        again, so they are committed with the step or evaluation they belong to, or not at all."""
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
-        """Drops what was counted since the last finished step or evaluation: the interrupted one
-        will be counted when it is done again."""
+        """Drops what was counted since the last step or evaluation: the interrupted one is done
+        again."""
         self._replayable = {}
 
     @property

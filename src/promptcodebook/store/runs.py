@@ -33,8 +33,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it.
-    `simulated`: a model of it was."""
+    """`step` is -1 before the first; `writer` is the pid of who writes it."""
 
     id: str
     path: Path
@@ -116,8 +115,8 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
 
 
 def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
-    """Of the run in that folder, and what to keep of it (None = nothing). What is `kept` holds as
-    long as no file of it changed."""
+    """And what to keep of it (None = nothing), which holds as long as no file of the run
+    changes."""
     marks = file_marks(path)
     with contextlib.suppress(KeyError, TypeError):  # nothing is kept, or it is damaged
         if kept["mark"] == marks:
@@ -169,9 +168,8 @@ def run_folders(runs_dir: Path) -> list[Path]:
 
 
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id. A name
-    that several runs share means the latest of them. Raises RunNotFound with what was probably
-    meant."""
+    """By exact id, path, 'last', name (the latest that has it), or the unique beginning of an id.
+    Raises RunNotFound with what was probably meant."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
             return Path(ref)
@@ -215,8 +213,8 @@ def _headers(folders: Sequence[Path]) -> Mapping[Path, Header]:
 
 
 def remove_run(path: Path) -> None:
-    """Deletes a run's folder. Raises RunBusy while it is written or one of its instincts measured,
-    RunNotFound for other folders."""
+    """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for other
+    folders."""
     if not (path / FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
