@@ -25,11 +25,9 @@ from promptcodebook.progress import (
     Note,
     Phase,
     ProgressEvent,
-    RunView,
     Spent,
     StepDone,
     ValidationDone,
-    advance,
     counting,
     watch,
 )
@@ -176,20 +174,6 @@ def test_a_phase_is_said_at_most_every_two_seconds(clock: Clock) -> None:
     counts = re.findall(r"judging learned: (\d+) of 100", stream.getvalue())
     assert [int(n) for n in counts] == list(range(0, 101, 16))
     assert QUIET_S == 2.0
-
-
-def test_time_left_follows_the_pace() -> None:
-    view = advance(RunView(), began(4), 0.0)
-    assert view.training_left() is None
-    view = advance(view, StepDone(step(9, 4), 2.0), 1.0)
-    assert view.training_left() == 20.0
-    view = advance(view, Phase("judging", 0, 10), 5.0)
-    assert view.phase_left(6.0) is None
-    view = advance(view, Phase("judging", 2, 10), 7.0)
-    assert view.phase_left(7.0) == 8.0
-    assert advance(view, Phase("judging", 10, 10), 9.0).phase is None
-    resumed = advance(RunView(), Phase("rows", 900, 1000), 0.0)  # what was done before took no time
-    assert advance(resumed, Phase("rows", 910, 1000), 10.0).phase_left(10.0) == 90.0
 
 
 @pytest.fixture

@@ -6,28 +6,26 @@ That what a run then takes lies within the estimate is held in tests/cli/test_es
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import promptcodebook as pco
 from promptcodebook.assemble import Plan, Sources, plan_run
-from promptcodebook.calls import Chat, Message, Request, Role, Schema, Usage
+from promptcodebook.calls import Role
 from promptcodebook.config import load_config
-from promptcodebook.errors import ConfigError, DataError, StoreError
+from promptcodebook.errors import ConfigError, DataError
 from promptcodebook.estimation.dry import (
     TRAINING,
-    CountingLM,
     Manner,
     Work,
     dry_run,
     passes,
     shorten_plan,
 )
-from promptcodebook.estimation.estimate import Range, estimate_plan
+from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.types import Codebook, Example, Instinct, Output, Parameters, Prompt
 from tests.run.test_optimize import QUICK as SHORT
 from tests.run.test_optimize import data, reward
 
@@ -57,21 +55,6 @@ def test_routes_are_counted_exactly() -> None:
     assert work[TRAINING, "encoder"].calls == found.routed, "the trial of θ takes no call"
     assert work[TRAINING, "generator"].calls == passes(plan).rollouts == 96
     assert work["judging", "executor"].calls == pytest.approx(5 * len(plan.judged), abs=2)
-
-
-def test_a_program_whose_data_cannot_be_read_ends_the_estimate() -> None:
-    @dataclass(frozen=True)
-    class Unreadable:
-        name: str = "retrieval"
-        stages: tuple[str, ...] = ()
-        roles: frozenset[Role] = frozenset({"executor"})
-
-        async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-            raise StoreError("the index cannot be read")
-
-    plan = plan_of()
-    with pytest.raises(StoreError, match="the index cannot be read"):
-        dry(replace(plan, task=replace(plan.task, program=Unreadable())))
 
 
 def test_what_is_solved_is_not_critiqued() -> None:
@@ -122,23 +105,6 @@ def test_retrieval_takes_no_round() -> None:
     work = training(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
     rounds = sum(done.rounds for done in work.values())
     assert rounds == pytest.approx(9)
-
-
-def counted(role: Role, asked: str) -> Usage:
-    """What one call takes of a run whose encoder's directive alone has words."""
-    lm = CountingLM(plan_of().config, USUAL)
-    lm.begin(Parameters("Pick what fits.", "", Codebook((Instinct("Be brief."),)), ""))
-    return asyncio.run(lm(Request(role=role, messages=(Message("user", asked),)))).usage
-
-
-def test_a_rewrite_is_as_long_as_its_variable_may_be() -> None:
-    caps = plan_of().config.update
-    instinct, directive = (
-        counted("updater", text).completion_tokens for text in ("Be brief.", "Pick what fits.")
-    )
-    assert directive == pytest.approx(
-        instinct * caps.directive_words / caps.instinct_words, rel=0.35
-    )
 
 
 @pytest.mark.slow
@@ -222,18 +188,6 @@ def test_the_time_follows_the_concurrency() -> None:
     assert fast.seconds.expected < slow.seconds.expected / 5
 
 
-def test_ranges_add_value_by_value_and_multiply_as_independent_errors() -> None:
-    a, b = Range(1, 2, 4), Range(1, 2, 4)
-    assert a + b == Range(2, 4, 8)
-    assert a.times(b).expected == 4
-    assert 1 < a.times(b).low < 2 and 8 < a.times(b).high < 16
-    assert a.times(Range(3, 3, 3)) == Range(pytest.approx(3), 6, pytest.approx(12))
-    assert a.times(Range(1, 1, 1), 2.0).values == pytest.approx((0.75, 2, 5.33), abs=0.01)
-    assert Range(0, 2, 4).times(b).low == 0 and Range(0, 0, 4).times(b) == Range(0, 0, 16)
-    assert Range(0.4, 1.5, 2.1).rounded() == Range(0, 2, 3)
-    assert Range.of((3, 2, 4)) == Range(2, 2, 4)
-
-
 def test_rounds_of_maintenance_are_counted() -> None:
     """So many calls of the updater a round, also where the plan is shortened below a round."""
     updates = {"epochs": 20, "steps_per_epoch": 1}
@@ -247,20 +201,6 @@ def test_rounds_of_maintenance_are_counted() -> None:
     assert after.calls.high >= before.calls.high + 3 * rounds
     assert after.tokens.expected > before.tokens.expected
     assert any("5 rounds of maintenance" in line for line in with_rounds.assumptions)
-
-
-def test_a_steady_run_routes_an_input_alike_each_time_and_another_its_own_way() -> None:
-    lm = CountingLM(plan_of().config, replace(USUAL, steady=True))
-    picks = {"type": "array", "items": {"type": "integer"}, "maxItems": 3}
-    schema = Schema("Route", {"type": "object", "properties": {"selected_indices": picks}})
-
-    def routed(text: str, sample: int) -> str:
-        asked = Message("system", "Pick."), Message("user", text)
-        request = Request(role="encoder", messages=asked, schema=schema, sample=sample)
-        return asyncio.run(lm(request)).text
-
-    assert routed("a", 0) == routed("a", 1)
-    assert len({routed(text, 0) for text in "abcdefgh"}) > 4
 
 
 # `pco.estimate`: what `optimize` with the same keywords would take; nothing is asked for it.

@@ -23,7 +23,7 @@ from tests.lm.server import Server, Step, fails, fails_and_hangs_up, refusing, s
 
 
 async def look(server: Server, **options) -> Section:
-    return await probe(options.pop("spec", server.spec), environment={}, timeout=5.0, **options)
+    return await probe(options.pop("spec", server.spec), timeout=5.0, **options)
 
 
 def levels(found: Section) -> dict[str, str]:
@@ -121,9 +121,10 @@ async def test_an_address_that_does_not_answer(server: Server):
     assert found["address"].next_step
 
 
-async def test_a_refused_key(server: Server):
+async def test_a_refused_key(server: Server, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PCO_API_KEY", "sk-77")
     server.default = fails(401, "wrong key sk-77")
-    found = await probe(server.spec, environment={"PCO_API_KEY": "sk-77"})
+    found = await probe(server.spec)
     assert found["call"].level == "fail"
     assert "PCO_API_KEY" in found["call"].next_step
     assert "sk-77" not in str(found)
@@ -329,7 +330,7 @@ SMALL = {"task": "houserules", "preset": "small", "lm": "simulated"}
 
 async def sections(folder: Path, **more: Any) -> dict[str, Section]:
     config = load_config(SMALL, more)
-    return {s.title: s async for s in checkup(config, folder, folder / "runs", {})}
+    return {s.title: s async for s in checkup(config, folder, folder / "runs")}
 
 
 async def test_doctor_says_that_no_text_is_rewritten_and_no_model_routes(tmp_path: Path) -> None:

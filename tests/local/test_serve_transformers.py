@@ -155,7 +155,7 @@ async def test_a_caller_that_hangs_up_frees_its_place(
 
 
 async def test_the_probe_sees_that_schemas_are_enforced(ours: Ours) -> None:
-    found = await probe(ours.spec, environment={}, timeout=120.0)
+    found = await probe(ours.spec, timeout=120.0)
     assert found["structured output"].level == "ok", found["structured output"].what
     assert {found[name].level for name in ("call", "usage", "length cap")} == {"ok"}
 

@@ -4,7 +4,6 @@ they are asked; and the rival that needs no routing. Only the model is scripted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Prompt, Rewrite
+from promptcodebook.types import Example, Prompt
 from tests.method.build import routed, said, talkative
 
 SEEDS = ("rule zero", "rule one", "rule two", "rule three")
@@ -151,53 +149,7 @@ def test_keep_decides_which_state_is_judged_saved_and_resolved(tmp_path: Path) -
     assert "changed nothing" not in last.verdict
 
 
-def rewrites(run: pco.Run) -> list[Rewrite]:
-    with closing(RunStore.open(run.path)) as store:
-        made = [r for step in store.steps() for r in step.rewrites]
-    return [r for r in made if isinstance(r.variable, int)]
-
-
-def updating(text: str) -> ScriptedLM:
-    def reply(request: Request) -> Scripted:
-        return text if request.role == "updater" else talkative(request)
-
-    return ScriptedLM().reply_with(reply)
-
-
 LONG = "the ferry leaves pier nine at seven sharp every morning"
-
-
-def test_no_rewrite_carries_a_training_input_away(tmp_path: Path) -> None:
-    def learn(split: str) -> pco.Run:
-        splits = {name: list(examples(name, n)) for name, n in (("train", 8), ("val", 4))}
-        splits[split][0] = Example("long", LONG, "target")
-        data = pco.Dataset(tuple(splits["train"]), tuple(splits["val"]), examples("test", 2))
-        return pco.optimize(
-            data,
-            reward,
-            lm=updating(f"Say that {LONG}."),
-            config=SETTINGS,
-            runs_dir=tmp_path / split,
-        )
-
-    leaked = rewrites(learn("train"))
-    assert leaked and not any(r.kept for r in leaked)
-    assert all("eight words in a row from a training input" in r.reason for r in leaked)
-    # Training has not seen what stands in the other splits: there it is no leak.
-    assert any(r.kept for r in rewrites(learn("val")))
-
-
-def test_no_rewrite_becomes_a_copy_of_another_instinct(tmp_path: Path) -> None:
-    made = rewrites(train(tmp_path, updating("Rule three.")))
-    others = [r for r in made if r.variable != 3]
-    assert others and not any(r.kept for r in others)
-    assert {r.reason for r in others} == {"a near-copy of another instinct"}
-
-
-def test_before_a_verdict_there_are_no_rows(tmp_path: Path) -> None:
-    run = train(tmp_path, scripted(), budget={"calls": 30})
-    assert run.ended == "budget"
-    assert dict(run.rows) == {} and run.deploy == ""
 
 
 @pytest.mark.parametrize(
@@ -457,23 +409,3 @@ def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) 
     saved, written = (pco.load_policy(file, lm="simulated") for file in files)
     assert [p.row("best_fixed").prompt for p in (run.policy, saved, written)] == ["say B"] * 3
     assert written.file.digest == saved.file.digest
-
-
-def test_its_calls_are_in_what_is_kept_back_for_the_verdict(tmp_path: Path) -> None:
-    """Five rows of 4 test inputs and four prompts on the 8 of training, at the two calls of a
-    routed rollout, and a tenth more: 114."""
-    told: list[str] = []
-
-    def hear(event: object) -> None:
-        told.append(str(event))
-
-    lm = ScriptedLM().reply_with(obey)
-    data = pco.Dataset(wants("train", "ABCD" * 2), (), wants("test", "ABCD"))
-    update = {"epochs": 200, "batch_size": 4, "text_updates": False}
-    config = {**LETTERED, "update": update, "validation": {"every": 0}, "keep": "last"}
-    run = pco.optimize(
-        data, right, lm=lm, config=config, runs_dir=tmp_path, budget="700calls", listener=hear
-    )
-    notes = [text for text in told if "kept for the verdict" in text]
-    assert len(notes) == 1 and "114 kept for the verdict" in notes[0]
-    assert "best_fixed" in run.rows and len(lm.history) <= 700

@@ -15,7 +15,6 @@ from promptcodebook.config import Config
 from promptcodebook.data import Dataset
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.stack import Models, Supplies
-from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.selection import Selection
@@ -205,14 +204,6 @@ async def test_the_state_that_is_looked_at(
     assert [v.step for v in run.heard] == [-1, look]
 
 
-async def test_a_few_lucky_examples_weigh_less_than_many_good_ones(make: Make):
-    """Early batches are mostly explored, so that few examples speak for the states of then."""
-    run = make(0.6, validation={"every": 11, "subset": 2})
-    await run.through(1.0, 1.0, 0.6, 0.6, 0.6, 0.6, earning=1)
-    await run.through(0.8, 0.8, 0.8, 0.8, 0.4, earning=8)
-    assert [v.step for v in run.heard] == [-1, 9]
-
-
 async def test_a_state_that_met_no_example_of_the_encoder_s_is_not_looked_at(make: Make):
     """As the newest, of which nothing is known; unless nothing is known of any other."""
     known, unknown = (make(0.1, validation={"every": 4, "subset": 2}) for name in "ku")
@@ -301,28 +292,6 @@ async def test_a_run_at_its_end_is_not_stopped_early(make: Make):
     reached = make(0.4, validation=target, update={"epochs": 3})
     await reached.through(0.3)
     assert reached.selection.enough(3) == "target"
-
-
-def test_a_patience_that_cannot_fire_is_told(make: Make):
-    said = "validation.patience = 3 never stops this run: 3 validations are planned"
-    for patience, told in ((2, 0), (3, 1), (None, 0)):
-        validation = {**EVERY_STEP, "patience": patience}
-        run = make(0.4, validation=validation, update={"epochs": 3})
-        run.selection.tell_of_idle_patience()
-        assert [said in note.text for note in run.notes] == [True] * told
-    never = make(0.4, validation={"every": 0, "patience": 3}, update={"epochs": 3})
-    never.selection.tell_of_idle_patience()
-    assert not never.notes, "no validation is planned, so none can be missed"
-
-
-async def test_a_state_is_validated_once_wherever_the_run_is_taken_up(make: Make):
-    run = make(0.4, validation=EVERY_STEP)
-    await run.through(0.3)
-    again = Selection(run.problem, run.world.composer)
-    calls = len(run.world.lm.history)
-    await again.validate_if_due(0)
-    assert len(run.world.lm.history) == calls
-    assert State.first(with_phi(0.4)).parameters == run.store.parameters_at(-1)
 
 
 async def test_what_was_chosen_at_an_earlier_end_does_not_weigh_in_a_later_one(make: Make):

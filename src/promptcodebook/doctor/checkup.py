@@ -44,13 +44,10 @@ _LEAST_DISK = 500 * 10**6
 """Bytes of free disk below which a run may not fit."""
 
 
-async def checkup(
-    config: Config, base: Path, runs_dir: Path, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Section]:
+async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
     here, plan, usable = local_models(), None, True
-    env = os.environ if environment is None else environment
     try:
         try:
             plan = plan_run(config, Sources(base, local=here)).require_training()
@@ -64,7 +61,7 @@ async def checkup(
             yield Section("models", (_failure_finding("model", error),))
             return
         for spec, headers in specs.items():
-            section = await _model(spec, headers, plan, config, here, env)
+            section = await _model(spec, headers, plan, config, here)
             usable &= section.ok
             yield section
         if plan is not None and usable:
@@ -136,12 +133,11 @@ async def _model(
     plan: Plan | None,
     config: Config,
     here: LocalModels | None,
-    env: Mapping[str, str],
 ) -> Section:
     """One model as its endpoint shows it; it is not asked where its provider wants a missing
     key."""
     roles = [role for role in ROLES if config.model_of(role) == spec]
-    title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers, env)
+    title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
     if key is not None and key.level == "fail":
         return Section(title, (key,))
     dataset = plan.dataset if plan is not None else NO_DATA
@@ -149,7 +145,6 @@ async def _model(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
-        environment=env,
         simulated=lambda parsed: simulated_model(config.task, dataset, parsed),
         local=None if here is None else here.connect,
     )
@@ -159,16 +154,16 @@ async def _model(
     return Section(title, (*([key] if key else []), *kept))
 
 
-def _key_variable(spec: str, headers: Mapping[str, str], env: Mapping[str, str]) -> Finding | None:
+def _key_variable(spec: str, headers: Mapping[str, str]) -> Finding | None:
     """Whether a key is set, by the name of its variable; its value is not touched."""
     try:
-        absent, names = missing_key(spec, headers.values(), env), parse_spec(spec, env).key_names
+        absent, names = missing_key(spec, headers.values()), parse_spec(spec).key_names
     except ConfigError:
         return None  # the probe says what is wrong with it
     if absent:
         what = f"{' or '.join(absent)} is not set, and this provider needs a key"
         return Finding("key variable", "fail", what, f"export {absent[0]}=...")
-    given = next((name for name in names if env.get(name, "").strip()), None)
+    given = next((name for name in names if os.environ.get(name, "").strip()), None)
     what = f"{given} is set" if given else f"not set ({' or '.join(names)})"
     return Finding("key variable", "ok", what) if names else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -75,15 +74,13 @@ async def probe(
     *,
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
 ) -> Section:
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
-    env = os.environ if environment is None else environment
     try:
-        spec = parse_spec(spec_text, env)
-        access = find_credentials(spec.key_names, headers, env)
+        spec = parse_spec(spec_text)
+        access = find_credentials(spec.key_names, headers)
         spec, key = replace(spec, key_names=access.names), access.key
         if spec.kind == "local" and local is not None:
             return Section(spec_text, tuple(await _by_weights(local(spec))))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -91,8 +90,7 @@ def open_run(
     if where.resume is not None:
         store = _reopen(where, where.resume, plan, listener)
     else:
-        header = _first_header(plan, where)
-        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
+        store = RunStore.create(where.runs_dir, _first_header(plan, where))
 
     def keep(incident: Incident, count: int = 1) -> None:
         (store.count if incident.once else store.count_replayable)(incident, count)
@@ -107,16 +105,10 @@ def open_run(
         )
         assembled = plan.connect(supplies)
         schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
-        began = Began(
-            run_id=store.header.id,
-            path=str(store.path),
-            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
-            first=store.outline().step + 1,
-            size=plan.config.size,
-            models=assembled.models.by_role(),
-            simulated=assembled.models.simulated,
-        )
-        listener(began)
+        steps = len(schedule.updates()) if plan.config.optimizer == "pco" else 0
+        models, first = assembled.models, store.outline().step + 1
+        places = (store.header.id, str(store.path), steps, first, plan.config.size)
+        listener(Began(*places, models.by_role(), models.simulated))
         return Session(Problem(assembled, store, listener), optimizer)
     except BaseException:
         store.close()

@@ -20,7 +20,7 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -250,18 +250,12 @@ class AttemptFile:
         process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         try:
-            handle = os.open(self._path, flags, 0o600)
-            try:
-                size = os.fstat(handle).st_size // _SIZE * _SIZE
-                if size < slots * _SIZE:
-                    os.lseek(handle, size, os.SEEK_SET)
-                    rest = memoryview(bytes(slots * _SIZE - size))
-                    while rest:
-                        rest = rest[os.write(handle, rest) :]
-                    size = slots * _SIZE
-                return mmap.mmap(handle, size)
-            finally:
-                os.close(handle)
+            with open(os.open(self._path, flags, 0o600), "r+b") as file:
+                size = file.seek(0, os.SEEK_END) // _SIZE * _SIZE
+                file.seek(size)
+                file.write(bytes(max(0, slots * _SIZE - size)))
+                file.flush()
+                return mmap.mmap(file.fileno(), max(size, slots * _SIZE))
         except OSError as error:
             raise store_os_error(error, self._path) from error
 
@@ -269,7 +263,7 @@ class AttemptFile:
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
     a folder of its own; made with `first` in it. It takes over the folder's `lock`. `again` is what
-    to type after a full disk, `clock` counts seconds. DiskFull, StoreError."""
+    to type after a full disk. DiskFull, StoreError."""
 
     def __init__(
         self,
@@ -279,10 +273,9 @@ class Journal:
         *,
         lock: RunLock | None = None,
         first: Write = lambda db: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._lock, self._clock = path.parent, lock, clock
-        self._began, self._before_s = clock(), 0.0
+        self._folder, self._lock = path.parent, lock
+        self._began, self._before_s = time.monotonic(), 0.0
         self._session: int | None = None
 
         def begin(db: sqlite3.Connection) -> None:
@@ -308,12 +301,12 @@ class Journal:
 
     def _beat(self, db: sqlite3.Connection) -> None:
         """Brings the session's row up to date in every transaction, for a kill may follow."""
-        seconds = self._clock() - self._began
+        seconds = time.monotonic() - self._began
         db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (seconds, self._session))
 
     @property
     def elapsed_s(self) -> float:
-        return self._before_s + self._clock() - self._began
+        return self._before_s + time.monotonic() - self._began
 
     def replies(self, below: Reader | None = None) -> RunReplies:
         """Every reply, on disk before its chain continues; first of all those of `below`."""

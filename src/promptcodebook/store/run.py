@@ -7,8 +7,7 @@ import logging
 import math
 import shutil
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -88,30 +87,24 @@ class RunStore:
         self._replayable: dict[str, int] = {}
 
     @staticmethod
-    def create(
-        runs_dir: Path, header: Header, *, clock: Callable[[], float] = time.monotonic
-    ) -> RunStore:
+    def create(runs_dir: Path, header: Header) -> RunStore:
         """A new run, open for writing. An empty `header.id` becomes one made of time and task."""
         folder = _new_folder(runs_dir, header)
-        text = _sealed(replace(header, id=folder.name))
+        text, into = _sealed(replace(header, id=folder.name)), "INSERT INTO header VALUES (1, ?)"
         try:
-            return _open_to_write(
-                folder, clock, lambda db: db.execute("INSERT INTO header VALUES (1, ?)", (text,))
-            )
+            return _open_to_write(folder, lambda db: db.execute(into, (text,)))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
             raise
 
     @staticmethod
-    def open(
-        path: Path, *, write: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> RunStore:
+    def open(path: Path, *, write: bool = False) -> RunStore:
         """Raises RunNotFound, StoreTooNew, StoreError and, to write, RunBusy."""
         if not (path / FILE).is_file():
             raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
         refuse_links(path)
         if write:
-            return _open_to_write(path, clock)
+            return _open_to_write(path)
         try:
             reader = Reader(path / FILE, LAYOUT)
         except StoreError:
@@ -347,9 +340,7 @@ def _sealed(header: Header) -> str:
         return text
 
 
-def _open_to_write(
-    path: Path, clock: Callable[[], float], first: Write = lambda db: None
-) -> RunStore:
+def _open_to_write(path: Path, first: Write = lambda db: None) -> RunStore:
     """Closed to other users of the machine first."""
     try:
         make_private_folder(path)
@@ -360,7 +351,7 @@ def _open_to_write(
         raise store_os_error(error, path) from error
     again = f"pco train --resume {run_reference(path)}"
     lock = RunLock(path)
-    journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first, clock=clock)
+    journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first)
     try:
         return RunStore(path, journal.reader, journal)
     except BaseException:
