@@ -16,14 +16,7 @@ from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Role
 from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, DataError
-from promptcodebook.estimation.dry import (
-    TRAINING,
-    Manner,
-    Work,
-    dry_run,
-    passes,
-    shorten_plan,
-)
+from promptcodebook.estimation.dry import TRAINING, Manner, Work, dry_run, passes, shorten_plan
 from promptcodebook.estimation.estimate import estimate_plan
 from promptcodebook.lm.scripted import ScriptedLM
 from tests.run.test_optimize import QUICK as SHORT

@@ -153,8 +153,7 @@ LONG = "the ferry leaves pier nine at seven sharp every morning"
 
 
 @pytest.mark.parametrize(
-    ("prompt", "title"),
-    [("You are terse.", "the present prompt"), ("", "zero-shot (no prompt)")],
+    ("prompt", "title"), [("You are terse.", "the present prompt"), ("", "zero-shot (no prompt)")]
 )
 def test_the_first_row_is_named_after_what_the_user_has_today(
     tmp_path: Path, prompt: str, title: str

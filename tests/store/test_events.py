@@ -31,15 +31,7 @@ from promptcodebook.store.events import (
     pack_event,
     unpack_event,
 )
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Parameters,
-    Rollout,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout, Step, Trace, Verdict
 
 # Lone surrogates included: a reply's JSON may hold "\ud800", and it must come back unchanged.
 texts = st.text(st.characters(), max_size=12)

@@ -41,14 +41,7 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import (
-    AnyPolicy,
-    Beside,
-    Examined,
-    Given,
-    Subject,
-    require_answers,
-)
+from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subject, require_answers
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync

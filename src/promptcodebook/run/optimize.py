@@ -35,13 +35,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, silent, watch
-from promptcodebook.run.opening import (
-    IN_PYTHON,
-    Session,
-    Where,
-    open_run,
-    settings_then_and_now,
-)
+from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
 from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
