@@ -5,7 +5,10 @@ import os
 import resource
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +31,7 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.header import Header
+from promptcodebook.store.lock import RunLock, holder
 from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 
@@ -326,3 +330,43 @@ def no_file_beyond(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# The lock of a run's folder
+
+HOLD = """
+import sys, pathlib
+from promptcodebook.store.lock import RunLock
+RunLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    with ThreadPoolExecutor(4) as pool:
+        seen = set(pool.map(lambda _: holder(tmp_path), range(4000)))
+    assert seen == {None}
+
+
+def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], text=True, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert holder(tmp_path) == other.pid
+        with pytest.raises(RunBusy, match=f"process {other.pid}") as caught:
+            RunLock(tmp_path)
+        assert caught.value.hint.endswith(f"kill -INT {other.pid}")
+        other.kill()
+    assert holder(tmp_path) is None
+    RunLock(tmp_path).release()
+
+
+def test_the_lock_can_be_had_where_not_a_byte_can_be_written(tmp_path: Path) -> None:
+    with no_file_beyond(0):
+        lock = RunLock(tmp_path)
+    assert holder(tmp_path) == 0
+    with pytest.raises(RunBusy, match="another process"):
+        RunLock(tmp_path)
+    lock.release()

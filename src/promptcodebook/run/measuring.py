@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Unpack
 
 from promptcodebook.calls import LM, Usage
@@ -109,7 +110,7 @@ class Measurement:
             more = plural(2 * len(routes) * self.subject.answering_calls, "more call")
             of = plural(len(self._examples), "input")
             done(f"routed to it: {len(routes)} of {of}, at most {more}")
-            made = self._effect(*await self._both(routes, tell), unrouted)
+            made = await self._compare(routes, unrouted, tell)
         if self._kept is not None:
             self._kept.add(made)
         return made
@@ -141,45 +142,40 @@ class Measurement:
         held = {id: route for id, route in routes.items() if self._instinct in route.indices}
         return held, len(failed)
 
-    async def _both(
-        self, routes: Mapping[str, Route], tell: Listener
-    ) -> tuple[Evaluation, Evaluation]:
-        """The answers on these routes, and on them without the instinct."""
-        held, deployed = [e for e in self._examples if e.id in routes], self.subject.deployed
+    async def _compare(self, routes: Mapping[str, Route], unrouted: int, tell: Listener) -> Effect:
+        """The answers on these routes against those on them without the instinct."""
+        assembled, file, instinct = self.subject.assembled, self.subject.file, self._instinct
+        config, models, deployed = assembled.config, assembled.models, self.subject.deployed
+        held = [e for e in self._examples if e.id in routes]
         less = {
-            name: replace(route, indices=tuple(i for i in route.indices if i != self._instinct))
+            name: replace(route, indices=tuple(i for i in route.indices if i != instinct))
             for name, route in routes.items()
         }
-        count = counter(tell, f"measuring instinct {self._instinct}", 2 * len(held))
+        count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
         evaluator = self.subject.evaluator
         with_it, without = await gather_all(
             evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
             for side, each in (("with", routes), ("without", less))
         )
-        return with_it, without
-
-    def _effect(self, with_it: Evaluation, without: Evaluation, unrouted: int) -> Effect:
-        rewards = {
-            a.example_id: (a.reward, b.reward)
-            for a, b in zip(with_it.rollouts, without.rollouts, strict=True)
-        }
-        pairs = [(a, b) for a, b in rewards.values() if a is not None and b is not None]
-        if rewards and not pairs:
+        both = list(zip(with_it.rollouts, without.rollouts, strict=True))
+        rewards = {a.example_id: (a.reward, b.reward) for a, b in both}
+        pairs = [(x, y) for x, y in rewards.values() if x is not None and y is not None]
+        if both and not pairs:
             require_answers((*with_it.rollouts, *without.rollouts), 0)
-        assembled, file, n = self.subject.assembled, self.subject.file, len(pairs)
-        config, models = assembled.config, assembled.models
-        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        difference, means = None, None
+        if pairs:
+            first, second = zip(*pairs, strict=True)
+            difference = paired_interval(first, second, config.seed, config.reward_range)
+            means = fmean(first), fmean(second)
         return Effect(
-            instinct=self._instinct,
-            text=file.parameters.codebook[self._instinct].text,
+            instinct=instinct,
+            text=file.parameters.codebook[instinct].text,
             split=self._split,
             examples=len(self._examples),
             unrouted=unrouted,
             rewards=rewards,
-            difference=paired_interval(first, second, config.seed, config.reward_range)
-            if pairs
-            else None,
-            means=(sum(first) / n, sum(second) / n) if pairs else None,
+            difference=difference,
+            means=means,
             models={str(role): spec for role, spec in models.by_role().items()},
             simulated=models.simulated,
             scored_by=assembled.scored_by,
@@ -281,11 +277,11 @@ class Distillation:
     file: PolicyFile
     inputs: int
     fresh: int
-    cross: Agreement | None
-    validation: Agreement | None
-    difference: Interval | None
-    per_query: tuple[float, float]
     margin: float
+    cross: Agreement | None
+    validation: Agreement | None = None
+    difference: Interval | None = None
+    per_query: tuple[float, float] = (0.0, 0.0)
 
     @property
     def non_inferior(self) -> bool:
@@ -294,15 +290,12 @@ class Distillation:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, without the policy."""
-        measured = {
-            "cross_validated": self.cross,
-            "validation": self.validation,
-            "difference": self.difference,
-        }
         return {
             "inputs": self.inputs,
             "fresh": self.fresh,
-            **{name: None if each is None else asdict(each) for name, each in measured.items()},
+            "cross_validated": self.cross and asdict(self.cross),
+            "validation": self.validation and asdict(self.validation),
+            "difference": self.difference and asdict(self.difference),
             "calls_per_query": {"distilled": self.per_query[0], "encoder": self.per_query[1]},
             "margin": self.margin,
             "non_inferior": self.non_inferior,
@@ -415,11 +408,8 @@ class Distiller:
             file=file.with_router(ranking),
             inputs=ranking.outcomes,
             fresh=len(fresh),
-            cross=cross_agreement(routes, texts, file.select, file.seed),
-            validation=None,
-            difference=None,
-            per_query=(0.0, 0.0),
             margin=self._needs.margin * (high - low),
+            cross=cross_agreement(routes, texts, file.select, file.seed),
         )
 
     async def _judged(self, made: Distillation) -> Distillation:

@@ -122,7 +122,7 @@ def _first_header(plan: Plan, where: Where) -> Header:
     read = {} if settings is None else {settings.name: file_digest(settings)}
     return Header(
         id="",
-        created=_now(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         version=importlib.metadata.version("promptcodebook"),
         task=plan.config.task or plan.dataset.name,
         command=where.command,
@@ -139,10 +139,6 @@ def _first_header(plan: Plan, where: Where) -> Header:
         files={**read, **code_files(plan)},
         sizes={split: len(examples) for split, examples in plan.dataset.items()},
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
@@ -166,7 +162,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
-            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            store.amend(resumption.header, Amended(changes, now, resumption.extended))
             for text in changes:
                 listener(Note(text))
     except BaseException:
