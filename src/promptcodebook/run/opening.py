@@ -62,7 +62,7 @@ from promptcodebook.store.runs import remove_run
 from promptcodebook.units import lost_text, plural
 
 IN_PYTHON = "optimize()"
-"""Stands for what was typed when a run is begun from Python."""
+"""Replaces what was typed when a run is begun from Python."""
 
 
 @dataclass(frozen=True)
