@@ -81,7 +81,7 @@ class ValidationDone:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """So far, by role and by name; `lost` at its highest possible cost. The limits are on both together."""
+    """So far, by role and by name; `lost` at its highest possible cost. Limits are on both."""
 
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
