@@ -140,8 +140,6 @@ def test_an_interval_over_groups_covers_another_draw_of_groups() -> None:
     error = math.sqrt(sum((v - mean) ** 2 for v in values)) / 200
     assert (interval.high - interval.low) / (2 * error) == pytest.approx(1.96, abs=0.12)
 
-
-def test_groups_without_values_and_no_values_are_refused() -> None:
     for empty in ([], [[]], [[1.0], []]):
         with pytest.raises(ValueError, match="no values"):
             clustered_interval(empty)
@@ -222,8 +220,6 @@ def test_with_equal_seeds_the_interval_is_hardly_wider_than_that_of_the_examples
     plain = mean_interval([sum(column) / 5 for column in zip(*groups, strict=True)])
     assert 1.0 <= (crossed.high - crossed.low) / (plain.high - plain.low) < 1.1
 
-
-def test_a_share_is_of_means_and_has_no_end_where_there_may_be_nothing_to_share() -> None:
     half = crossed_ratio([[0.5, 0.0] * 40], [[1.0, 0.0] * 40])
     assert (half.mean, half.low, half.high) == (0.5, 0.5, 0.5)
     assert crossed_ratio([[1.0, 0.0]], [[1.0, -1.0]]).high == math.inf

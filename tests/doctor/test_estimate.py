@@ -85,19 +85,16 @@ def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
     rounds = sum(done.rounds for done in work.values())
     # route, compose, execute, critique, attribute and own gradient side by side, rewrite
     assert rounds == pytest.approx(6)
+    quiet = {"update": {"epochs": 1}, "validation": {"every": 0}, "explore": {"policy": "none"}}
+    work = training(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
+    rounds = sum(done.rounds for done in work.values())
+    assert rounds == pytest.approx(9), "retrieval takes none"
 
 
 def test_a_reply_of_no_use_is_asked_for_again() -> None:
     plan = plan_of(encoder={"max_fallback": 1.0})
     again = training(plan, replace(USUAL, reasked=1.0))
     assert again["encoder"].calls == 2 * passes(plan).routed
-
-
-def test_retrieval_takes_no_round() -> None:
-    quiet = {"update": {"epochs": 1}, "validation": {"every": 0}, "explore": {"policy": "none"}}
-    work = training(plan_of(**quiet, task="hotpotqa"), replace(USUAL, solved=0.0))
-    rounds = sum(done.rounds for done in work.values())
-    assert rounds == pytest.approx(9)
 
 
 @pytest.mark.slow
@@ -166,11 +163,6 @@ def test_the_user_s_own_code_and_model_are_not_called() -> None:
     assert any("your executor is counted" in said for said in estimated.assumptions)
 
 
-def test_a_plan_that_could_not_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match="leaves only exploration"):
-        estimate_plan(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))
-
-
 def test_the_time_follows_the_concurrency() -> None:
     plan = plan_of(update={"epochs": 2})
     alone = replace(plan, config=plan.config.model_copy(update={"concurrency": 1}))
@@ -234,6 +226,7 @@ def test_what_optimize_would_refuse_is_refused() -> None:
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match=r"estimate\(\): a call cannot take"):
             pco.estimate(data(), reward, "simulated", seconds_per_call=seconds)
-    empty = pco.Dataset((), (), ())
     with pytest.raises(DataError, match="training split"):
-        pco.estimate(empty, reward, "simulated")
+        pco.estimate(pco.Dataset((), (), ()), reward, "simulated")
+    with pytest.raises(ConfigError, match="leaves only exploration"):
+        estimate_plan(plan_of(encoder={"mode": "none"}, explore={"policy": "none"}))

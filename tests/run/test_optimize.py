@@ -263,14 +263,6 @@ def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_a_notebook_shows_of_a_run_fits_on_a_line(tmp_path: Path) -> None:
-    run = train(tmp_path, size=8, select=3)
-    shown = f"best={run.best.score:.3f}, worth={run.worth})"
-    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
-    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
-    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"
-
-
 def test_what_training_took_is_told_from_what_judging_took(tmp_path: Path) -> None:
     """Rows that prompt alike ask alike, and an equal request is paid once: a sum of rows says more
     than judging took."""
@@ -370,6 +362,10 @@ def test_the_history_has_a_row_for_each_update_and_one_before_it(run: pco.Run) -
 
 
 def test_the_rollouts_are_those_of_training_validation_and_the_verdict(run: pco.Run) -> None:
+    shown = f"best={run.best.score:.3f}, worth={run.worth})"
+    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
+    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
+    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"
     pytest.importorskip("pandas")
     rollouts = run.rollouts
     assert tuple(rollouts.columns) == ROLLOUTS

@@ -95,9 +95,8 @@ def test_concat_is_the_kept_codebook_and_the_output_format(tmp_path: Path) -> No
     assert run.rows["present"].prompt == "You are terse."
     assert run.policy.row("present").prompt == "You are terse."
 
-
-def test_concat_gets_no_format_where_the_learned_prompts_get_none(tmp_path: Path) -> None:
-    run = train(tmp_path, scripted(), compose="verbatim", base_prompt="Before all.")
+    # It gets no format where the learned prompts get none.
+    run = train(tmp_path / "b", scripted(), compose="verbatim", base_prompt="Before all.")
     prompt = run.rows["concat"].prompt
     assert prompt == "Before all.\n\n" + "\n".join(run.codebook.texts)
     assert run.rows["present"].prompt == "Before all.\n\nYou are terse."
@@ -229,6 +228,9 @@ def test_where_all_inputs_need_the_same_one_prompt_is_named_instead(tmp_path: Pa
     assert run.worth is False and run.deploy == "best_fixed"
     title = "the best of its prompts, used for all inputs (best_fixed)"
     assert f"No clear difference from {title}, at 1 call per query instead of 2" in run.verdict
+    # Where every prompt is a single instinct, the best of those is enough.
+    run = learn(tmp_path / "single", ALIKE, router={"kind": "outcomes"}, explore={})
+    assert "best_single" in run.rows and "best_fixed" not in run.rows
 
 
 def test_where_inputs_need_different_ones_it_is_beaten_and_only_untrained_routes_are_not(
@@ -370,11 +372,6 @@ async def test_of_private_data_no_composed_prompt_is_taken(
     run = await finish(open_run(config, sources, Where(tmp_path / "runs")))
     assert run.rows["learned"].score.mean == 1.0
     assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
-
-
-def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_path: Path) -> None:
-    run = learn(tmp_path, ALIKE, router={"kind": "outcomes"}, explore={})
-    assert "best_single" in run.rows and "best_fixed" not in run.rows
 
 
 LAST = {"validation": {"every": 0, "subset": 8}, "keep": "last"}

@@ -138,10 +138,7 @@ async def test_the_best_validated_state_is_kept_or_the_last(make: Make):
         run = make(0.4, validation=EVERY_STEP, keep=keep)
         await run.through(0.3, 0.9, 0.5)
         assert await run.kept() == kept
-
-
-async def test_the_untrained_state_is_a_candidate(make: Make):
-    """Decision 8: a run that made things worse keeps what it began with."""
+    # A run that made things worse keeps what it began with.
     run = make(0.8, validation=EVERY_STEP)
     await run.through(0.3, 0.7)
     assert await run.kept() == 0.8
@@ -236,14 +233,6 @@ async def test_the_looks_are_the_same_wherever_the_run_is_taken_up(make: Make, s
     assert [v.step for v in run.heard] == [-1, 1, 5]
 
 
-async def test_a_target_that_a_harmful_state_reaches_is_not_reached(make: Make):
-    for harmful, ended in (("", "target"), ("0.9", None)):
-        validation = {**EVERY_STEP, "target_score": 0.9}
-        run = make(0.4, validation=validation)
-        await run.through(0.9, 0.5, harmful=harmful)
-        assert run.selection.enough(2) == ended
-
-
 async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
     """Decision 8: patience counts validations since the best; the target ends it at once."""
     run = make(0.4, validation={**EVERY_STEP, "patience": 2})
@@ -256,6 +245,10 @@ async def test_it_stops_early_without_gain_or_at_the_target(make: Make):
     assert target.selection.enough(3) is None
     await target.through(0.9)
     assert target.selection.enough(3) == "target"
+    for harmful, ended in (("", "target"), ("0.9", None)):
+        run = make(0.4, validation={**EVERY_STEP, "target_score": 0.9})
+        await run.through(0.9, 0.5, harmful=harmful)
+        assert run.selection.enough(2) == ended, "a harmful state reaches no target"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,10 @@ def test_a_budget_that_ends_before_the_first_codebook_says_so_and_is_resumable(
     run = caught.value.run
     assert (run.ended, run.cost) == ("budget", 0.0) and "resume" in caught.value.hint
     assert run.verdict.startswith("No verdict: the budget is reached: 0 calls")
+    part = train(tmp_path, "too small", budget="70calls")
+    assert part.ended == "budget" and part.worth is None and part.cost == 0.0
+    assert part.verdict.startswith("No verdict: the budget is reached")
+    assert read_policy_file(part.path / "policy.json").parameters.codebook == part.codebook
     assert train(tmp_path, resume="last", config=written).ended == "finished"
 
 
@@ -232,14 +236,6 @@ def test_a_run_that_is_resumed_after_its_verdict_is_judged_again(tmp_path: Path)
     assert rest.ended == "finished" and figures(rest) == figures(whole)
     assert "This is look 2 at the same test split" in rest.verdict and "look" not in part.verdict
     assert (rest.path / "policy.json").read_bytes() == (whole.path / "policy.json").read_bytes()
-
-
-def test_a_budget_too_small_for_a_verdict_says_so_and_leaves_a_policy(tmp_path: Path) -> None:
-    run = train(tmp_path, budget="70calls")
-    assert run.ended == "budget"
-    assert run.verdict.startswith("No verdict: the budget is reached")
-    assert run.worth is None and run.cost == 0.0
-    assert read_policy_file(run.path / "policy.json").parameters.codebook == run.codebook
 
 
 def test_a_run_that_is_interrupted_leaves_a_policy_and_says_that_nothing_was_judged(
