@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import nullcontext, suppress
@@ -15,7 +16,7 @@ from promptcodebook.signals import stop_signals
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""
-_LOOK_UP_S = 0.2
+_LOOK_UP_S = 0.1
 """How often the waiting thread looks up. The system may deliver a signal to another thread, which
 wakes no one, and Python handles it in the main thread alone."""
 
@@ -66,7 +67,9 @@ class LoopThread:
     def close(self) -> None:
         """Ends the loop; what still runs in it is cancelled."""
         self.loop.call_soon_threadsafe(self._end.set_result, None)
-        self._thread.join(_PATIENCE_S + 1.0)
+        until = time.monotonic() + _PATIENCE_S + 1.0
+        while self._thread.is_alive() and time.monotonic() < until:
+            self._thread.join(_LOOK_UP_S)
 
     def _work(self) -> None:
         loop = self.loop
