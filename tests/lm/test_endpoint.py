@@ -24,7 +24,7 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
 from promptcodebook.method.policy import route_schema
 from tests.lm.server import Server, Step, drops, fails, pours, raw, refusing, says
@@ -43,7 +43,7 @@ def request(**sampling) -> Request:
 def endpoint(
     server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "", **options: int
 ) -> Endpoint:
-    held = ApiKey("PCO_API_KEY", key) if key else None
+    held = Credentials(ApiKey("PCO_API_KEY", key) if key else None)
     return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout, **options)
 
 
@@ -378,7 +378,7 @@ async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: A
 
 
 async def test_nothing_at_the_address():
-    async with Endpoint(parse_spec("http://127.0.0.1:9/v1#m", {})) as lm:
+    async with Endpoint(parse_spec("http://127.0.0.1:9/v1#m", {}), Credentials()) as lm:
         with pytest.raises(
             EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
         ) as caught:

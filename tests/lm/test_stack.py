@@ -24,7 +24,7 @@ from promptcodebook.errors import (
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies, dispatch
+from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
@@ -242,13 +242,14 @@ async def test_equal_greedy_requests_share_one_key_and_drawn_ones_keep_their_sam
     assert len({request_key(r) for r in lm.history if r.role == "generator"}) == 2
 
 
-async def test_dispatch_goes_by_the_models_spec():
-    a, b = ScriptedLM().enqueue("from a"), ScriptedLM().enqueue("from b")
-    lm = dispatch({"openai/a": a, "openai/b": b})
-    assert (await lm(Request("executor", HI, model="openai/b"))).text == "from b"
-    with pytest.raises(ConfigError, match="openai/c") as caught:
-        await lm(Request("executor", HI, model="openai/c"))
-    assert "openai/a" in caught.value.hint
+async def test_a_request_goes_to_the_model_that_it_names(tally: Counts):
+    async with endpoints(tally, simulated=lambda spec: ScriptedLM().enqueue(spec.text)) as opened:
+        for name in ("simulated?a=1", "simulated?b=1"):
+            opened.connect(name)
+        assert (await opened(Request("executor", HI, model="simulated?b=1"))).text.endswith("b=1")
+        with pytest.raises(ConfigError, match="openai/c") as caught:
+            await opened(Request("executor", HI, model="openai/c"))
+    assert "connected: simulated?a=1" in caught.value.hint
 
 
 async def test_a_body_field_takes_its_secret_from_the_environment(server: Server, tally: Counts):
@@ -316,7 +317,7 @@ async def objected(limit: AdaptiveLimit, retry_after: float = 0.0) -> None:
 
 
 async def halved(maximum: int) -> AdaptiveLimit:
-    limit = AdaptiveLimit(maximum, Clock())
+    limit = AdaptiveLimit(maximum, clock=Clock())
     await objected(limit)
     assert limit.current == maximum // 2
     return limit
@@ -324,7 +325,7 @@ async def halved(maximum: int) -> AdaptiveLimit:
 
 async def test_a_wave_of_objections_halves_once_and_never_below_one():
     clock = Clock()
-    limit = AdaptiveLimit(64, clock)
+    limit = AdaptiveLimit(64, clock=clock)
     wave = [await limit.acquire() for _ in range(64)]
     clock.now += 1
     for started in wave:

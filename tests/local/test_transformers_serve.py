@@ -17,7 +17,7 @@ import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
 from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import Credentials, parse_spec
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Step
 from tests.cli import invoked
@@ -96,7 +96,7 @@ def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finish
 async def say(server: Served, text: str, sample: int = 0, cap: int = 24) -> Reply:
     sampling = Sampling(temperature=0.7, top_p=0.9, max_tokens=cap)
     request = Request("executor", (Message("user", text),), sample=sample, sampling=sampling)
-    async with Endpoint(parse_spec(server.spec, {}), timeout=60.0) as endpoint:
+    async with Endpoint(parse_spec(server.spec, {}), Credentials(), timeout=60.0) as endpoint:
         return await endpoint(request)
 
 

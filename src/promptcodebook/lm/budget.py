@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -19,16 +18,9 @@ from typing import Protocol
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    LMError,
-    PcoError,
-    Stop,
-    StoreError,
-)
+from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import parse_spec, providers
 from promptcodebook.lm.wire import byte_size, count_usage
 
@@ -96,8 +88,22 @@ class PriceTable:
     def price(self, model: str) -> Price | None:
         """The price of a model spec; None = unknown."""
         if model not in self._known:
-            self._known[model] = self._look_up(model)
+            self._known[model] = self._extra.get(model) or self._listed(model)
         return self._known[model]
+
+    def _listed(self, model: str) -> Price | None:
+        try:
+            spec = parse_spec(model, {})
+        except PcoError:
+            return None
+        name = "simulated" if spec.kind == "simulated" else spec.model
+        if name in self._extra:
+            return self._extra[name]
+        if spec.kind in ("simulated", "local"):
+            return _FREE
+        openai = spec.base_url.startswith("https://api.openai.com/")
+        row = providers()["prices"].get(_DATED.sub("", name)) if openai else None
+        return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
     def cost(self, model: str, usage: Usage) -> float | None:
         """USD for the usage's tokens; None = unknown price."""
@@ -124,21 +130,6 @@ class PriceTable:
                     f"a money budget needs a price, and none is known for {model!r}",
                     hint=f"in pco.toml: {price_lines(model)}",
                 )
-
-    def _look_up(self, model: str) -> Price | None:
-        if model in self._extra:
-            return self._extra[model]
-        try:
-            spec = parse_spec(model, {})
-        except PcoError:
-            return None
-        free = spec.kind in ("simulated", "local")
-        name = "simulated" if spec.kind == "simulated" else spec.model
-        if free or name in self._extra:
-            return self._extra.get(name, _FREE)
-        listed = spec.base_url.startswith("https://api.openai.com/")
-        row = providers()["prices"].get(_DATED.sub("", name)) if listed else None
-        return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
 
 def price_lines(model: str) -> str:
@@ -178,11 +169,10 @@ class BudgetGate:
         self._elapsed = elapsed
         self._reserved = Usage()
         self._in_flight = 0
-        self._waiting: deque[tuple[Usage, asyncio.Future[None]]] = deque()
+        self._line = Line(self._take, self.leave)
         self._alarm: asyncio.TimerHandle | None = None
-        self._asked = False
-        self._opened = False
-        self.stop_signal.on_give(self._wake)
+        self._asked, self._opened = False, False
+        self.stop_signal.on_give(self._line.move)
 
     @property
     def limits(self) -> Limits:
@@ -240,29 +230,18 @@ class BudgetGate:
 
     async def enter(self, most: Usage) -> None:
         """Reserves; waits where attempts in flight may leave room. Raises Stop."""
-        self.stop_signal.check()
         if self._limits.seconds is not None and self._alarm is None:
             self._arm()
-        if not self._waiting and self._take(most):
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((most, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._wake()
-            elif turn.exception() is None:  # its turn came in the moment of the cancellation
-                self.leave(most)
-            raise
+        await self._line.join(most)
 
     def leave(self, most: Usage) -> None:
         self._in_flight -= 1
         self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
-        self._wake()
+        self._line.move()
 
     def _take(self, most: Usage) -> bool:
-        """Reserves at once if it fits; raises BudgetReached when waiting cannot help."""
+        """Reserves at once if it fits; raises Stop when waiting cannot help."""
+        self.stop_signal.check()
         late = self._time_over()
         passed = late or self._limit_passed(most)
         if not passed:
@@ -273,22 +252,6 @@ class BudgetGate:
             self._end(passed)
             self.stop_signal.check()
         return False
-
-    def _wake(self) -> None:
-        while self._waiting:
-            most, turn = self._waiting[0]
-            try:
-                self.stop_signal.check()
-                if not turn.done() and not self._take(most):
-                    return
-            except PcoError as reason:
-                if not turn.done():
-                    turn.set_exception(reason)
-            # The stop signal wakes the line as well: this place may have left it by now.
-            if self._waiting and self._waiting[0][1] is turn:
-                self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
@@ -317,26 +280,21 @@ class BudgetGate:
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
-        ahead = self._reserved + _priced(most)
+        calls, tokens, usd = kept.calls or 0, kept.tokens or 0, kept.usd or 0.0
+        ahead, paid = self._reserved + _priced(most), spent.cost or 0.0
 
-        def back(amount: object, is_kept: object) -> str:
+        def back(amount: object, is_kept: float) -> str:
             return f"; {amount} kept for the verdict" if is_kept else ""
 
-        if limits.calls is not None:
-            calls = kept.calls or 0
-            if spent.calls + ahead.calls > limits.calls - calls:
-                return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
-        if limits.tokens is not None:
-            tokens = kept.tokens or 0
-            if spent.tokens + ahead.tokens > limits.tokens - tokens:
-                next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
-                return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
-        if limits.usd is not None:
-            paid, usd = spent.cost or 0.0, kept.usd or 0.0
-            if paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
-                rest = back(f"${usd:.4f}", usd)
-                next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
-                return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
+        if limits.calls is not None and spent.calls + ahead.calls > limits.calls - calls:
+            return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
+        if limits.tokens is not None and spent.tokens + ahead.tokens > limits.tokens - tokens:
+            next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
+            return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
+        if limits.usd is not None and paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
+            rest = back(f"${usd:.4f}", usd)
+            next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
+            return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
         return ""
 
     def _end(self, what: str) -> None:

@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -26,7 +26,7 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.spec import ApiKey, Spec, providers
+from promptcodebook.lm.spec import Credentials, Spec, providers
 from promptcodebook.lm.wire import (
     MOST_BYTES,
     ErrorBody,
@@ -53,10 +53,6 @@ _MOST_ERROR_BYTES = 64_000
 _T = TypeVar("_T")
 
 
-_Answer = tuple[int, bytes, Mapping[str, str]]
-"""Status, body and headers of a response, read whole; of an error no more than its first 64 kB."""
-
-
 class _TooLarge(Exception):
     """More bytes came than a reply may have."""
 
@@ -65,18 +61,12 @@ class Transport:
     """Sends with the key in the header. Each loop has its session: close it in that loop."""
 
     def __init__(
-        self,
-        base_url: str,
-        key: ApiKey | None,
-        timeout: float,
-        headers: Mapping[str, str],
-        most_bytes: int = MOST_BYTES,
+        self, base_url: str, access: Credentials, timeout: float, most_bytes: int = MOST_BYTES
     ) -> None:
         self._proxy = _proxy(base_url)
+        self._access = access
         self._timeout = timeout
         self._connect_s = min(_CONNECT_S, timeout)
-        self._headers = {"Content-Type": "application/json", **headers}
-        self._key = key
         self._most_bytes = most_bytes
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
@@ -88,10 +78,11 @@ class Transport:
 
     async def send(
         self, method: str, url: str, where: ModelAddress, data: bytes | None = None
-    ) -> _Answer:
-        """One exchange; an LMError is about `where`."""
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Status, body and headers of one exchange; of an error no more than its first 64 kB. An
+        LMError is about `where`."""
 
-        async def exchange() -> _Answer:
+        async def exchange() -> tuple[int, bytes, Mapping[str, str]]:
             async with await self._begin(method, url, data) as response:
                 return response.status, await self._body(response), response.headers
 
@@ -107,17 +98,15 @@ class Transport:
         self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
     ) -> aiohttp.ClientResponse:
         def open_session() -> aiohttp.ClientSession:
-            key = {} if self._key is None else self._key.headers()
             # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
             return aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
                 timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_s),
-                headers={**self._headers, **key},
+                headers={"Content-Type": "application/json", **self._access.all_headers()},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
 
-        for stale in self._sessions.orphans():
-            # Its loop has ended without closing it.
+        for stale in self._sessions.orphans():  # whose loop has ended without closing it
             await stale.close()
         session = self._sessions.here(open_session)
         # aiohttp warns of more than a mebibyte at once, and writes a stream in pieces.
@@ -231,22 +220,24 @@ class _FieldRefused(RequestRefused):
 
 class Endpoint:
     """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields: when
-    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out."""
+    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
+    `around` is put around every single request, those of which a field is refused included."""
 
     def __init__(
         self,
         spec: Spec,
-        key: ApiKey | None = None,
+        access: Credentials,
         *,
         timeout: float = 120.0,
-        headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
         private: bool = False,
+        around: Callable[[LM], LM] = lambda lm: lm,
     ) -> None:
-        self._attempt: LM = self._send
-        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private)
+        self._attempt = around(self._send)
+        names = access.names or spec.key_names
+        self._where = ModelAddress(spec.base_url, spec.model, access.key, names, private)
         self._quirks = Quirks()
-        self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
+        self._transport = Transport(spec.base_url, access, timeout, most_bytes)
 
     def __repr__(self) -> str:
         return f"Endpoint({self._where.base_url}#{self._where.model})"
@@ -255,10 +246,6 @@ class Endpoint:
     def model(self) -> str:
         """The model's name at the endpoint; '' until an unnamed one was asked for."""
         return self._where.model
-
-    def meter(self, around: Callable[[LM], LM]) -> None:
-        """Puts `around` around every single request, those of which a field is refused included."""
-        self._attempt = around(self._send)
 
     async def __call__(self, request: Request) -> Reply:
         if not self._where.model:
@@ -270,13 +257,10 @@ class Endpoint:
                     hint=f"add #MODEL to the spec; it lists: {listed}",
                 )
             self._where = replace(self._where, model=known[0])
-        for left in reversed(range(_ATTEMPTS)):
-            try:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(_FieldRefused):
                 return await self._attempt(request)
-            except _FieldRefused:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return await self._attempt(request)
 
     async def _send(self, request: Request) -> Reply:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
@@ -293,25 +277,23 @@ class Endpoint:
         error = read_error_body(answer)
         refusal = await self._refusal(status, error, request)
         refusal.retry_after = read_retry_after(headers.get("Retry-After"))
-        learned = None
-        if status in (400, 422):
-            learned = self._quirks.learn(body, error.all, error.param)
+        if status not in (400, 422):
+            raise refusal
+        learned = self._quirks.learn(body, error.all, error.param)
         if learned is None:
             raise refusal
         _log.info("%s refuses %s: left out from now on", self._where.base_url, learned)
         raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
+        read = partial(read_reply, data, request, seconds)
         try:
-            if len(data) <= _QUICK_BYTES:
-                reply = read_reply(data, request, seconds)
-            else:
-                reply = await asyncio.to_thread(read_reply, data, request, seconds)
+            reply = read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
         except Malformed as error:
             detail = str(error)
         else:
             # A server that echoes what it was sent must not bring the key into journal and report.
-            return replace(reply, text=self._scrub(reply.text))
+            return replace(reply, text=self._where.scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
     async def _refusal(self, status: int, body: ErrorBody, request: Request) -> LMError:
@@ -342,10 +324,7 @@ class Endpoint:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
         # Errors quote them: they are cut, and do not hold our key.
-        return tuple(self._scrub(name)[:_LONGEST_NAME] for name in names)
-
-    def _scrub(self, text: str) -> str:
-        return text if self._where.key is None else self._where.key.scrub(text)
+        return tuple(self._where.scrub(name)[:_LONGEST_NAME] for name in names)
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
@@ -374,6 +353,7 @@ class Endpoint:
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
+_LITELLM = "a litellm/... model"
 
 
 class LiteLLM:
@@ -387,7 +367,18 @@ class LiteLLM:
         self._where = ModelAddress(f"litellm/{model}", model)
         self._timeout = timeout
         self._headers = dict(headers or {})
-        self._library = _import_litellm()
+        try:
+            version = importlib.metadata.version("litellm")
+        except importlib.metadata.PackageNotFoundError:
+            raise MissingExtra(_LITELLM, "litellm") from None
+        if version in _MALICIOUS:
+            raise ConfigError(
+                f"litellm {version} is a compromised release and is not imported",
+                hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
+            )
+        self._library: Any = import_extra("litellm", _LITELLM, "litellm")
+        # Else it prints advice to the screen beside each error.
+        self._library.suppress_debug_info = True
 
     async def __call__(self, request: Request) -> Reply:
         body, _ = request_body(request, self._where.model, Quirks())
@@ -430,19 +421,3 @@ class LiteLLM:
         # The library's own message may hold request headers: only its kind is passed on.
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
         return refusal_of(status, ErrorBody(name, code=code), self._where)
-
-
-def _import_litellm() -> Any:
-    try:
-        version = importlib.metadata.version("litellm")
-    except importlib.metadata.PackageNotFoundError:
-        raise MissingExtra("a litellm/... model", "litellm") from None
-    if version in _MALICIOUS:
-        raise ConfigError(
-            f"litellm {version} is a compromised release and is not imported",
-            hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
-        )
-    litellm = import_extra("litellm", "a litellm/... model", "litellm")
-    # Else it prints advice to the screen beside each error.
-    litellm.suppress_debug_info = True
-    return litellm

@@ -186,9 +186,9 @@ class Credentials:
     """What an endpoint is asked with: its key or keys, the variables they may come from, and
     headers that hold none."""
 
-    key: ApiKey | None
-    names: tuple[str, ...]
-    headers: Mapping[str, str]
+    key: ApiKey | None = None
+    names: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def all_headers(self) -> dict[str, str]:
         return {**self.headers, **(self.key.headers() if self.key is not None else {})}

@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    MissingExtra,
-    import_part,
-)
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
@@ -33,6 +28,9 @@ from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES
 from promptcodebook.paths import reply_cache_path
+
+if TYPE_CHECKING:
+    from promptcodebook.lm.endpoint import Endpoint
 
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
@@ -43,18 +41,15 @@ MODELS = "promptcodebook.models"
 `simulated` (an LM, given the name of a task, its data and a spec)."""
 
 
-class Closes(Protocol):
-    async def close(self) -> None: ...
-
-
-class LocalModels(Closes, Protocol):
-    """Models with their weights in this process."""
+class LocalModels(Protocol):
+    """Models with their weights in this process. `identity` tells the weights behind a connected
+    spec from others of its name; '' = nothing does."""
 
     def connect(self, spec: Spec) -> LM: ...
 
-    async def identity(self, spec_text: str) -> str:
-        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
-        ...
+    async def identity(self, spec_text: str) -> str: ...
+
+    async def close(self) -> None: ...
 
 
 def local_models() -> LocalModels | None:
@@ -84,29 +79,37 @@ class Endpoints:
     around: Callable[[LM], LM] = lambda lm: lm
 
     def __post_init__(self) -> None:
-        self.stop.on_give(self._resume)
         self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
-        self._open: list[Closes] = []
+        self._open: list[Endpoint] = []
+        self._by_spec: dict[str, LM] = {}
 
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
-        spec = parse_spec(spec_text, self.environment)
-        inner = _filled(self._inner(spec, headers or {}), self.environment)
-        return Retrying(inner, lambda: self.limit_of(spec), self.backoff, self.tally, self.stop)
+        if spec_text not in self._by_spec:
+            spec = parse_spec(spec_text, self.environment)
+            inner = _filled(self._inner(spec, headers or {}), self.environment)
+            limit = partial(self.limit_of, spec)
+            lm = Retrying(inner, limit, self.backoff, self.tally, self.stop)
+            self._by_spec[spec_text] = lm
+        return self._by_spec[spec_text]
+
+    async def __call__(self, request: Request) -> Reply:
+        """Asks what is connected as `request.model`."""
+        lm = self._by_spec.get(request.model)
+        if lm is None:
+            raise ConfigError(
+                f"no endpoint is connected for model {request.model!r} (role {request.role})",
+                hint=f"connected: {', '.join(self._by_spec) or 'none'}",
+            )
+        return await lm(request)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
         """The limit that all models at the spec's address share, in the loop that runs now."""
         limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
         limits.orphans()
-        most = self.concurrency
-        if spec.kind == "local":
-            most = min(most, _LOCAL_AT_ONCE)
-        return limits.here(lambda: AdaptiveLimit(most))
-
-    def _resume(self) -> None:
-        for limits in self._limits.values():
-            for limit in limits.everywhere():
-                limit.resume()
+        local = spec.kind == "local"
+        most = min(self.concurrency, _LOCAL_AT_ONCE) if local else self.concurrency
+        return limits.here(lambda: AdaptiveLimit(most, self.stop))
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
         if spec.kind == "simulated":
@@ -123,17 +126,17 @@ class Endpoints:
 
         found = find_credentials(spec.key_names, headers, self.environment)
         if spec.kind == "litellm":
-            sent = found.all_headers()
-            return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
+            return self.around(
+                LiteLLM(spec.model, timeout=self.timeout, headers=found.all_headers())
+            )
         endpoint = Endpoint(
-            replace(spec, key_names=found.names),
-            found.key,
+            spec,
+            found,
             timeout=self.timeout,
-            headers=found.headers,
             most_bytes=self.most_bytes,
             private=self.private,
+            around=self.around,
         )
-        endpoint.meter(self.around)
         self._open.append(endpoint)
         return endpoint
 
@@ -185,8 +188,8 @@ class Supplies:
     """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
     local: LocalModels | None = None
-    closes: Closes | None = None
-    """What is closed together with the models, if anything."""
+    closes: LocalModels | None = None
+    """The local models that are closed together with the others, if any."""
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
@@ -217,9 +220,8 @@ class Models:
     keeps: bool
     """Whether work that is stopped finds its replies again."""
     _endpoints: Endpoints
-    _by_spec: dict[str, LM]
     _cache: Cache | None
-    _closes: Closes | None
+    _closes: LocalModels | None
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
@@ -249,9 +251,9 @@ class Models:
             stop=stop,
             around=around,
         )
-        one = None if own is None else around(own)
-        by_spec = {s: one or endpoints.connect(s, headers) for s, headers in specs.items()}
-        inner = dispatch(by_spec)
+        inner: LM = endpoints if own is None else around(own)
+        for spec, headers in specs.items() if own is None else ():
+            endpoints.connect(spec, headers)
         cache, log = None, supplies.log
         if own is None and not simulated_here(specs):
             if config.cache:
@@ -264,7 +266,7 @@ class Models:
         roles = Roles(inner, config.roles, config.lm)
         keeps = cache is not None or log is not None
         ask, closes = Ask(roles, tally), supplies.closes
-        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, by_spec, cache, closes)
+        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
         return {role: self.lm.model_of(role) for role in ROLES}
@@ -272,7 +274,7 @@ class Models:
     def connect(self, spec: str) -> None:
         """One more model, for requests that name it themselves; they take the same way, through
         journal, cache, budget and meter. Raises ConfigError or MissingExtra."""
-        self._by_spec.setdefault(spec, self._endpoints.connect(spec))
+        self._endpoints.connect(spec)
 
     @property
     def simulated(self) -> bool:
@@ -293,9 +295,8 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
     """Every spec in use with its headers. Roles that share a spec must agree on headers."""
     specs: dict[str, dict[str, str]] = {}
     for role in ROLES:
-        settings = config.roles.get(role)
         spec = config.model_of(role)
-        headers = dict(settings.headers) if settings is not None else {}
+        headers = dict(config.roles.get(role, RoleSettings()).headers)
         if not spec:
             raise ConfigError(
                 f"role {role} has no model",
@@ -320,10 +321,6 @@ def simulated_here(specs: Iterable[str]) -> bool:
     return any(spec.split("?")[0] == "simulated" for spec in specs)
 
 
-_READ = Sampling(max_tokens=0)
-"""Of an embedding: nothing is written."""
-
-
 class Roles:
     """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
     greedy requests have it, the sample is 0 and top_p left out: equal greedy requests share one key
@@ -344,24 +341,10 @@ class Roles:
         return Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
 
     async def __call__(self, request: Request) -> Reply:
-        sampling = _READ if request.embeds else request.sampling
+        # Of an embedding nothing is written.
+        sampling = Sampling(max_tokens=0) if request.embeds else request.sampling
         if sampling == Sampling():
             sampling = self.sampling_of(request.role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self.model_of(request.role)
         return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
-
-
-def dispatch(by_spec: Mapping[str, LM]) -> LM:
-    """An LM over several, by `request.model` (a full spec)."""
-
-    async def call(request: Request) -> Reply:
-        lm = by_spec.get(request.model)
-        if lm is None:
-            raise ConfigError(
-                f"no endpoint is connected for model {request.model!r} (role {request.role})",
-                hint=f"connected: {', '.join(by_spec) or 'none'}",
-            )
-        return await lm(request)
-
-    return call

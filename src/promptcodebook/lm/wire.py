@@ -46,22 +46,6 @@ _PER_MESSAGE = 4
 _MOST_TOKENS = 10**9
 _DECIMALS = 6
 """Of the numbers of an embedding that are kept."""
-# What an endpoint may refuse without the call losing its meaning, and the words that name it.
-_DROPPABLE: Mapping[str, tuple[str, ...]] = {
-    "top_p": ("top_p",),
-    "temperature": ("temperature",),
-    "seed": ("seed",),
-    "response_format": (
-        *("response_format", "json_schema", "json schema", "structured output"),
-        *("uniqueitems", "grammar"),
-    ),
-}
-_REFUSING = re.compile(
-    r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
-    r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
-    r"|not (?:implemented|available|recogni[sz]ed)|cannot (?:both )?be (?:set|used|specified)",
-    re.IGNORECASE,
-)
 
 
 class Malformed(ValueError):
@@ -80,17 +64,18 @@ class Quirks:
     def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
         """Takes note of the field that a refusal names; returns it, None when it names none."""
         # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
-        if not _REFUSING.search(message):
+        refused, low = providers()["refused"], message.lower()
+        if not re.search("|".join(refused["said"]), low):
             return None
-        low = message.lower()
 
-        def named(words: tuple[str, ...]) -> bool:
+        def named(words: Sequence[str]) -> bool:
             return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
 
-        if "max_tokens" in sent and named(("max_tokens",)):
+        if "max_tokens" in sent and named(["max_tokens"]):
             self.cap = "max_completion_tokens"
             return "max_tokens"
-        found = [name for name, words in _DROPPABLE.items() if name in sent and named(words)]
+        fields: Mapping[str, Sequence[str]] = refused["fields"]
+        found = [name for name, words in fields.items() if name in sent and named(words)]
         if not found:
             return None
         # The server's own pointer counts for more than a field its message happens to mention.
@@ -117,9 +102,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
-            schema = _rewritten(
-                schema, lambda t: {k: v for k, v in t.items() if k != "uniqueItems"}
-            )
+            schema = _rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
         # 'strict' is refused by those who know it unless every object is closed and fully required.
         if is_strict(schema):
@@ -128,7 +111,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
     fields.update(sampling.extra)
-    dropped = [name for name in _DROPPABLE if name in quirks.dropped and name in fields]
+    dropped = sorted(quirks.dropped & fields.keys())
     for name in dropped:
         del fields[name]
     fields["model"] = model
@@ -222,8 +205,8 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
         raise Malformed("it holds no data[0].embedding of numbers") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise Malformed("its embedding is empty or not finite")
+    # Nothing is written, and some servers leave that out.
     if isinstance(said, dict):
-        # Nothing is written, and some servers leave that out.
         said = {"completion_tokens": 0, **cast("dict[str, Any]", said)}
     usage = told_usage(said, seconds)
     counted = usage or count_usage(request, "", seconds)
@@ -299,12 +282,14 @@ class ModelAddress:
     def doctor(self) -> str:
         return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
 
+    def scrub(self, text: str) -> str:
+        return text if self.key is None else self.key.scrub(text)
+
     def clean(self, text: str) -> str:
         """A server's words, short and without our key; none where they may quote private data."""
         if self.private:
             return f"withheld, since the data are private: {len(text)} characters" if text else ""
-        flat = " ".join(text.split())
-        scrubbed = self.key.scrub(flat) if self.key is not None else flat
+        scrubbed = self.scrub(" ".join(text.split()))
         return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
 
 
@@ -338,16 +323,16 @@ def read_error_body(data: bytes) -> ErrorBody:
     inner = cast("dict[str, Any]", error)
     detail = inner.get("detail") or ""
     if isinstance(detail, list):
-        faults: list[str] = []
-        for each in cast("list[object]", detail):
-            if isinstance(each, dict):
-                fault = cast("dict[str, Any]", each)
-                loc = fault.get("loc", [])
-                parts = cast("list[object]", loc) if isinstance(loc, list) else [loc]
-                faults.append(f"{'.'.join(map(str, parts))}: {fault.get('msg', '')}")
-        detail = "; ".join(faults)
+        faults = [
+            cast("dict[str, Any]", e) for e in cast("list[Any]", detail) if isinstance(e, dict)
+        ]
+        detail = "; ".join(f"{_dotted(e.get('loc', []))}: {e.get('msg', '')}" for e in faults)
     param, code, kind = (str(inner.get(name) or "") for name in ("param", "code", "type"))
     return ErrorBody(str(inner.get("message") or detail or text), param, code, kind)
+
+
+def _dotted(loc: object) -> str:
+    return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) else str(loc)
 
 
 def read_retry_after(value: str | None, now: float | None = None) -> float:
@@ -371,7 +356,9 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     quoted = f": {quote}" if quote else ""
     what = f"{where.base_url} answered {status}{quoted}"
     kind: type[LMError] = RequestRefused
-    if _is_empty(status, body):
+    empty, low = providers()["no_credit"], body.message.lower()
+    told = any(said in low for said in empty["said"]) and status in (400, 403, 429)
+    if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
         kind, what = NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}; then continue from here"
@@ -396,13 +383,6 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     elif kind is ServerFault:
         error.lost = status >= 500
     return error
-
-
-def _is_empty(status: int, body: ErrorBody) -> bool:
-    known, low = providers()["no_credit"], body.message.lower()
-    if status == 402 or body.code in known["codes"] or body.kind in known["codes"]:
-        return True
-    return status in (400, 403, 429) and any(said in low for said in known["said"])
 
 
 def _key_hint(where: ModelAddress) -> str:
