@@ -1,9 +1,8 @@
 """Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost.
 
-The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
-one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
-plus reservations never passes a limit, as long as the endpoint keeps to its length cap. A lost
-attempt may be billed all the same, so it is booked at the most it can cost.
+Each attempt reserves the most it can cost before it leaves: one call, an upper bound of its prompt
+tokens, its whole length cap, and their price. So spending never passes a limit, as long as the
+endpoint keeps to its length cap. A lost attempt is booked at the most it can cost.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Attempt:
 
 
 class Ledger:
-    """Sums over all sessions of a run. `usage` are attempts that were answered or refused, `lost`
-    those lost to failures, at the most they can have cost; `total` is both."""
+    """Sums over all sessions of a run: attempts that were answered or refused, those lost to
+    failures, at the most they can have cost, and both."""
 
     def __init__(
         self,
@@ -53,8 +52,7 @@ class Ledger:
         lost: Mapping[Role, Usage] | None = None,
         log: AttemptLog | None = None,
     ) -> None:
-        self.usage: dict[Role, Usage] = dict(spent or {})
-        self.lost: dict[Role, Usage] = dict(lost or {})
+        self.usage, self.lost = dict(spent or {}), dict(lost or {})
         self.total = sum((*self.usage.values(), *self.lost.values()), Usage())
         self._log = log
 
@@ -107,8 +105,7 @@ class PriceTable:
 
     def cost(self, model: str, usage: Usage) -> float | None:
         """USD for the usage's tokens; None = unknown price."""
-        price = self.price(model)
-        if price is None:
+        if (price := self.price(model)) is None:
             return None
         cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
         per_cached = price.prompt if price.cached is None else price.cached
@@ -117,8 +114,7 @@ class PriceTable:
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
         """The most USD that these tokens can cost, cached or not; None = unknown."""
-        price = self.price(model)
-        if price is None:
+        if (price := self.price(model)) is None:
             return None
         per_prompt = max(price.prompt, price.cached or 0.0)
         return (prompt * per_prompt + completion * price.completion) / 1e6
@@ -138,20 +134,16 @@ def price_lines(model: str) -> str:
 
 
 _PER_MESSAGE = 8
-# Some chat templates put a preamble of their own before the first message.
-_PREAMBLE = 128
-# Room for the rounding of sums of prices.
-_EPSILON = 1e-9
-# The deadline's alarm and the run's clock need not agree to the millisecond.
-_LATER_S = 0.01
+_PREAMBLE = 128  # some chat templates put a preamble of their own before the first message
+_EPSILON = 1e-9  # room for the rounding of sums of prices
+_LATER_S = 0.01  # the deadline's alarm and the run's clock need not agree to the millisecond
 _NOTHING_KEPT = Budget(calls=0, tokens=0, usd=0.0, seconds=0.0)
 
 
 class BudgetGate:
     """Lets attempts through while the budget allows: `enter` before each, `leave` after it.
-    `elapsed` gives the run's seconds, earlier sessions included. BudgetReached is final. An attempt
-    that only has to wait for others to end waits, first come first served. When the seconds are
-    over, every wait of the stack ends too."""
+    `elapsed` gives the run's seconds, earlier sessions included. An attempt that only has to wait
+    for others to end waits. When the seconds are over, every wait of the stack ends too."""
 
     def __init__(
         self,
@@ -191,7 +183,7 @@ class BudgetGate:
             )
 
     def stop(self, reason: Stop) -> None:
-        """No new call starts from now on: each raises `reason`. Calls in flight finish."""
+        """No new call starts from now on. Calls in flight finish."""
         self._asked = True
         self.stop_signal.give(reason)
 
@@ -322,9 +314,8 @@ _TIMES, _BEYOND = 4, 4096
 
 class Attempted:
     """An LM whose every call is one attempt at `inner`, which makes one request and no more. Raises
-    BudgetReached where the attempt could pass the budget. A lost attempt is booked at the most it
-    can cost, a refused one as a call without tokens, one that reached no server not at all. The
-    server's own token count is used unless it is impossible; then ours replaces it."""
+    BudgetReached where that could pass the budget. A refused attempt is booked as a call without
+    tokens, one that reached no server not at all. An impossible token count is replaced by ours."""
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
         self._inner = inner
@@ -332,16 +323,15 @@ class Attempted:
         self._tally = tally
 
     async def __call__(self, request: Request) -> Reply:
-        gate = self._gate
-        most = gate.most(request)
-        await gate.enter(most)
+        most = self._gate.most(request)
+        await self._gate.enter(most)
         try:
             return await self._attempt(request, most)
         except StoreError as error:
-            gate.stop_signal.give(error)  # what is asked for from now on could not be booked
+            self._gate.stop_signal.give(error)  # what is asked for from now on could not be booked
             raise
         finally:
-            gate.leave(most)
+            self._gate.leave(most)
 
     async def _attempt(self, request: Request, most: Usage) -> Reply:
         ledger = self._gate.ledger

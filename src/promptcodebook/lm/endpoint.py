@@ -25,24 +25,10 @@ import aiohttp
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
+from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
 from promptcodebook.lm.spec import Credentials, Spec, providers
-from promptcodebook.lm.wire import (
-    MOST_BYTES,
-    ErrorBody,
-    Malformed,
-    ModelAddress,
-    Quirks,
-    fault_of,
-    missing_model,
-    no_embeddings,
-    read_error_body,
-    read_reply,
-    read_retry_after,
-    read_tree,
-    refusal_of,
-    request_body,
-)
+from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
 
 _log = logging.getLogger(__name__)
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
@@ -72,8 +58,7 @@ class Transport:
 
     async def close(self) -> None:
         """Closes the session of the loop that runs now."""
-        session = self._sessions.forget()
-        if session is not None:
+        if (session := self._sessions.forget()) is not None:
             await session.close()
 
     async def send(
@@ -156,8 +141,8 @@ class Transport:
 
 
 class OpenReply:
-    """A reply that has begun: read its body whole or in pieces, and `close` it. Raises the LMErrors
-    of a reply that breaks off or is too large."""
+    """A reply that has begun, to read whole or in pieces, and to close. Raises LMError where it
+    breaks off or is too large."""
 
     def __init__(
         self,
@@ -205,13 +190,11 @@ def _proxy(base_url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-# One refusal for each thing an endpoint can refuse, and the call itself.
-_ATTEMPTS = 7
+_ATTEMPTS = 7  # one refusal for each thing an endpoint can refuse, and the call itself
 _NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
-# Longer bodies are parsed in a thread, so that other calls continue.
-_QUICK_BYTES = 200_000
+_QUICK_BYTES = 200_000  # longer bodies are parsed in a thread, so that other calls continue
 
 
 class _FieldRefused(RequestRefused):
@@ -239,9 +222,6 @@ class Endpoint:
         self._quirks = Quirks()
         self._transport = Transport(spec.base_url, access, timeout, most_bytes)
 
-    def __repr__(self) -> str:
-        return f"Endpoint({self._where.base_url}#{self._where.model})"
-
     @property
     def model(self) -> str:
         """The model's name at the endpoint; '' until an unnamed one was asked for."""
@@ -264,7 +244,7 @@ class Endpoint:
 
     async def _send(self, request: Request) -> Reply:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
-        body, dropped = request_body(request, self._where.model, self._quirks)
+        body, dropped = wire.request_body(request, self._where.model, self._quirks)
         begun = time.perf_counter()
         where = "embeddings" if request.embeds else "chat/completions"
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
@@ -274,9 +254,9 @@ class Endpoint:
         if status == 200:
             reply = await self._read(answer, request, time.perf_counter() - begun)
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
-        error = read_error_body(answer)
+        error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        refusal.retry_after = read_retry_after(headers.get("Retry-After"))
+        refusal.retry_after = wire.read_retry_after(headers.get("Retry-After"))
         if status not in (400, 422):
             raise refusal
         learned = self._quirks.learn(body, error.all, error.param)
@@ -286,7 +266,7 @@ class Endpoint:
         raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
-        read = partial(read_reply, data, request, seconds)
+        read = partial(wire.read_reply, data, request, seconds)
         try:
             reply = read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
         except Malformed as error:
@@ -296,45 +276,44 @@ class Endpoint:
             return replace(reply, text=self._where.scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
-    async def _refusal(self, status: int, body: ErrorBody, request: Request) -> LMError:
+    async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
         if request.embeds and status in _NO_SUCH_PLACE and not names_model:
             what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
-            return no_embeddings(what, replace(request, model=self._where.model))
+            return wire.no_embeddings(what, replace(request, model=self._where.model))
         if body.code == "model_not_found" or (status == 404 and names_model):
             try:
                 known = await self.models()
             except LMError:
                 known = ()
-            error: LMError = missing_model(self._where, known)
+            error: LMError = wire.missing_model(self._where, known)
         else:
-            error = refusal_of(status, body, self._where)
+            error = wire.refusal_of(status, body, self._where)
         error.role = request.role
         return error
 
     async def models(self) -> tuple[str, ...]:
-        """The names that GET /models lists. Raises LMError where there is no such list."""
+        """What GET /models lists. Raises LMError where there is no such list."""
         url = f"{self._where.base_url}/models"
         status, answer, _ = await self._transport.send("GET", url, self._where)
         if status != 200:
-            raise refusal_of(status, read_error_body(answer), self._where)
+            raise wire.refusal_of(status, wire.read_error_body(answer), self._where)
         try:
             listed = json.loads(answer)["data"]
-            names = [str(each["id"]) for each in listed[:_MOST_MODELS]]
+            # Errors quote them: they are cut, and do not hold our key.
+            names = (self._where.scrub(str(each["id"])) for each in listed[:_MOST_MODELS])
+            return tuple(name[:_LONGEST_NAME] for name in names)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
-        # Errors quote them: they are cut, and do not hold our key.
-        return tuple(self._where.scrub(name)[:_LONGEST_NAME] for name in names)
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
-        root = replace(self._where, base_url=self._where.base_url.removesuffix("/v1"))
+        url = f"{self._where.base_url.removesuffix('/v1')}/tokenize"
         # One server reads `prompt` and answers with a count, another `content` and all tokens.
         body = {"model": self._where.model, "prompt": text, "content": text}
         data = json.dumps(body).encode("ascii")
         try:
-            url = f"{root.base_url}/tokenize"
-            status, answer, _ = await self._transport.send("POST", url, root, data)
+            status, answer, _ = await self._transport.send("POST", url, self._where, data)
             tree = json.loads(answer)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
         except (LMError, ValueError, KeyError, TypeError, RecursionError):
@@ -381,7 +360,7 @@ class LiteLLM:
         self._library.suppress_debug_info = True
 
     async def __call__(self, request: Request) -> Reply:
-        body, _ = request_body(request, self._where.model, Quirks())
+        body, _ = wire.request_body(request, self._where.model, Quirks())
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - set(providers()["litellm_fields"])):
             raise RequestRefused(
@@ -403,7 +382,7 @@ class LiteLLM:
                 timeout=self._timeout,
                 extra_headers=self._headers or None,
             )
-            return read_tree(answer.model_dump(), request, time.perf_counter() - begun)
+            return wire.read_tree(answer.model_dump(), request, time.perf_counter() - begun)
         except Malformed as error:
             fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
         except Exception as error:
@@ -420,4 +399,4 @@ class LiteLLM:
             return fault_of(Incident.DROPPED, self._where, name)
         # The library's own message may hold request headers: only its kind is passed on.
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
-        return refusal_of(status, ErrorBody(name, code=code), self._where)
+        return wire.refusal_of(status, wire.ErrorBody(name, code=code), self._where)

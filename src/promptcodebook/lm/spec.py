@@ -42,9 +42,6 @@ class Spec:
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     key_names: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return self.text
-
 
 def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     """Reads a spec; raises ConfigError that names what is wrong and never repeats credentials."""
@@ -128,8 +125,7 @@ def _unknown(text: str) -> ConfigError:
 
 
 class ApiKey:
-    """A key and the variable it came from, with the header or headers that it is sent in. Only
-    `headers` reveals it."""
+    """A key, the variable it came from and its headers. Only `headers` reveals it."""
 
     __slots__ = ("_sent", "name")
 
@@ -183,8 +179,7 @@ def read_key(
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What an endpoint is asked with: its key or keys, the variables they may come from, and
-    headers that hold none."""
+    """What an endpoint is asked with: keys, their variables, and headers that hold none."""
 
     key: ApiKey | None = None
     names: tuple[str, ...] = ()
@@ -199,8 +194,8 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError
-    when such a variable is not set."""
+    """The key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError when such
+    a variable is not set."""
     given = headers or {}
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
@@ -227,11 +222,10 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set. `specs`
-    maps each to its headers; one that brings its key in a header needs no other."""
+    """Raises ConfigError for the first of the specs, each with its headers, whose provider wants a
+    key that is nowhere set."""
     for text, headers in specs.items():
-        names = missing_key(text, headers.values(), environment)
-        if names:
+        if names := missing_key(text, headers.values(), environment):
             raise ConfigError(
                 f"{text} needs a key, and {' or '.join(names)} is not set",
                 hint=f"export {names[0]}=...",
@@ -254,5 +248,5 @@ def missing_key(
 
 
 def any_simulated(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them, in process or served: figures must say so."""
+    """In process or served: figures must say so."""
     return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}

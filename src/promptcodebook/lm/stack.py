@@ -22,7 +22,7 @@ from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
-from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
+from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
@@ -63,8 +63,7 @@ def local_models() -> LocalModels | None:
 @dataclass(eq=False)
 class Endpoints:
     """Connects specs and closes what it connected. All models of one address share its limit.
-    `private` = no error may quote what was sent; `simulated` and `local` connect models of this
-    process; `environment` is where keys come from; `around` is put around every single request."""
+    `private` = no error may quote what was sent; `around` is put around every single request."""
 
     timeout: float = 120.0
     concurrency: int = AT_ONCE
@@ -119,7 +118,7 @@ class Endpoints:
             return self.around(self.simulated(spec))
         if spec.kind == "local":
             if self.local is None:
-                raise MissingExtra(f"the local model {spec}", "local")
+                raise MissingExtra(f"the local model {spec.text}", "local")
             return self.around(self.local(spec))
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint, LiteLLM
@@ -182,10 +181,10 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
 
 @dataclass(frozen=True)
 class Supplies:
-    """What the stack is built with beside the configuration; all of it optional."""
+    """What the stack is built with beside the configuration. `own` stands in place of every spec;
+    `private` = no error may quote what is sent, which is real people's."""
 
     own: LM | None = None
-    """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
     local: LocalModels | None = None
     closes: LocalModels | None = None
@@ -199,7 +198,6 @@ class Supplies:
     models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
     """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
-    """Whether what is sent is real people's, so that no error may quote it."""
 
     @classmethod
     def of_one_budget(cls) -> Supplies:
@@ -210,7 +208,8 @@ class Supplies:
 
 @dataclass(frozen=True)
 class Models:
-    """The stack, and what is needed to watch, stop and close it."""
+    """The stack, and what is needed to watch, stop and close it. `keeps` = work that is stopped
+    finds its replies again."""
 
     lm: Roles
     ask: Ask
@@ -218,7 +217,6 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     keeps: bool
-    """Whether work that is stopped finds its replies again."""
     _endpoints: Endpoints
     _cache: Cache | None
     _closes: LocalModels | None
@@ -257,14 +255,13 @@ class Models:
         cache, log = None, supplies.log
         if own is None and not simulated_here(specs):
             if config.cache:
-                identity = nothing_more if local is None else local.identity
+                identity = None if local is None else local.identity
                 inner = cache = Cache(inner, reply_cache_path(), tally, identity)
             elif supplies.spare:
                 log = log or supplies.spare()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
-        roles = Roles(inner, config.roles, config.lm)
-        keeps = cache is not None or log is not None
+        roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), supplies.closes
         return cls(roles, ask, tally, ledger, budget, keeps, endpoints, cache, closes)
 
@@ -312,7 +309,6 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
 
 
 def uses_simulated(config: Config) -> bool:
-    """Whether a simulated model is among the configured ones."""
     return any_simulated(specs_of(config))
 
 

@@ -34,8 +34,8 @@ _QUOTED = 4000
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[V]):
-    """What a reply was read as: a typed value, or its text without thoughts. `fault` is the one
-    that a re-ask did not mend; `usage` is that of both tries."""
+    """What a reply was read as: a typed value, or its text without thoughts. `fault` is what a
+    re-ask did not mend; `usage` is that of both tries."""
 
     value: V
     reply: Reply
@@ -163,8 +163,7 @@ _QUICK = 2000
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 # Nothing in it is tried twice: a tower of thoughts is read in one pass.
 _THOUGHTS = re.compile(r"\s*+(?:(?><think>.*?</think>)\s*+)*+", re.DOTALL)
-# A wrapper or two around the value is common; a tower of them is not an answer.
-_MAX_DEPTH = 20
+_MAX_DEPTH = 20  # a wrapper or two around the value is common; a tower of them is not an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +226,9 @@ def _whole(text: str) -> str:
 
 
 def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
-    fields = shape.model_fields
-    names = set(fields) | {f.alias for f in fields.values() if f.alias}
     for tree in reversed(list(trees)):
         # A shape whose fields all have defaults would take any object: ask for one known field.
-        if names and names.isdisjoint(tree):
+        if not shape.model_fields.keys() & tree.keys():
             continue
         with suppress(ValueError, RecursionError):
             # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
@@ -290,8 +287,8 @@ class _TooMuchWork(Exception):
 
 class _Metered(str):
     """A text that counts how often the repair looks at it, and raises when that is too often. It
-    counts steps, not seconds: the result must not depend on the machine. `left` holds the steps
-    left, shared by all texts that are made from this one."""
+    counts steps, not seconds: the result must not depend on the machine. All texts that are made
+    from this one share the steps `left`."""
 
     __slots__ = ("_left",)
     _left: list[int]
@@ -329,10 +326,8 @@ def _readable(error: ValidationError) -> str:
 
 # What a field of a reply may look like, and still be read.
 
-_LONGEST = 4000
-"""Characters of a text that are read; a schema asks for far fewer."""
-_MOST = 1024
-"""Items of a list that are read."""
+_LONGEST = 4000  # characters of a text that are read; a schema asks for far fewer
+_MOST = 1024  # items of a list that are read
 _NOTHING = re.compile(
     r"(?:none|null|nil|n/?a|not applicable|nothing|empty|-|—|no|"
     r"(?:there (?:is|are) )?(?:none|no) ?(?:errors?|issues?|problems?|flaws?)(?: found)?)",

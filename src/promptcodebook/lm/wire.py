@@ -19,33 +19,20 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
+from promptcodebook import errors
 from promptcodebook.calls import Reply, Request, Schema, Usage
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    EndpointDown,
-    LMError,
-    ModelNotFound,
-    NoCredit,
-    RateLimited,
-    RequestRefused,
-    ServerFault,
-    did_you_mean,
-)
+from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"
-"""The name printed wherever a count comes from `estimate_tokens`."""
+"""Printed wherever a count comes from `estimate_tokens`."""
 _SEED_BITS = 0x7FFFFFFF
-# What a chat template puts around a message, about.
-_PER_MESSAGE = 4
-# No call has more tokens; a larger count would not fit into a store either.
-_MOST_TOKENS = 10**9
-_DECIMALS = 6
-"""Of the numbers of an embedding that are kept."""
+_PER_MESSAGE = 4  # what a chat template puts around a message, about
+_MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
+_DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
 class Malformed(ValueError):
@@ -251,20 +238,6 @@ _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
 _LOOK = "look at the server's own log"
-_FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
-    Incident.REFUSED_CONNECTION: (
-        EndpointDown,
-        "nothing answers at {at}",
-        "start the server, or correct its address: {doctor}",
-    ),
-    Incident.TIMEOUT: (
-        CallTimeout,
-        "{at} did not answer in time",
-        "raise timeout in pco.toml, or lower concurrency",
-    ),
-    Incident.DROPPED: (ServerFault, "{at} broke the connection in the middle of a call", _LOOK),
-    Incident.MALFORMED_BODY: (ServerFault, "{at} sent a body that is not a chat completion", _LOOK),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +332,15 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     empty, low = providers()["no_credit"], body.message.lower()
     told = any(said in low for said in empty["said"]) and status in (400, 403, 429)
     if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
-        kind, what = NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
+        kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}; then continue from here"
     elif status in (429, 503):
-        kind, hint = RateLimited, "lower concurrency in pco.toml, or wait"
+        kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
-        kind, hint = ServerFault, _LOOK
+        kind, hint = errors.ServerFault, _LOOK
     elif status in (401, 403):
-        kind, hint = AuthRefused, _key_hint(where)
+        kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"
         hint = "name the final address in --lm"
@@ -378,9 +351,9 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
-    if kind is RateLimited and status == 503:
+    if kind is errors.RateLimited and status == 503:
         error.incident = Incident.UNAVAILABLE
-    elif kind is ServerFault:
+    elif kind is errors.ServerFault:
         error.lost = status >= 500
     return error
 
@@ -403,11 +376,11 @@ def no_embeddings(what: str, request: Request) -> RequestRefused:
     )
 
 
-def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
+def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotFound:
     """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return ModelNotFound(
+    return errors.ModelNotFound(
         f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}",
         hint=f"name one that it lists: {listed}" if listed else where.doctor,
         model=where.model,
@@ -417,9 +390,20 @@ def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
 def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:
     """The error for a call without a usable HTTP answer: its `incident` is REFUSED_CONNECTION,
     TIMEOUT, DROPPED or MALFORMED_BODY."""
-    kind, what, hint = _FAULTS[incident]
+    at, hint = where.base_url, _LOOK
+    kind: type[LMError] = errors.ServerFault
+    match incident:
+        case Incident.REFUSED_CONNECTION:
+            kind, what = errors.EndpointDown, f"nothing answers at {at}"
+            hint = f"start the server, or correct its address: {where.doctor}"
+        case Incident.TIMEOUT:
+            kind, what = errors.CallTimeout, f"{at} did not answer in time"
+            hint = "raise timeout in pco.toml, or lower concurrency"
+        case Incident.DROPPED:
+            what = f"{at} broke the connection in the middle of a call"
+        case _:
+            what = f"{at} sent a body that is not a chat completion"
     about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words
-    what = what.replace("{at}", where.base_url) + about
-    error = kind(what, hint=hint.replace("{doctor}", where.doctor), model=where.model)
+    error = kind(what + about, hint=hint, model=where.model)
     error.incident = incident
     return error

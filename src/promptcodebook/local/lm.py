@@ -27,8 +27,7 @@ from promptcodebook.local.engine import (
 
 _SEED_BITS = 2**31 - 1
 _PENALTIES = ("presence_penalty", "frequency_penalty")
-_FURTHER = ("stop", *_PENALTIES)
-"""The fields of `roles.ROLE.extra` that a local model takes."""
+_FURTHER = ("stop", *_PENALTIES)  # the fields of `roles.ROLE.extra` that a local model takes
 
 
 def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:

@@ -341,8 +341,7 @@ class HiddenStates:
 
 _LEAST_CACHE, _MOST_CACHE = 1, 8
 """Gigabytes for keys and values."""
-_CACHED_JOBS = 4
-"""Jobs of the context's full length that the cache should hold."""
+_CACHED_JOBS = 4  # jobs of the context's full length that the cache should hold
 _SEEDS = 2**31
 _LONGEST = 10**7
 

@@ -20,25 +20,19 @@ from typing import Any, NamedTuple, cast
 
 from promptcodebook.errors import RequestRefused
 
-_LONGEST_TEXT = 1000
-"""Characters of a string without `maxLength`."""
+_LONGEST_TEXT = 1000  # characters of a string without `maxLength`
 _MOST_ITEMS = 32
 """Items of a list without `maxItems`, and entries of an object without `properties`."""
-_LONGEST_KEY = 64
-"""Characters of such an entry's name."""
+_LONGEST_KEY = 64  # characters of such an entry's name
 _DECIMALS = 3
 _LARGEST = 10**9 - 1
-_DEPTH = 3
-"""How deep a value nests of which the schema says nothing."""
+_DEPTH = 3  # how deep a value nests of which the schema says nothing
 _BLOCK = 32
 """Characters in a block of a long string. A counted repetition has as many states as it counts, and
 each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""
-_SETS = 1000
-"""The most sets of items met so far that a list of distinct items is spelled out in."""
-_STEPS = 20
-"""Steps of spelling out such a list that take as long as a state."""
-_LONGEST_SCHEMA = 200_000
-"""Characters."""
+_SETS = 1000  # the most sets of items met so far that a list of distinct items is spelled out in
+_STEPS = 20  # steps of spelling out such a list that take as long as a state
+_LONGEST_SCHEMA = 200_000  # characters
 _MOST_PARTS = 5_000
 """Sub-schemas and values. To read more of them would keep all other callers waiting."""
 _MOST_STATES = 20_000

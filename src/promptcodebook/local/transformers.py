@@ -35,8 +35,7 @@ from promptcodebook.randomness import keyed_random
 _NUCLEUS = 1024
 """The number of likeliest tokens that are searched for a nucleus before all are sorted."""
 _UNFINISHED = "\ufffd"
-_LONGEST_CHARACTER = 4
-"""Tokens of one byte each."""
+_LONGEST_CHARACTER = 4  # tokens of one byte each
 
 
 class Text:
@@ -253,10 +252,8 @@ def _of_nucleus(torch: Any, probabilities: Any, at: Any, top_p: Any) -> Any:
 
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"
-_ROWS = 32
-"""The most jobs of one batch."""
-_SETTLE_S = 0.004
-"""How long the first job waits for others that come at the same time."""
+_ROWS = 32  # the most jobs of one batch
+_SETTLE_S = 0.004  # how long the first job waits for others that come at the same time
 
 _log = logging.getLogger(__name__)
 
