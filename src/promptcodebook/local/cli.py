@@ -125,7 +125,7 @@ def _check_fits(options: Mapping[str, object], whose: str) -> None:
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.local.engine import HF, find_weights
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.local.server import serving_locally
+    from promptcodebook.local.server import LocalServer
     from promptcodebook.serve.admission import require_keys
 
     if four_bit and not model.startswith(HF):
@@ -140,7 +140,7 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
         return await asyncio.to_thread(load_engine, weights, four_bit=four_bit)
 
     async def serve() -> None:
-        async with serving_locally(load, terms) as (address, loading):
+        async with LocalServer(terms).serving(load) as (address, loading):
             note(f"loading {weights.name}; {address.base_url} answers 503 until it is ready")
             engine = await loading
             _tell(f"{address.base_url}#{engine.model}", address, as_json)

@@ -16,7 +16,6 @@ file is loaded a second time, without its last product (of states and vocabulary
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
@@ -32,6 +31,7 @@ from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.conversion import GgufHeader, read_gguf
 from promptcodebook.local.engine import (
+    Caller,
     Embedding,
     Generation,
     Job,
@@ -51,9 +51,6 @@ _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, so jobs are prepared only between steps."""
 
-Event = str | Generation | PcoError
-"""What a job receives: text in pieces, then the whole, or the error."""
-
 
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -68,7 +65,7 @@ class Place:
     prompt_tokens: int
     settings: Any
     job: Job
-    tell: Callable[[Event], None]
+    caller: Caller
     streams: bool
     grammar: Grammar | None = None
     handle: Any = None
@@ -76,10 +73,6 @@ class Place:
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     shown: str = ""
-
-    def cancel(self) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
 
 
 class Batch:
@@ -184,7 +177,7 @@ class Batch:
                     self._states += place.grammar.states
             self._running += fresh
         for place in gone:
-            place.cancel()
+            place.handle.cancel()
         if renews or self._pipeline is None:
             try:
                 # Free the old pipeline's memory before the new one is loaded.
@@ -208,9 +201,10 @@ class Batch:
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
         for place in list(places):
-            place.tell(error)
+            place.caller.tell(error)
             self._finish(place)
-            place.cancel()
+            if place.handle is not None:
+                place.handle.cancel()
 
     def _finish(self, place: Place) -> None:
         with self._change:
@@ -226,13 +220,9 @@ class Batch:
                 reason = output.finish_reason.name
         status = place.handle.get_status().name
         if status == "IGNORED":
-            self._finish(place)
-            place.tell(
-                ServerFault(
-                    "the local model ran out of memory for keys and values",
-                    hint="lower concurrency, or shorten prompts and replies",
-                )
-            )
+            what = "the local model ran out of memory for keys and values"
+            hint = "lower concurrency, or shorten prompts and replies"
+            self._fail([place], ServerFault(what, hint=hint))
             return
         if place.streams:
             last = status != "RUNNING"
@@ -240,7 +230,7 @@ class Batch:
             # A character may lie across tokens: its first bytes are no character yet.
             whole = text if last else text.rstrip("\ufffd")
             if len(whole) > len(place.shown) and whole.startswith(place.shown):
-                place.tell(whole[len(place.shown) :])
+                place.caller.tell(whole[len(place.shown) :])
                 place.shown = whole
         if status != "RUNNING":
             self._finish(place)
@@ -252,7 +242,7 @@ class Batch:
                 )
             text, count = self._decode(place.tokens), len(place.tokens)
             finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
-            place.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
+            place.caller.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""
@@ -403,24 +393,12 @@ class OpenVinoEngine:
         return self._pieces(job, streams=True)
 
     async def _pieces(self, job: Job, *, streams: bool) -> AsyncGenerator[str | Generation]:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
-
-        def tell(event: Event) -> None:
-            # The loop may have ended.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        place = self._place(job, tell, streams=streams)
+        caller = Caller()
+        place = self._place(job, caller, streams=streams)
         self._batch.add(place)
         try:
-            while True:
-                event = await events.get()
-                if isinstance(event, PcoError):
-                    raise event
+            async for event in caller.events():
                 yield event
-                if isinstance(event, Generation):
-                    return
         finally:
             self._batch.remove(place)
 
@@ -431,7 +409,7 @@ class OpenVinoEngine:
         await asyncio.to_thread(self._batch.close)
         await asyncio.to_thread(self._states.close)
 
-    def _place(self, job: Job, tell: Callable[[Event], None], *, streams: bool) -> Place:
+    def _place(self, job: Job, caller: Caller, *, streams: bool) -> Place:
         """The job as the pipeline takes it. RequestRefused."""
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
@@ -445,7 +423,7 @@ class OpenVinoEngine:
         prompt = self._runtime.tensor(tokens)
         grammar = None if job.schema is None else schema_ebnf(job.schema)
         settings = self._settings(job, room, grammar)
-        return Place(prompt, len(tokens), settings, job, tell, streams, grammar)
+        return Place(prompt, len(tokens), settings, job, caller, streams, grammar)
 
     def _settings(self, job: Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:

@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
 from promptcodebook.local.engine import (
+    Caller,
     Embedding,
     Generation,
     Job,
@@ -92,10 +92,6 @@ class Text:
         return piece, bool(found)
 
 
-Piece = str | Generation | Exception
-"""What a row sends: its text in pieces, and last how it ended."""
-
-
 @dataclass(slots=True)
 class Row:
     """One job under way. `grammar` = a matcher of its own, None without a schema; `done` may be set
@@ -106,9 +102,8 @@ class Row:
     cap: int
     text: Text
     grammar: Any
-    loop: asyncio.AbstractEventLoop
+    caller: Caller
     streamed: bool
-    pieces: asyncio.Queue[Piece] = field(default_factory=asyncio.Queue[Piece])
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=Counter[int])
@@ -127,7 +122,7 @@ class Row:
         self.seen[token] += 1
         piece, stopped = self.text.add(token)
         if piece and self.streamed:
-            self._post(piece)
+            self.caller.tell(piece)
         if self.grammar is not None and not self.grammar.consume_token(token):
             raise ServerFault("the grammar lost its place")
         if stopped or (self.grammar is not None and self.grammar.is_stopped()):
@@ -138,19 +133,17 @@ class Row:
     def fail(self, error: Exception) -> None:
         if not self.done:
             self.done = True
-            self._post(error)
+            self.caller.tell(error)
 
     def _finish(self, reason: Literal["stop", "length"]) -> None:
         rest = self.text.end()
         if rest and self.streamed:
-            self._post(rest)
+            self.caller.tell(rest)
         told = None if self.job.logprobs is None else tuple(self.logprobs)
-        self._post(Generation(self.text.told, reason, len(self.prompt), self.written, None, told))
+        self.caller.tell(
+            Generation(self.text.told, reason, len(self.prompt), self.written, None, told)
+        )
         self.done = True
-
-    def _post(self, piece: Piece) -> None:
-        with suppress(RuntimeError):  # its loop has ended
-            self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
 
 
 class Rows:
@@ -259,10 +252,8 @@ _log = logging.getLogger(__name__)
 
 
 def load_transformers(weights: Weights, *, four_bit: bool = False) -> TransformersEngine:
-    """A model from its folder, or by its name from the hub and its cache on this machine.
-
-    Raises MissingExtra, and ConfigError for a model that is not there or is not for chats.
-    """
+    """A model from its folder, or by its name from the hub and its cache on this machine. Raises
+    MissingExtra, and ConfigError for a model that is not there or is not for chats."""
     source = weights.source
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
@@ -322,7 +313,8 @@ class TransformersEngine:
         self._refusals = import_extra("jinja2", _WHAT, _EXTRA).TemplateError
         self._model: Any = model.eval()
         self._tokenizer = tokenizer
-        self._name = name
+        self.model = name
+        self.context_length: int = model.config.get_text_config().max_position_embeddings
         given: int | list[int] | None = model.generation_config.eos_token_id
         listed = given if isinstance(given, list) else [given]
         self._ends = frozenset(
@@ -335,14 +327,6 @@ class TransformersEngine:
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="pco-transformers", daemon=True)
         self._thread.start()
-
-    @property
-    def model(self) -> str:
-        return self._name
-
-    @property
-    def context_length(self) -> int:
-        return self._model.config.get_text_config().max_position_embeddings
 
     @property
     def load(self) -> Load:
@@ -387,18 +371,15 @@ class TransformersEngine:
         room = self._room(len(prompt))
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
         text = Text(self._tokenizer, job.stop)
-        row = Row(job, prompt, cap, text, grammar, asyncio.get_running_loop(), streamed)
+        caller = Caller()
+        row = Row(job, prompt, cap, text, grammar, caller, streamed)
         with self._changed:
             if self._is_closed:
                 raise ServerFault("the model has been closed")
             self._waiting.append(row)
             self._changed.notify()
         try:
-            piece: Piece = ""
-            while not isinstance(piece, Generation):
-                piece = await row.pieces.get()
-                if isinstance(piece, Exception):
-                    raise piece
+            async for piece in caller.events():
                 yield piece
         finally:
             row.done = True
