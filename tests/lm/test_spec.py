@@ -222,11 +222,8 @@ async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("timeout", CallTimeout),
-        ("429", RateLimited),
-        ("500", ServerFault),
-        ("401", AuthRefused),
-        ("broken", ServerFault),
+        *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
+        *(("401", AuthRefused), ("broken", ServerFault)),
     ],
 )
 async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
@@ -238,14 +235,11 @@ async def test_its_errors_become_ours_without_what_they_hold(library, text: str,
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if not holds_litellm(p)])
+    holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
     with pytest.raises(MissingExtra) as caught:
         LiteLLM("anthropic/x")
     assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
-
-
-def holds_litellm(folder: str) -> bool:
-    return any(Path(folder or os.curdir).glob("litellm-*.dist-info"))
 
 
 @pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])

@@ -41,14 +41,6 @@ def endpoints(tally: Counts, environment: dict[str, str] | None = None, **fields
     return Endpoints(tally=tally, environment=environment or {}, **settings)
 
 
-async def failure(server: Server, tally: Counts, kind: type[LMError], **fields) -> str:
-    """What the error says, with its hint."""
-    async with endpoints(tally, **fields) as opened:
-        with pytest.raises(kind) as caught:
-            await opened.connect(server.spec)(ASK)
-    return f"{caught.value} {caught.value.hint}"
-
-
 async def test_every_incident_is_counted_and_made_good(server: Server, tally: Counts):
     server.script(fails(429), fails(503), fails(500), drops(), says("at last"))
     async with endpoints(tally) as opened:
@@ -73,14 +65,19 @@ async def test_retries_end_and_what_will_not_get_better_has_none(
 ):
     server.default = step
     timeout = 0.3 if kind is CallTimeout else 20.0
-    await failure(server, tally, kind, timeout=timeout, backoff=Backoff(2, 0.001))
+    async with endpoints(tally, timeout=timeout, backoff=Backoff(2, 0.001)) as opened:
+        with pytest.raises(kind):
+            await opened.connect(server.spec)(ASK)
     assert (server.calls, tally) == (calls, counted)
 
 
 async def test_an_address_that_never_answered_is_given_up_soon(tally: Counts):
     async with endpoints(tally) as opened:
-        with pytest.raises(EndpointDown):
+        with pytest.raises(
+            EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
+        ) as caught:
             await opened.connect("http://127.0.0.1:9/v1#m")(ASK)
+    assert "pco doctor --lm http://127.0.0.1:9/v1#m" in caught.value.hint
     assert tally == {"refused_connection": 2}
 
 
@@ -139,34 +136,21 @@ async def test_pressure_halves_the_limit(server: Server, tally: Counts):
     assert tally == {"rate_limited": 8}
 
 
-@pytest.mark.parametrize(
-    ("headers", "environment", "sent"),
-    [
-        ({"X-Team": "blue"}, {}, {"X-Team": "blue"}),
-        (
-            {"CF-Id": "$PCO_ID", "CF-Secret": "$PCO_SECRET", "X-Team": "blue"},
-            {"PCO_ID": "id-hush", "PCO_SECRET": "secret-hush"},
-            {"CF-Id": "id-hush", "CF-Secret": "secret-hush", "X-Team": "blue"},
-        ),
-    ],
-)
 async def test_headers_are_sent_and_their_keys_come_from_the_environment(
-    server: Server,
-    tally: Counts,
-    headers: dict[str, str],
-    environment: dict[str, str],
-    sent: dict[str, str],
+    server: Server, tally: Counts
 ):
-    server.script(says(), fails(401, f"who is {' with '.join(sent.values())}?"))
+    headers = {"CF-Id": "$PCO_ID", "CF-Secret": "$PCO_SECRET", "X-Team": "blue"}
+    server.script(says(), fails(401, "who is id-hush with secret-hush and blue?"))
+    environment = {"PCO_ID": "id-hush", "PCO_SECRET": "secret-hush"}
     async with endpoints(tally, environment) as opened:
         lm = opened.connect(server.spec, headers)
         await lm(ASK)
         with pytest.raises(AuthRefused) as caught:
             await lm(ASK)
-    assert {name: server.headers[0].get(name) for name in headers} == sent
-    assert "Authorization" not in server.headers[0]
-    assert "hush" not in f"{caught.value}{caught.value.hint}"
-    assert next(iter(environment), "") in f"{caught.value}{caught.value.hint}"
+    sent = ["id-hush", "secret-hush", "blue", None]
+    assert [server.headers[0].get(name) for name in (*headers, "Authorization")] == sent
+    said = f"{caught.value}{caught.value.hint}"
+    assert "hush" not in said and "PCO_ID" in said
 
 
 @pytest.mark.parametrize(
@@ -181,22 +165,6 @@ async def test_a_key_that_cannot_be_found_is_said_before_any_call(
 ):
     with pytest.raises(ConfigError, match=said):
         endpoints(tally, {"SET": "x"}).connect("http://127.0.0.1:9/v1#m", headers)
-
-
-async def test_cancelling_leaves_no_task_and_no_slot(server: Server, tally: Counts):
-    server.default = says(delay=30)
-    before = asyncio.all_tasks()
-    async with endpoints(tally, concurrency=2, timeout=60.0) as opened:
-        lm = opened.connect(server.spec)
-        calls = [asyncio.create_task(lm(ASK)) for _ in range(6)]
-        await server.seen(2)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        assert opened.limit_of(parse_spec(server.spec, {})).in_flight == 0
-    await asyncio.sleep(0.05)
-    left = {t for t in asyncio.all_tasks() - before if "RequestHandler" not in repr(t)}
-    assert not left
 
 
 def test_the_same_key_gives_the_same_jitter():
@@ -365,17 +333,6 @@ async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves
     assert limit.in_flight == 4
 
 
-async def test_a_slot_granted_in_the_moment_of_cancellation_is_passed_on():
-    limit = AdaptiveLimit(1)
-    await limit.acquire()
-    first, second = (asyncio.create_task(limit.acquire()) for _ in range(2))
-    await settle()
-    limit.release()
-    first.cancel()
-    await asyncio.wait_for(second, 20)
-    assert first.cancelled() and limit.in_flight == 1
-
-
 FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))
 
 
@@ -417,26 +374,19 @@ def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, 
 HELLO = Request("executor", (Message("user", "hello there"),))
 
 
-async def test_a_roles_own_queue_comes_before_the_common_one_and_the_function():
-    lm = ScriptedLM().enqueue("common").enqueue("critic's", role="critic")
-    lm.reply_with(lambda request: f"for {request.role}")
-    said = [(await lm(Request(role, HI))).text for role in ("critic", "critic", "encoder")]
-    assert said == ["critic's", "common", "for encoder"]
-    assert [request.role for request in lm.history] == ["critic", "critic", "encoder"]
-    assert lm.left == 0
-
-
-async def test_what_is_in_the_script_is_raised_replied_as_it_is_or_estimated():
+async def test_a_script_replies_by_role_as_it_is_written_or_estimated():
     paid = Reply("x", usage=Usage(calls=1, prompt_tokens=99), finish="length")
-    lm = ScriptedLM().enqueue(ServerFault("oops"), paid, "12345678")
+    lm = ScriptedLM().enqueue(ServerFault("oops"), paid).enqueue("critic's", role="critic")
     with pytest.raises(ServerFault):
         await lm(HELLO)
-    assert await lm(HELLO) == paid
-    reply = await lm(HELLO)
-    assert reply.estimated
-    assert reply.usage == Usage(calls=1, prompt_tokens=3, completion_tokens=2)
+    assert (await lm(Request("critic", HI))).text == "critic's"
+    assert await lm(HELLO) == paid and lm.left == 0
     with pytest.raises(LMError, match=r"no reply for call 4 \(role executor\): 'hello there'"):
         await lm(HELLO)
+    reply = await lm.reply_with(lambda request: "12345678")(HELLO)
+    assert reply.estimated
+    assert reply.usage == Usage(calls=1, prompt_tokens=3, completion_tokens=2)
+    assert [request.role for request in lm.history[:3]] == ["executor", "critic", "executor"]
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 0), ("abcde", 2), ("éééé", 2), ("\ud800", 1)])
