@@ -2,7 +2,7 @@
 
 Each attempt reserves the most it can cost before it leaves: one call, an upper bound of its prompt
 tokens, its whole length cap, and their price. So spending never passes a limit, as long as the
-endpoint keeps to its length cap. A lost attempt is booked at the most it can cost.
+endpoint keeps to its length cap. A lost attempt is booked at its highest possible cost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Attempt:
 
 class Ledger:
     """Sums over all sessions of a run: attempts that were answered or refused, those lost to
-    failures, at the most they can have cost, and both."""
+    failures, at their highest possible cost, and both."""
 
     def __init__(
         self,
