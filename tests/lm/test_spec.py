@@ -36,6 +36,7 @@ OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
         ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
          "x", OURS),
         ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
+        *((text, {}, "", text, ()) for text in ("smollm2", "x.GGUF", "hf:Qwen/Qwen3-0.6B")),
     ],
 )  # fmt: skip
 def test_a_spec_names_address_model_and_keys(
@@ -52,6 +53,7 @@ def test_a_spec_names_address_model_and_keys(
         ("", "no model", "openai/NAME"),
         ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
         ("simulatd", "did you mean 'simulated'", "simulated"),
+        ("smolm2", "did you mean 'smollm2'", "smollm2"),
         ("openai/", "names no model", "openai/NAME"),
         ("localhost:8000/v1#m", "lacks http://", "http://localhost:8000/v1#m"),
         ("ftp://host/v1#m", "cannot read the address", "http://"),

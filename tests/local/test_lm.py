@@ -16,7 +16,6 @@ from promptcodebook.assemble import Sources, assemble
 from promptcodebook.calls import Message, Request, Sampling, Schema
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
-from promptcodebook.lm.budget import PriceTable
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Models, Supplies
 from promptcodebook.local.conversion import read_gguf
@@ -88,11 +87,12 @@ def test_the_header_of_a_gguf_file(gguf: Path) -> None:
     assert header.cache_bytes == 2 * 2 * 2 * 1 * 16
 
 
-@pytest.mark.parametrize("size", [0, 3, 10, 40, 100, 300])
-def test_a_file_that_breaks_off_is_named(gguf: Path, size: int) -> None:
-    gguf.write_bytes(gguf.read_bytes()[:size])
-    with pytest.raises(ConfigError, match=r"small\.gguf cannot be read as a GGUF file"):
-        read_gguf(gguf)
+def test_a_file_that_breaks_off_is_named(gguf: Path) -> None:
+    whole = gguf.read_bytes()
+    for size in (0, 3, 10, 40, 100, 300):
+        gguf.write_bytes(whole[:size])
+        with pytest.raises(ConfigError, match=r"small\.gguf cannot be read as a GGUF file"):
+            read_gguf(gguf)
 
 
 def test_the_weights_of_smollm2_are_the_gguf_file_of_its_package(gguf: Path) -> None:
@@ -102,8 +102,6 @@ def test_the_weights_of_smollm2_are_the_gguf_file_of_its_package(gguf: Path) -> 
     found = find_weights("smollm2", lambda name: SimpleNamespace(files=files))  # type: ignore[return-value]
     assert found == Weights("small", "gguf", str(gguf))
 
-
-def test_missing_weights_are_named_with_both_commands() -> None:
     def absent(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -134,19 +132,6 @@ def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:
         find_weights(str(tmp_path / "none.gguf"))
     with pytest.raises(ConfigError, match="hf: names no model"):
         find_weights("hf:")
-
-
-def test_specs_of_local_models() -> None:
-    for text in ("smollm2", "models/x.GGUF", "hf:Qwen/Qwen3-0.6B"):
-        assert parse_spec(text, {}).kind == "local"
-    with pytest.raises(ConfigError, match=r"did you mean 'smollm2'\?"):
-        parse_spec("smolm2", {})
-
-
-def test_a_local_model_costs_nothing() -> None:
-    price = PriceTable().price("smollm2")
-    assert price is not None
-    assert (price.prompt, price.completion) == (0.0, 0.0)
 
 
 def test_a_request_as_an_engine_takes_it() -> None:

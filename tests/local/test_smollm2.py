@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import re
 import string
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from promptcodebook.local.engine import (
     Engine,
     Generation,
     Job,
-    Load,
     find_weights,
 )
 from promptcodebook.local.lm import load_engine
@@ -68,19 +66,6 @@ async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
         jsonschema.validate(json.loads(each.text), dict(schema))
 
 
-async def test_strings_and_white_space_end(engine: Engine) -> None:
-    text = {"type": "string", "maxLength": 90}
-    schema = {"type": "object", "properties": {"a": text, "b": text}, "required": ["a", "b"]}
-    made = await asyncio.gather(
-        *(engine.generate(ask("Write JSON.", seed=i, schema=schema)) for i in range(6))
-    )
-    for each in made:
-        value = json.loads(each.text)
-        jsonschema.validate(value, schema)
-        without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', '""', each.text)
-        assert len(without_strings) <= len('{"": "", "": ""}') + 2
-
-
 async def test_a_stream_is_the_reply(engine: Engine) -> None:
     job = ask("Say hello in French, with an accent.", temperature=0.0, max_tokens=20)
     events = [event async for event in engine.stream(job)]
@@ -88,17 +73,6 @@ async def test_a_stream_is_the_reply(engine: Engine) -> None:
     assert isinstance(last, Generation)
     assert "".join(str(each) for each in events[:-1]) == last.text
     assert last.text == (await engine.generate(job)).text
-
-
-async def test_who_leaves_frees_the_place(engine: Engine) -> None:
-    task = asyncio.create_task(engine.generate(ask("Tell a very long story.", max_tokens=4000)))
-    await asyncio.sleep(0.5)
-    task.cancel()
-    for _ in range(100):
-        if engine.load == Load():
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the job still runs")
 
 
 async def test_a_prompt_beyond_the_context_is_refused(engine: Engine) -> None:
@@ -131,9 +105,7 @@ async def test_an_embedding_is_a_fact_of_its_text_and_tells_likeness(engine: Eng
         return sum(x * y for x, y in zip(a.vector, b.vector, strict=True))
 
     assert likeness(parcel, delivery) > likeness(parcel, password) + 0.05
-    with pytest.raises(
-        RequestRefused, match=r"an embedding of SmolLM2-135M-Instruct\S* takes 1 to"
-    ):
+    with pytest.raises(RequestRefused, match=r"an embedding of SmolLM2\S* takes 1 to"):
         await engine.embed(["word " * 9000])
     with pytest.raises(RequestRefused, match="has 0 tokens"):
         await engine.embed([""])

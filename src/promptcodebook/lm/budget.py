@@ -164,7 +164,7 @@ class BudgetGate:
         self._line = Line(self._take, self.leave)
         self._alarm: asyncio.TimerHandle | None = None
         self._asked, self._opened = False, False
-        self.stop_signal.on_give(self._line.move)
+        self.stop_signal.on_give(self._line.advance)
 
     @property
     def limits(self) -> Limits:
@@ -229,7 +229,7 @@ class BudgetGate:
     def leave(self, most: Usage) -> None:
         self._in_flight -= 1
         self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
-        self._line.move()
+        self._line.advance()
 
     def _take(self, most: Usage) -> bool:
         """Reserves at once if it fits; raises Stop when waiting cannot help."""

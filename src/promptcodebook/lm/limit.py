@@ -85,12 +85,12 @@ class Line(Generic[_T]):
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self.move()
+                self.advance()
             elif turn.exception() is None:  # its turn came in the moment of the cancellation
                 self._leave(asked)
             raise
 
-    def move(self) -> None:
+    def advance(self) -> None:
         """Lets in who comes next, as long as there is room."""
         while self._waiting:
             asked, turn = self._waiting[0]
@@ -146,7 +146,7 @@ class AdaptiveLimit:
 
     def release(self) -> None:
         self.in_flight -= 1
-        self._line.move()
+        self._line.advance()
 
     def record_answer(self, kind: str, seconds: float) -> None:
         self._answered += 1
@@ -162,7 +162,7 @@ class AdaptiveLimit:
                 holds = holds and median <= _SLACK * best
         if holds and self.current < self.maximum:
             self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
-            self._line.move()
+            self._line.advance()
 
     def record_objection(self, started: float, retry_after: float = 0.0) -> None:
         """The endpoint said 'too much' to a call that got its slot at `started`."""

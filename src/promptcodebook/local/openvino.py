@@ -1,16 +1,14 @@
 """GGUF models on openvino-genai: one pipeline whose batch jobs join and leave, and embeddings.
 
 Only one thread uses the pipeline: `step()` makes the next token of every running job and holds the
-interpreter's lock, so other Python code runs between steps. Prompts with an equal beginning share
-its computation. openvino-genai keeps every grammar that it compiled, and reports no alternatives to
-a token and no cached ones. The same seed gives another sample in another batch, because sums are
-made in another order.
+interpreter's lock. openvino-genai keeps every grammar that it compiled, and reports no alternatives
+to a token and no cached ones. Sums are made in another order in another batch.
 
 An embedding is the mean of a text's last hidden states, at its second reading: a model that reads
-from left to right does not know the end while it reads the start ("echo embeddings", Springer et
-al. 2024, arXiv:2402.15449). On training messages of `houserules` that recognised topics better than
-one reading: 0.76 against 0.68 (ridge, four folds). The graph that openvino-genai makes of a GGUF
-file is loaded a second time, without its last product (of states and vocabulary).
+from left to right does not know the end while it reads the start (Springer et al. 2024,
+arXiv:2402.15449). On training messages of `houserules` that recognised topics better than one
+reading: 0.76 against 0.68 (ridge, four folds). The graph is loaded a second time for it, without
+its last product (of states and vocabulary).
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ class Batch:
                 # Those that were new in it are to blame, if there were any: a grammar, for
                 # instance, is only then read.
                 self._fail(fresh or self._running, _refusal(error))
-            for place in list(self._running):
+            for place in self._running:
                 self._deliver(place)
         closed = ServerFault("the local model was closed before it was done")
         self._fail([*self._running, *self._new], closed)
@@ -167,8 +165,7 @@ class Batch:
             if renews:
                 self._kept.clear()
                 self._states = 0
-            # New jobs, as long as the pipeline has room for their grammars.
-            fresh: list[Place] = []
+            fresh: list[Place] = []  # as long as the pipeline has room for their grammars
             while self._new and self._states <= _MOST_STATES:
                 place = self._new.pop(0)
                 fresh.append(place)
@@ -200,7 +197,7 @@ class Batch:
         return admitted
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
-        for place in list(places):
+        for place in places:
             place.caller.tell(error)
             self._finish(place)
             if place.handle is not None:
@@ -208,8 +205,7 @@ class Batch:
 
     def _finish(self, place: Place) -> None:
         with self._change:
-            if place in self._running:
-                self._running.remove(place)
+            self._running = [each for each in self._running if each is not place]
 
     def _deliver(self, place: Place) -> None:
         reason = ""
@@ -256,8 +252,8 @@ _WHAT = "an embedding"
 
 
 class HiddenStates:
-    """The states of one model file, loaded at the first text. Threads take turns; one text at a
-    time, so that its vector does not depend on others."""
+    """The states of one model file, loaded at the first text; read one text at a time, so that its
+    vector does not depend on others."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source
@@ -269,8 +265,8 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[Embedding]:
-        """Raises RequestRefused for an empty text, one that is too long to be read twice, and for
-        a model of another build than a GGUF file's usual one; MissingExtra."""
+        """RequestRefused for a text that is empty or too long to be read twice, and for a model of
+        an unusual build; MissingExtra."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 
@@ -354,15 +350,14 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
 
 
 class Runtime(NamedTuple):
-    """What a pipeline's requests are made with: the module, and tensors of token numbers."""
+    """What requests are made with: the module, and tensors of token numbers."""
 
     genai: Any
     tensor: Callable[[list[int]], Any]
 
 
 class OpenVinoEngine:
-    """An Engine over the pipeline that `load` makes, and an Embedder over the same file's hidden
-    states."""
+    """An Engine over the pipeline that `load` makes, and an Embedder over the file's states."""
 
     def __init__(
         self,

@@ -1,10 +1,9 @@
-"""A JSON schema as the grammar of its texts, for engines that follow grammars.
+"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read.
 
 The grammars that engines derive from a schema allow endless white space, and a weak model fills it
 up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
 and properties come in the schema's order. A keyword that cannot be enforced is refused by name and
-place. So is a schema that refers to itself, or whose grammar is too large. xgrammar
-(openvino-genai's `StructuredOutputConfig.grammar`) and llguidance read the grammar.
+place. So is a schema that refers to itself, or whose grammar is too large.
 """
 
 from __future__ import annotations
@@ -279,8 +278,7 @@ class _Writer:
             values = [v for v in values if any(_has_type(v, each) for each in types)]
         if not values:
             raise _refuse("an 'enum' without a value", place)
-        each_once = {json.dumps(v, sort_keys=True): v for v in values}.values()
-        texts = list(map(_json, each_once))
+        texts = [*map(_json, {json.dumps(v, sort_keys=True): v for v in values}.values())]
         rule = self._rule(_choice(texts))
         self._enums[rule.text] = texts
         return rule

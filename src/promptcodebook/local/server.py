@@ -263,8 +263,7 @@ class LocalServer:
 
     def _loaded(self, model: str = "") -> Engine:
         """The engine. Raises Refusal while it is loading, and for another model's name."""
-        engine = self._engine
-        if engine is None:
+        if (engine := self._engine) is None:
             failed = self._state == "failed"
             raise _unavailable(f"the model {'could not be' if failed else 'is being'} loaded")
         if model and model not in (engine.model, *self._terms.aliases):
@@ -368,7 +367,7 @@ class LocalServer:
                 done[index] = piece
                 tree = _logprobs_tree(piece)
                 yield _event(completion.last_chunk(_to_reply(piece), index, tree))
-        made = [done[index] for index in sorted(done)]
+        made = [done[index] for index in range(len(jobs))]
         self._metrics.generated(*made)
         if call.stream_usage:
             yield _event(completion.usage_chunk(*map(_to_reply, made)))

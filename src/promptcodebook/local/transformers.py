@@ -1,9 +1,9 @@
 """A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`.
 
-bf16 on a CPU; on a GPU bf16, or NF4 with double quantisation (`four_bit`). Every row of a batch has
-its own temperature, seed, stops, cap and grammar, and ends by itself. New jobs wait for the end of
-the batch. Draws are by inversion, one uniform number a token, keyed by the row's own seed. So a
-row's draws do not depend on the other rows (its logits may, in the last bits of bf16).
+bf16, or on a GPU NF4 with double quantisation (`four_bit`). Every row of a batch has its own
+temperature, seed, stops, cap and grammar, and ends by itself. Draws are by inversion, one uniform
+number a token, keyed by the row's own seed: they do not depend on the other rows (logits may, in
+the last bits of bf16).
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ class Text:
 
     def end(self) -> str:
         """What had been kept back."""
-        piece, stopped = self._tell(self._decoded(last=True))
-        if stopped:
-            return piece
-        kept, self._kept = self._kept, ""
+        piece, _ = self._tell(self._decoded(last=True))
+        kept, self._kept = self._kept, ""  # nothing, where a stop string came
         self.told += kept
         return piece + kept
 
@@ -74,9 +72,8 @@ class Text:
         return after[len(before) :]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return self._tokenizer.decode(ids, **how)
 
     def _tell(self, more: str) -> tuple[str, bool]:
         text = self._kept + more
@@ -208,11 +205,8 @@ class Rows:
         torch = self._torch
         chosen = scores.argmax(-1)
         for whole in (True, False):
-            group = [
-                index
-                for index, row in enumerate(rows)
-                if row.job.temperature > 0 and (row.job.top_p >= 1.0) is whole
-            ]
+            drawn = (index for index, row in enumerate(rows) if row.job.temperature > 0)
+            group = [index for index in drawn if (rows[index].job.top_p >= 1.0) is whole]
             if not group:
                 continue
             jobs = [rows[index].job for index in group]
