@@ -147,22 +147,6 @@ def test_noise_of_any_kind_is_read_within_a_bound(noise: str):
     assert time.process_time() - begun < 4
 
 
-async def test_other_calls_go_on_while_a_long_reply_is_read(tally: Counts):
-    turns = 0
-
-    async def count_turns() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0.001)
-            turns += 1
-
-    counting = asyncio.create_task(count_turns())
-    with pytest.raises(ParseError):
-        await Ask(ScriptedLM().reply_with(lambda _: NOISE["arrays"]), tally).typed(REQUEST, Verdict)
-    counting.cancel()
-    assert turns > 10
-
-
 @pytest.mark.parametrize("half", ["\ud83d", "\\ud83d"])
 def test_half_a_surrogate_pair_costs_its_character_and_not_the_reply(half: str):
     found = extract(f'{{"score": 0.5, "feedback": "cite {half}!"}}', Verdict)

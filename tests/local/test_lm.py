@@ -124,7 +124,7 @@ def test_what_is_missing_is_said_before_anything_is_loaded(gguf: Path) -> None:
         require_model("smolm2")
 
 
-def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:
+def test_where_weights_are_and_what_tells_them_apart(gguf: Path, tmp_path: Path) -> None:
     assert find_weights(str(gguf)) == Weights("small", "gguf", str(gguf))
     assert find_weights(f"hf:{tmp_path}").source == str(tmp_path)
     assert find_weights("hf:Qwen/Qwen3-0.6B") == Weights("Qwen3-0.6B", "hf", "Qwen/Qwen3-0.6B")
@@ -132,6 +132,13 @@ def test_where_weights_are(gguf: Path, tmp_path: Path) -> None:
         find_weights(str(tmp_path / "none.gguf"))
     with pytest.raises(ConfigError, match="hf: names no model"):
         find_weights("hf:")
+    (tmp_path / "model.safetensors").write_bytes(b"12")
+    folder = find_weights(f"hf:{tmp_path}")
+    first = identify(folder)
+    assert first == identify(folder) != ""
+    (tmp_path / "model.safetensors").write_bytes(b"123")
+    assert identify(folder) != first
+    assert identify(find_weights("hf:Qwen/Qwen3-0.6B")) == ""
 
 
 def test_a_request_as_an_engine_takes_it() -> None:
@@ -146,16 +153,16 @@ def test_a_request_as_an_engine_takes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extra", "said"),
+    ("name", "value", "said"),
     [
-        ({"presence_penalti": 1}, r"did you mean 'presence_penalty'\?"),
-        ({"stop": [3]}, "stop is not a text, or a list of texts"),
-        ({"frequency_penalty": "high"}, "not a number from -2 to 2"),
+        ("presence_penalti", 1, r"did you mean 'presence_penalty'\?"),
+        *(("stop", value, "stop is not a text, or a list of texts") for value in ([3], [""], 3)),
+        *(("frequency_penalty", v, "is not a number from -2 to 2") for v in ("high", True, 2.1)),
     ],
 )
-def test_a_field_that_no_local_model_takes_is_named(extra: dict[str, Any], said: str) -> None:
+def test_a_field_that_no_local_model_takes_is_named(name: str, value: object, said: str) -> None:
     with pytest.raises(RequestRefused, match=said):
-        job_of(Request("executor", (), sampling=Sampling(extra=extra)))
+        job_of(Request("executor", (), sampling=Sampling(extra={name: value})))
 
 
 def loader(loaded: list[EchoEngine]) -> LocalModels:
@@ -219,13 +226,3 @@ async def test_runs_share_the_engines_of_who_opens_them(gguf: Path) -> None:
     assert len(loaded) == 1 and not loaded[0].closed
     await local.close()
     assert loaded[0].closed
-
-
-def test_a_folder_of_weights_is_known_by_its_files(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"12")
-    folder = find_weights(f"hf:{tmp_path}")
-    first = identify(folder)
-    assert first == identify(folder) != ""
-    (tmp_path / "model.safetensors").write_bytes(b"123")
-    assert identify(folder) != first
-    assert identify(find_weights("hf:Qwen/Qwen3-0.6B")) == ""

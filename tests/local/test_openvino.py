@@ -256,14 +256,11 @@ async def test_a_step_that_breaks_is_the_new_job_s_fault_and_no_other_s() -> Non
 
 
 async def test_a_job_without_room_in_the_cache_says_so() -> None:
-    pipeline = Pipeline(says="x" * 40)
+    def starve() -> None:
+        pipeline.handles[0].state = "IGNORED"
+
+    pipeline = Pipeline(pace=starve)
     async with running(pipeline) as engine:
-
-        def starve() -> None:
-            for handle in pipeline.handles:
-                handle.state = "IGNORED"
-
-        pipeline.pace = starve
         with pytest.raises(ServerFault, match="ran out of memory"):
             await engine.generate(ask())
 

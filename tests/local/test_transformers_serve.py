@@ -1,8 +1,8 @@
 """A real transformer behind a server that no one here wrote: tiny, random, and never of use.
 
 Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON. What is tested
-is that a run gets through all the same, and counts what went wrong; and that it stops where most
-critiques are noise. So one training example is unsolved, and the critic asked about it alone.
+is that a run gets through all the same, and counts what went wrong. One training example is
+unsolved, and the critic asked about it alone: a run whose critiques are mostly noise would stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
-from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import Credentials, parse_spec
 from promptcodebook.store.run import RunStore
@@ -68,10 +67,6 @@ def feedback(example: pco.Example) -> str:
     return f"the answer should read: {example.target}"
 
 
-def none_solved(example: pco.Example, output: str) -> pco.Score:
-    return pco.Score(MIDWAY, feedback=feedback(example))
-
-
 @pytest.fixture(scope="module")
 def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("run")
@@ -118,17 +113,13 @@ async def test_a_reply_has_the_tokenizers_own_count_and_is_drawn_by_its_seed(
     assert (cut.finish, cut.usage.completion_tokens) == ("length", 1)
 
 
-def test_the_doctor_says_so_in_plain_words_and_as_json(server: Served, tmp_path: Path) -> None:
+def test_the_doctor_says_so_in_plain_words(server: Served, tmp_path: Path) -> None:
     look = ("doctor", "--task", "constraints", "--lm", server.spec)
     # The rehearsal fails: a random model's verdicts never parse, and doctor says so.
-    plain, as_json = (invoked.pco(*look, *more, cwd=tmp_path) for more in ((), ("--json",)))
-    assert plain.code == as_json.code == 1, plain.err
+    plain = invoked.pco(*look, cwd=tmp_path)
+    assert plain.code == 1, plain.err
     assert "fail  critic: ParseError" in plain.out
     assert "warn  structured output: accepted and ignored" in plain.out
-    [asked] = [each for each in as_json.json["sections"] if server.spec in each["title"]]
-    levels = {each["name"]: each["level"] for each in asked["findings"]}
-    assert levels["structured output"] == "warn"
-    assert {levels["call"], levels["usage"], levels["sampling"]} == {"ok"}
 
 
 def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
@@ -183,19 +174,3 @@ def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Fi
     assert "repaired" not in tallies
     wire = {"rate_limited", "unavailable", "server_error", "dropped", "timeout"}
     assert wire.isdisjoint(tallies)
-
-
-def test_a_run_whose_critiques_are_noise_stops_after_a_batch(
-    server: Served, tmp_path: Path
-) -> None:
-    data = pco.load(rows(), input="question", target="answer")
-    before = server.answered
-    with pytest.raises(TooManyFailures, match="critiques taught nothing"):
-        pco.optimize(data, none_solved, lm=server.spec, config=SETTINGS, runs_dir=tmp_path)
-    # A route and a prompt, each asked for twice at the most, an answer, and a critique in vain.
-    assert server.answered - before <= BATCH * (2 + 2 + 1 + 2)
-    [folder] = tmp_path.iterdir()
-    store = RunStore.open(folder)
-    outline = store.outline()
-    store.close()
-    assert (outline.ended, outline.step) == ("failed", -1)

@@ -1,7 +1,6 @@
 """Replies that are kept, so that the same request is paid for once: the cache and the journal.
 
-The cache keeps replies between runs and never makes one fail. The journal belongs to one run, which
-replays it when it resumes: the cache may be cleared, shared or off.
+The cache keeps replies between runs and never makes one fail. The journal belongs to one run.
 """
 
 from __future__ import annotations

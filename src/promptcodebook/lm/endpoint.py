@@ -1,5 +1,4 @@
-"""Models elsewhere: one behind a chat-completions address, over one pooled HTTP session, and those
-of other providers through the optional litellm package.
+"""Models elsewhere: behind a chat-completions address, or through the optional litellm package.
 
 The session follows no redirects, so the key reaches no other host. It reads bodies up to a limit,
 counted after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
@@ -336,9 +335,8 @@ _LITELLM = "a litellm/... model"
 
 
 class LiteLLM:
-    """An LM over `litellm.acompletion`; keys are litellm's own environment variables. Its retries
-    are switched off: there is one retry layer and it is ours. Raises RequestRefused for a body
-    field that it does not know, so that no keyword of the library's own is set by data."""
+    """An LM over `litellm.acompletion`, without its retries; keys are in its own variables. Raises
+    RequestRefused for an unknown body field, so that data set no keyword of the library."""
 
     def __init__(
         self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
@@ -367,8 +365,7 @@ class LiteLLM:
                 f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
                 "body, and might say where the request goes",
                 hint=f"take it out of roles.{request.role}.extra; litellm reads addresses and keys "
-                "from its own environment variables, and headers belong in "
-                f"roles.{request.role}.headers",
+                f"from its own variables, and headers belong in roles.{request.role}.headers",
                 role=request.role,
             )
         begun = time.perf_counter()

@@ -16,6 +16,7 @@ from promptcodebook.incidents import Tally
 from promptcodebook.randomness import keyed_random
 
 _T = TypeVar("_T")
+_Clock = Callable[[], float]
 # A kind of call is judged by the median of its last _SAMPLES calls, once there are _ENOUGH.
 _SAMPLES = 16
 _ENOUGH = 4
@@ -108,16 +109,13 @@ class Line(Generic[_T]):
 
 
 class AdaptiveLimit:
-    """A first-come first-served limit of calls in flight, from `maximum` down to 1. A 429 or 503
-    halves it, once per wave: calls in flight when it is halved do not halve it again. After each
-    full window of answered calls it grows by a sixteenth of the maximum, if latency holds. A
-    Retry-After keeps every new call waiting until then."""
+    """A limit of calls in flight, from `maximum` down to 1. A 429 or 503 halves it, once per wave:
+    calls in flight when it is halved do not halve it again. After each full window of answered
+    calls it grows by a sixteenth of the maximum, if latency holds. A Retry-After keeps every new
+    call waiting until then."""
 
     def __init__(
-        self,
-        maximum: int,
-        stop: StopSignal | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, maximum: int, stop: StopSignal | None = None, clock: _Clock = time.monotonic
     ) -> None:
         self.maximum = max(1, maximum)
         self.current = self.maximum
@@ -132,8 +130,7 @@ class AdaptiveLimit:
         self._best: dict[str, float] = {}
 
     async def acquire(self) -> float:
-        """Waits for a slot and returns when it was had (on the limit's clock). Raises the stop
-        signal's reason, without a slot."""
+        """Waits for a slot and returns when it was had (on the limit's clock). Raises Stop."""
         await self._line.join(None)
         try:
             while (left := self._resume_at - self._clock()) > 0.0:
@@ -221,8 +218,7 @@ class Backoff:
 
 class Retrying:
     """The one retry layer: take a slot, call, count what went wrong, free the slot, wait, retry.
-    Each incident is tallied when it happens, also one that a later try repairs. Once the stop
-    signal is given no call is tried again."""
+    Each incident is tallied when it happens, also one that a later try repairs."""
 
     def __init__(
         self,

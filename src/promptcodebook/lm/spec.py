@@ -32,8 +32,8 @@ _OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
-    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one."""
+    """`key_names` are the environment variables a key is looked for in, in order. `model` is ''
+    when an http spec leaves it out: the endpoint is then asked for its only one."""
 
     text: str
     kind: SpecKind
@@ -235,8 +235,8 @@ def require_keys(
 def missing_key(
     spec_text: str, header_values: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The variables of which one should hold the spec's key and none does; () where no key is
-    missing, or where the address is not known to want one. ConfigError for a bad spec."""
+    """The variables of which one should hold the spec's key and none does; () where the address is
+    not known to want one. ConfigError for a bad spec."""
     env = os.environ if environment is None else environment
     spec, names = parse_spec(spec_text, env), ()
     if spec.kind == "litellm":

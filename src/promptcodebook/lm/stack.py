@@ -1,8 +1,6 @@
-"""The stack that every call passes, built from the configuration.
-
-From the top: `Roles` fills in model and sampling; then come the run's journal, the reply cache, and
-the models by spec, each behind the retries and the limit of its address. The budget is lowest: it
-admits each single request, and books it when it ends.
+"""The stack that every call passes, built from the configuration. From the top: `Roles` fills in
+model and sampling; then come the run's journal, the reply cache, and the models by spec, each
+behind the retries and the limit of its address. The budget admits and books each single request.
 """
 
 from __future__ import annotations
@@ -269,8 +267,7 @@ class Models:
         return {role: self.lm.model_of(role) for role in ROLES}
 
     def connect(self, spec: str) -> None:
-        """One more model, for requests that name it themselves; they take the same way, through
-        journal, cache, budget and meter. Raises ConfigError or MissingExtra."""
+        """One more model, for requests that name it themselves. ConfigError or MissingExtra."""
         self._endpoints.connect(spec)
 
     @property
@@ -319,8 +316,7 @@ def simulated_here(specs: Iterable[str]) -> bool:
 
 class Roles:
     """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
-    greedy requests have it, the sample is 0 and top_p left out: equal greedy requests share one key
-    wherever they come from. An embedding is not drawn at all."""
+    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner

@@ -1,9 +1,7 @@
-"""Replies as typed values: requested by schema, found in the text, requested again once, or an
-error.
+"""Replies as typed values: requested by schema, found in the text, and requested again once.
 
 Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
-unreadable field does not cost the others. Incidents of a reply count once, when it is paid for, and
-not again when a journal or a cache returns it.
+unreadable field does not cost the others. A reply's incidents count once, when it is paid for.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ from promptcodebook.text import strip_fence
 T = TypeVar("T", bound=BaseModel)
 V = TypeVar("V")
 _CUT = "it was cut at its length limit; answer more briefly"
-# How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
-_QUOTED = 4000
+_QUOTED = 4000  # of a faulty reply is quoted back: too little to fill a context
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +193,10 @@ def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
     body = strip_think(text)
     if len(body) > _MAX_SEARCHED:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
-    value = _last_valid(_objects(body), shape)
-    if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
-        # The marker may be part of one of the value's strings: then it ended no thoughts.
-        value = _last_valid(_objects(text, around=_CLOSE), shape)
-    if value is None and not cut:
-        value = _repair(body, shape)
-        if value is not None:
-            return Extraction(value, repaired=True)
-    return Extraction(value, fault="" if value is not None else fault)
+    if (value := _last_valid(_objects(body), shape)) is not None:
+        return Extraction(value)
+    value = None if cut else _repair(body, shape)
+    return Extraction(value, repaired=value is not None, fault=fault if value is None else "")
 
 
 def strip_think(text: str) -> str:
@@ -236,8 +228,8 @@ def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
     return None
 
 
-def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
-    """Every outermost JSON object that has `around` in its text and those inside it, by start."""
+def _objects(body: str) -> Iterator[dict[str, Any]]:
+    """Every outermost JSON object and those inside it, by start."""
     decoder = json.JSONDecoder()
     at = body.find("{")
     for _ in range(_MAX_STARTS):
@@ -248,8 +240,7 @@ def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):  # also numbers too long to read
             end = at + 1
         else:
-            if around in body[at:end]:
-                yield from _nested(tree)
+            yield from _nested(tree)
         at = body.find("{", end)
 
 

@@ -1,7 +1,5 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
-as an LMError that never quotes the key.
-
-Also: which fields an endpoint refuses (`Quirks`), token estimates, and schemas of typed replies.
+as an LMError; token estimates, and schemas of typed replies.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept. `distinct`:
-    whether a schema may say that items are; not every engine that enforces schemas can."""
+    """What one endpoint refuses, learned from its own 400s. `distinct`: whether a schema may say
+    that items are; not every engine that enforces schemas can."""
 
     dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -226,8 +224,8 @@ def estimate_tokens(text: str) -> int:
 
 
 def count_usage(request: Request, text: str, seconds: float) -> Usage:
-    """Our own count of a call, where the server's cannot be had; `text` is all that was written.
-    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
+    """Our own count of a call that wrote `text`, where the server's cannot be had. Bytes / 3: a
+    budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
@@ -242,8 +240,8 @@ _LOOK = "look at the server's own log"
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """What errors are about: the endpoint, the model asked for, the key if one was sent. `private`
-    = what is sent there is real people's, and servers like to quote what they refuse."""
+    """What errors are about. `private` = what is sent there is real people's, and servers like to
+    quote what they refuse."""
 
     base_url: str
     model: str
@@ -388,8 +386,7 @@ def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotF
 
 
 def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:
-    """The error for a call without a usable HTTP answer: its `incident` is REFUSED_CONNECTION,
-    TIMEOUT, DROPPED or MALFORMED_BODY."""
+    """The error for a call without a usable HTTP answer."""
     at, hint = where.base_url, _LOOK
     kind: type[LMError] = errors.ServerFault
     match incident:

@@ -88,7 +88,8 @@ class Batch:
         self._running: list[Place] = []
         self._number = 0
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
+        self._thread.start()
 
     @property
     def tokenizer(self) -> Any:
@@ -109,9 +110,6 @@ class Batch:
             if self._closed:
                 raise ServerFault("the local model has been closed")
             self._new.append(place)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
-                self._thread.start()
             self._change.notify()
 
     def remove(self, place: Place) -> None:
@@ -124,8 +122,7 @@ class Batch:
         with self._change:
             self._closed = True
             self._change.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         # The last reference: its memory goes back here and not whenever it is collected.
         self._pipeline = self._tokenizer = None
 
@@ -147,8 +144,7 @@ class Batch:
     def _wait(self) -> bool:
         """Until there is work; False when closed. Jobs of one moment begin in one step."""
         with self._change:
-            while not (self._closed or self._new or self._running):
-                self._change.wait()
+            self._change.wait_for(lambda: self._closed or self._new or self._running)
             come = 0
             while not (self._closed or self._running) and come < len(self._new) < AT_ONCE:
                 come = len(self._new)
