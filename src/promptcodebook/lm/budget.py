@@ -122,10 +122,8 @@ class PriceTable:
     def require(self, models: Iterable[str]) -> None:
         for model in models:
             if self.price(model) is None:
-                raise ConfigError(
-                    f"a money budget needs a price, and none is known for {model!r}",
-                    hint=f"in pco.toml: {price_lines(model)}",
-                )
+                said = f"a money budget needs a price, and none is known for {model!r}"
+                raise ConfigError(said, hint=f"in pco.toml: {price_lines(model)}")
 
 
 def price_lines(model: str) -> str:
@@ -177,10 +175,8 @@ class BudgetGate:
             return
         self.prices.require(models)
         if self.ledger.total.cost is None:
-            raise ConfigError(
-                "a money budget cannot be kept: earlier calls of this run have no known price",
-                hint="give the budget in tokens or calls, or start a new run",
-            )
+            said = "a money budget cannot be kept: earlier calls of this run have no known price"
+            raise ConfigError(said, hint="give the budget in tokens or calls, or start a new run")
 
     def stop(self, reason: Stop) -> None:
         """No new call starts from now on. Calls in flight finish."""

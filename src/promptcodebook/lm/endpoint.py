@@ -231,10 +231,8 @@ class Endpoint:
             known = await self.models()
             if len(known) != 1:
                 listed = ", ".join(known[:12]) or "none"
-                raise ConfigError(
-                    f"{self._where.base_url} serves {len(known)} models and the spec names none",
-                    hint=f"add #MODEL to the spec; it lists: {listed}",
-                )
+                said = f"{self._where.base_url} serves {len(known)} models and the spec names none"
+                raise ConfigError(said, hint=f"add #MODEL to the spec; it lists: {listed}")
             self._where = replace(self._where, model=known[0])
         for _ in range(_ATTEMPTS - 1):
             with suppress(_FieldRefused):

@@ -170,10 +170,8 @@ def read_key(
         if value and value.isascii() and value.isprintable() and " " not in value:
             return ApiKey(name, value, header)
         if value:
-            raise ConfigError(
-                f"the key in {name} contains characters that no key has",
-                hint=f"set {name} again, without spaces or line breaks",
-            )
+            said = f"the key in {name} contains characters that no key has"
+            raise ConfigError(said, hint=f"set {name} again, without spaces or line breaks")
     return None
 
 
@@ -204,10 +202,8 @@ def find_credentials(
     for header, variable in named.items():
         found = read_key([variable], environment, header)
         if found is None:
-            raise ConfigError(
-                f"the header {header!r} takes its key from {variable}, which is not set",
-                hint=f"export {variable}=...",
-            )
+            said = f"the header {header!r} takes its key from {variable}, which is not set"
+            raise ConfigError(said, hint=f"export {variable}=...")
         key = found if key is None else key | found
     plain = {header: value for header, value in given.items() if header not in named}
     return Credentials(key, tuple(named.values()), plain)
@@ -226,10 +222,8 @@ def require_keys(
     key that is nowhere set."""
     for text, headers in specs.items():
         if names := missing_key(text, headers.values(), environment):
-            raise ConfigError(
-                f"{text} needs a key, and {' or '.join(names)} is not set",
-                hint=f"export {names[0]}=...",
-            )
+            said = f"{text} needs a key, and {' or '.join(names)} is not set"
+            raise ConfigError(said, hint=f"export {names[0]}=...")
 
 
 def missing_key(

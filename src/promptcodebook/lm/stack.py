@@ -94,10 +94,8 @@ class Endpoints:
         """Asks what is connected as `request.model`."""
         lm = self._by_spec.get(request.model)
         if lm is None:
-            raise ConfigError(
-                f"no endpoint is connected for model {request.model!r} (role {request.role})",
-                hint=f"connected: {', '.join(self._by_spec) or 'none'}",
-            )
+            said = f"no endpoint is connected for model {request.model!r} (role {request.role})"
+            raise ConfigError(said, hint=f"connected: {', '.join(self._by_spec) or 'none'}")
         return await lm(request)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
@@ -297,10 +295,8 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
                 hint="set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM",
             )
         if headers and specs.get(spec) not in (None, {}, headers):
-            raise ConfigError(
-                f"two roles send different headers to {spec}",
-                hint="give one of them another spec, or the same headers",
-            )
+            said = f"two roles send different headers to {spec}"
+            raise ConfigError(said, hint="give one of them another spec, or the same headers")
         specs[spec] = headers or specs.get(spec, {})
     return specs
 

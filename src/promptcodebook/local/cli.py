@@ -117,9 +117,8 @@ def serve(
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
     for name, value in options.items():
         if value:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is for {whose}", hint="pco lm serve --help"
-            )
+            said = f"--{name.replace('_', '-')} is for {whose}"
+            raise ConfigError(said, hint="pco lm serve --help")
 
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
@@ -129,10 +128,8 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
     from promptcodebook.serve.admission import require_keys
 
     if four_bit and not model.startswith(HF):
-        raise ConfigError(
-            f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
-            hint=f"pco lm serve {model}",
-        )
+        said = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
+        raise ConfigError(said, hint=f"pco lm serve {model}")
     require_keys((terms.key,), terms.host, f"pco lm serve {model}")
     weights = find_weights(model)
 

@@ -275,9 +275,8 @@ def from_pretrained(
             hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
         ) from error
     if not tokenizer.chat_template:
-        raise ConfigError(
-            f"{source} has no chat template", hint="take the model's chat or instruct version"
-        )
+        said = f"{source} has no chat template"
+        raise ConfigError(said, hint="take the model's chat or instruct version")
     return model, tokenizer
 
 
