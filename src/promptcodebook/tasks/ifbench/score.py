@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench import checks
@@ -57,22 +58,12 @@ class Grade:
         return sum(self.loose) / len(self.loose) if self.loose else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """Shares of prompts with all followed, and of instructions; the mean share per prompt (CSR)."""
 
     prompt: float
     instruction: float
     share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Both readings over n prompts; the IFBench paper reports `loose.prompt`."""
-
-    strict: Level
-    loose: Level
-    n: int
 
 
 def check(
@@ -144,13 +135,11 @@ def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
     return constraint.says.format(**args.as_texts())
 
 
-def accuracy(grades: Sequence[Grade]) -> Accuracy:
-    """The figures of a set. Raises DataError over no grades."""
+def accuracy(grades: Sequence[Grade]) -> tuple[Level, Level]:
+    """Strict and loose shares of a set; the IFBench paper reports the loose one of prompts."""
     if not grades:
         raise DataError("no graded responses", hint="grade at least one")
-    return Accuracy(
-        _level([g.strict for g in grades]), _level([g.loose for g in grades]), len(grades)
-    )
+    return _level([grade.strict for grade in grades]), _level([grade.loose for grade in grades])
 
 
 def _met(constraint: Instruction, args: Arguments, value: str, language: Language) -> bool:
