@@ -23,7 +23,7 @@ def asks_nobody(reward: Reward) -> RewardFactory:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A benchmark, or the user's own data with its reward. Frozen: behaviour is handed in.
+    """A benchmark, or the user's own data with its reward. Frozen: behaviour is passed in.
 
     `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook;
     `base_prompt` precedes every composed prompt; `zero_shot` is the plain prompt training is

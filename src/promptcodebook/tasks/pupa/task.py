@@ -34,7 +34,7 @@ T = TypeVar("T", bound=ReplyShape)
 _TEXTS: Mapping[str, str] = tomllib.loads(
     Path(__file__).with_name("requests.toml").read_text("utf-8")
 )
-"""What the stages and the judge are told."""
+"""What the stages and the judge are asked."""
 _LEAST = 4
 """Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""
 WEIGHT = 1.0
