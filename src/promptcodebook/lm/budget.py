@@ -206,10 +206,9 @@ class BudgetGate:
         """The most that an attempt at this request can cost."""
         limits, cap = self._limits, request.sampling.max_tokens
         if cap is None and (limits.tokens is not None or limits.usd is not None):
-            raise ConfigError(
-                f"role {request.role} has no length cap, so no budget of tokens or money can hold",
-                hint=f"set roles.{request.role}.max_tokens in pco.toml",
-            )
+            said = f"role {request.role} has no length cap"
+            hint = f"set roles.{request.role}.max_tokens in pco.toml"
+            raise ConfigError(f"{said}, so no budget of tokens or money can hold", hint=hint)
         if limits.usd is not None:
             self.prices.require([request.model])
         prompt = prompt_bound(request)

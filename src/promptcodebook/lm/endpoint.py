@@ -347,10 +347,9 @@ class LiteLLM:
         except importlib.metadata.PackageNotFoundError:
             raise MissingExtra(_LITELLM, "litellm") from None
         if version in _MALICIOUS:
-            raise ConfigError(
-                f"litellm {version} is a compromised release and is not imported",
-                hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
-            )
+            hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
+            said = f"litellm {version} is a compromised release and is not imported"
+            raise ConfigError(said, hint=hint)
         self._library: Any = import_extra("litellm", _LITELLM, "litellm")
         # Else it prints advice to the screen beside each error.
         self._library.suppress_debug_info = True

@@ -72,10 +72,8 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not equals or not key:
-            raise ConfigError(
-                f"cannot read {part!r} in the simulated model's settings",
-                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
-            )
+            hint = "write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05"
+            raise ConfigError(f"cannot read {part!r} in the simulated model's settings", hint=hint)
         params[key] = unquote(value)
     return Spec(text, "simulated", params=params)
 
@@ -101,10 +99,8 @@ def _parse_url(text: str) -> Spec:
         said = "cannot read the model's address: host or port is malformed"
         raise ConfigError(said, hint=f"write {FORMS}") from None
     if parts.query:
-        raise ConfigError(
-            f"the address at {parts.netloc} contains a query after '?'",
-            hint="keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra",
-        )
+        hint = "keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra"
+        raise ConfigError(f"the address at {parts.netloc} contains a query after '?'", hint=hint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")

@@ -121,9 +121,8 @@ class Endpoints:
 
         found = find_credentials(spec.key_names, headers, self.environment)
         if spec.kind == "litellm":
-            return self.around(
-                LiteLLM(spec.model, timeout=self.timeout, headers=found.all_headers())
-            )
+            sent = found.all_headers()
+            return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
         endpoint = Endpoint(
             spec,
             found,
@@ -290,10 +289,8 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
         spec = config.model_of(role)
         headers = dict(config.roles.get(role, RoleSettings()).headers)
         if not spec:
-            raise ConfigError(
-                f"role {role} has no model",
-                hint="set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM",
-            )
+            hint = "set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM"
+            raise ConfigError(f"role {role} has no model", hint=hint)
         if headers and specs.get(spec) not in (None, {}, headers):
             said = f"two roles send different headers to {spec}"
             raise ConfigError(said, hint="give one of them another spec, or the same headers")

@@ -246,15 +246,13 @@ def _objects(body: str) -> Iterator[dict[str, Any]]:
 
 def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
     # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_DEPTH or not isinstance(tree, dict | list):
         return
-    if isinstance(tree, dict):
-        for value in cast("dict[str, Any]", tree).values():
-            yield from _nested(value, depth + 1)
-        yield cast("dict[str, Any]", tree)
-    elif isinstance(tree, list):
-        for value in cast("list[Any]", tree):
-            yield from _nested(value, depth + 1)
+    node = cast("dict[str, Any] | list[Any]", tree)
+    for value in node.values() if isinstance(node, dict) else node:
+        yield from _nested(value, depth + 1)
+    if isinstance(node, dict):
+        yield node
 
 
 def _repair(body: str, shape: type[T]) -> T | None:

@@ -78,11 +78,8 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         text = request.messages[0].content
         return {"model": model, "input": text, "encoding_format": "float"}, []
     sampling = request.sampling
-    drawn = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        quirks.cap: sampling.max_tokens,
-    }
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    drawn |= {quirks.cap: sampling.max_tokens}
     fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
     if request.schema is not None:
         schema: Any = request.schema.body
@@ -366,23 +363,17 @@ def _key_hint(where: ModelAddress) -> str:
 
 def no_embeddings(what: str, request: Request) -> RequestRefused:
     """The error where embeddings were asked for and there are none; says what to set instead."""
-    return RequestRefused(
-        what,
-        hint="router.features = 'words', or name a model that does in roles.encoder.model",
-        role=request.role,
-        model=request.model,
-    )
+    hint = "router.features = 'words', or name a model that does in roles.encoder.model"
+    return RequestRefused(what, hint=hint, role=request.role, model=request.model)
 
 
 def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotFound:
     """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return errors.ModelNotFound(
-        f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}",
-        hint=f"name one that it lists: {listed}" if listed else where.doctor,
-        model=where.model,
-    )
+    said = f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}"
+    hint = f"name one that it lists: {listed}" if listed else where.doctor
+    return errors.ModelNotFound(said, hint=hint, model=where.model)
 
 
 def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:

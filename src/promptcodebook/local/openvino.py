@@ -229,9 +229,8 @@ class Batch:
             logprobs = None
             if place.job.logprobs is not None:
                 pairs = zip(place.tokens, place.logprobs, strict=False)
-                logprobs = tuple(
-                    TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
-                )
+                told = ((self._decode([t]), value) for t, value in pairs if t != self.end)
+                logprobs = tuple(TokenLogprob(*each) for each in told)
             text, count = self._decode(place.tokens), len(place.tokens)
             finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
             place.caller.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
@@ -274,12 +273,9 @@ class HiddenStates:
         numpy = import_extra("numpy", _WHAT, SMOLLM2)
         twice = 2 * len(tokens)
         if not 0 < twice <= self._context_length:
-            raise RequestRefused(
-                f"the text has {len(tokens)} tokens, and an embedding of {self._model} takes 1 to "
-                f"{self._context_length // 2}",
-                hint="embed a shorter text",
-                model=self._model,
-            )
+            most = f"an embedding of {self._model} takes 1 to {self._context_length // 2}"
+            said = f"the text has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(said, hint="embed a shorter text", model=self._model)
         if self._graph is None:
             self._graph = self._load()
         self._graph.reset_state()
@@ -311,11 +307,9 @@ class HiddenStates:
             graph = core.read_model(link.with_name("openvino_model.xml"))
             product = graph.get_results()[0].input_value(0).get_node()
             if product.get_type_name() != "MatMul":
-                raise RequestRefused(
-                    f"{self._model} makes no embeddings here: its graph ends in another way",
-                    hint="name another model for them: roles.encoder.model",
-                    model=self._model,
-                )
+                said = f"{self._model} makes no embeddings here: its graph ends in another way"
+                hint = "name another model for them: roles.encoder.model"
+                raise RequestRefused(said, hint=hint, model=self._model)
             graph.add_outputs([product.input_value(0)])
             graph.remove_result(graph.get_results()[0])
             return core.compile_model(graph, "CPU").create_infer_request()
@@ -405,12 +399,10 @@ class OpenVinoEngine:
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
-            raise RequestRefused(
-                f"the prompt has {len(tokens)} tokens, and {self.model} reads {self.context_length}"
-                " with its reply",
-                hint="shorten the prompt, or choose a model with a longer context",
-                model=self.model,
-            )
+            most = f"{self.model} reads {self.context_length} with its reply"
+            hint = "shorten the prompt, or choose a model with a longer context"
+            said = f"the prompt has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(said, hint=hint, model=self.model)
         prompt = self._runtime.tensor(tokens)
         grammar = None if job.schema is None else schema_ebnf(job.schema)
         settings = self._settings(job, room, grammar)
@@ -418,11 +410,9 @@ class OpenVinoEngine:
 
     def _settings(self, job: Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:
-            raise RequestRefused(
-                "this engine tells a token's log-probability, and no alternatives to it",
-                hint="ask for logprobs without top_logprobs",
-                model=self.model,
-            )
+            said = "this engine tells a token's log-probability, and no alternatives to it"
+            hint = "ask for logprobs without top_logprobs"
+            raise RequestRefused(said, hint=hint, model=self.model)
         drawn = job.temperature > 0
         fields: dict[str, object] = {
             "max_new_tokens": room if job.max_tokens is None else min(room, job.max_tokens),

@@ -80,9 +80,8 @@ def to_jobs(call: ChatCall) -> tuple[Job, ...]:
     any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
     schema = any_object if call.request.schema is None else call.request.schema.body
     seed = call.request.sample if call.seeded else secrets.randbits(63)
-    presence, frequency = (
-        _within(name, read_number(extra, name), -2.0, default=0.0) for name in _PENALTIES
-    )
+    given = ((name, read_number(extra, name)) for name in _PENALTIES)
+    presence, frequency = (_within(*each, -2.0, default=0.0) for each in given)
     return tuple(
         Job(
             messages=call.request.messages,

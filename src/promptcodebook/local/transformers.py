@@ -194,10 +194,9 @@ class Rows:
             times = self._torch.tensor(list(row.seen.values()), device=scores.device)
             scores[ids] -= job.presence_penalty + job.frequency_penalty * times
         if row.grammar is not None:
-            bits = self._torch.frombuffer(
-                bytearray(row.grammar.compute_bitmask()), dtype=self._torch.uint8
-            )
-            places = self._torch.arange(8, dtype=self._torch.uint8)
+            mask, byte = bytearray(row.grammar.compute_bitmask()), self._torch.uint8
+            bits = self._torch.frombuffer(mask, dtype=byte)
+            places = self._torch.arange(8, dtype=byte)
             allowed = ((bits[:, None] >> places) & 1).bool().flatten().to(scores.device)
             scores[~allowed[: len(scores)]] = float("-inf")
 
@@ -310,9 +309,8 @@ class TransformersEngine:
         self.context_length: int = model.config.get_text_config().max_position_embeddings
         given: int | list[int] | None = model.generation_config.eos_token_id
         listed = given if isinstance(given, list) else [given]
-        self._ends = frozenset(
-            each for each in (*listed, tokenizer.eos_token_id) if each is not None
-        )
+        ends = (*listed, tokenizer.eos_token_id)
+        self._ends = frozenset(each for each in ends if each is not None)
         self._grammars = lru_cache(maxsize=64)(self._compile)
         self._waiting: deque[Row] = deque()
         self._batch: list[Row] = []
@@ -380,11 +378,9 @@ class TransformersEngine:
     def _room(self, length: int) -> int:
         """Tokens left for a reply. Raises RequestRefused when there are none."""
         if length >= self.context_length:
-            raise RequestRefused(
-                f"the text has {length} tokens, and the model reads {self.context_length} at most, "
-                "its reply included",
-                hint="shorten the prompt",
-            )
+            most = f"the model reads {self.context_length} at most, its reply included"
+            said = f"the text has {length} tokens, and {most}"
+            raise RequestRefused(said, hint="shorten the prompt")
         return self.context_length - length
 
     def _compile(self, ebnf: str) -> Any:
