@@ -43,9 +43,6 @@ class EchoEngine:
         self.most = self.now = 0
         self.closed = False
 
-    def count_tokens(self, text: str) -> int:
-        return len(text.split())
-
     async def generate(self, job: Job) -> Generation:
         self.jobs.append(job)
         self.now += 1

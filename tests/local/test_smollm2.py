@@ -34,6 +34,13 @@ def engine() -> Engine:
     return load_engine(find_weights("smollm2"))
 
 
+def tokens(text: str) -> int:
+    import openvino_genai
+
+    tokenizer = openvino_genai.Tokenizer(find_weights("smollm2").source)
+    return len(tokenizer.encode(text, add_special_tokens=False).input_ids.data[0])
+
+
 def ask(text: str, **fields: Any) -> Job:
     return Job((Message("user", text),), **fields)
 
@@ -52,7 +59,7 @@ async def test_it_answers_and_says_why_it_ended(engine: Engine) -> None:
     assert "3" not in stopped.text
     assert engine.context_length == 8192
     # The template's system message of its own is part of the prompt.
-    assert whole.prompt_tokens == engine.count_tokens("Say hi.") + 30
+    assert whole.prompt_tokens == tokens("Say hi.") + 30
 
 
 async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
@@ -83,7 +90,7 @@ async def test_an_embedding_is_a_fact_of_its_text_and_tells_likeness(engine: Eng
     ]
     parcel, delivery, password = await engine.embed(texts)
     assert (await engine.embed(texts[:1]))[0] == parcel
-    assert parcel.tokens == 2 * engine.count_tokens(texts[0]), "it is read twice"
+    assert parcel.tokens == 2 * tokens(texts[0]), "it is read twice"
     assert abs(sum(x * x for x in parcel.vector) - 1.0) < 1e-9
 
     def likeness(a: Embedding, b: Embedding) -> float:

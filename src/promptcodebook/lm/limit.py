@@ -45,7 +45,7 @@ class StopSignal:
         self._reason = reason
         for listener in self._listeners:
             listener()
-        for place in self._asleep:
+        for place in list(self._asleep):
             if not place.done():
                 place.set_result(None)
 

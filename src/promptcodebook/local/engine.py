@@ -83,10 +83,6 @@ class Engine(Protocol):
     @property
     def load(self) -> Load: ...
 
-    def count_tokens(self, text: str) -> int:
-        """As the model's own tokenizer counts, without special tokens."""
-        ...
-
     async def generate(self, job: Job) -> Generation: ...
 
     def stream(self, job: Job) -> AsyncIterator[str | Generation]:

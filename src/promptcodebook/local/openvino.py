@@ -368,9 +368,6 @@ class OpenVinoEngine:
     def load(self) -> Load:
         return self._batch.load
 
-    def count_tokens(self, text: str) -> int:
-        return len(self._encode(text))
-
     async def generate(self, job: Job) -> Generation:
         return await last_of(self._pieces(job, streams=False))
 

@@ -324,9 +324,6 @@ class TransformersEngine:
         with self._changed:
             return Load(sum(not row.done for row in self._batch), len(self._waiting))
 
-    def count_tokens(self, text: str) -> int:
-        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-
     async def generate(self, job: Job) -> Generation:
         return await last_of(self._pieces(job, streamed=False))
 
