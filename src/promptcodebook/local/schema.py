@@ -83,8 +83,7 @@ def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
     """The texts that satisfy the schema, with properties in its order. Raises RequestRefused for
     one that cannot be enforced or is too large."""
     try:
-        written = json.dumps(schema)
-        if len(written) > _LONGEST_SCHEMA:
+        if len(written := json.dumps(schema)) > _LONGEST_SCHEMA:
             raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")
         return _cached(written)
     except RecursionError:

@@ -101,14 +101,11 @@ class Row:
     grammar: Any
     caller: Caller
     streamed: bool
+    random: Random
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=Counter[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
-    random: Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.random = keyed_random(self.job.seed, "tokens")
 
     def take(self, token: int, ends: frozenset[int]) -> None:
         """The next token of the reply."""
@@ -336,11 +333,10 @@ class TransformersEngine:
         return [await asyncio.to_thread(self._embedding, text) for text in texts]
 
     async def close(self) -> None:
-        error = ServerFault("the model has been closed")
         with self._changed:
             self._is_closed = True
             for row in (*self._batch, *self._waiting):
-                row.fail(error)
+                row.fail(ServerFault("the model has been closed"))
             self._changed.notify()
         await asyncio.to_thread(self._thread.join)
         self._model = None
@@ -360,7 +356,8 @@ class TransformersEngine:
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
         text = Text(self._tokenizer, job.stop)
         caller = Caller()
-        row = Row(job, prompt, cap, text, grammar, caller, streamed)
+        random = keyed_random(job.seed, "tokens")
+        row = Row(job, prompt, cap, text, grammar, caller, streamed, random)
         with self._changed:
             if self._is_closed:
                 raise ServerFault("the model has been closed")
