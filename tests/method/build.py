@@ -15,14 +15,13 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
-from promptcodebook.method.update import Updater
+from promptcodebook.method.update import Rerun, Updater
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep

@@ -13,7 +13,6 @@ from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.accept import find_rule
 from promptcodebook.method.state import State
 from promptcodebook.method.update import (
     AllChecks,
@@ -22,6 +21,7 @@ from promptcodebook.method.update import (
     Pending,
     apply_rewrites,
     collect_gradients,
+    find_rule,
     near_copy,
 )
 from promptcodebook.types import (

@@ -34,8 +34,8 @@ class Group(BaseModel):
 
 
 class OptimizerSettings(Group):
-    """The settings of an optimizer: a table of its own in pco.toml. They decide nothing of what a
-    trained policy answers. The optimizer's class names its model: `settings = MySettings`."""
+    """The settings of an optimizer, a table of its own in pco.toml; its class names the model:
+    `settings = MySettings`. They decide nothing of what a trained policy answers."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
@@ -320,10 +320,8 @@ def preset(name: str) -> dict[str, Any]:
     """The named preset as a plain tree to merge over the defaults. Raises ConfigError."""
     presets = _presets()
     if name not in presets:
-        raise ConfigError(
-            f"unknown preset {name!r}{did_you_mean(name, presets)}",
-            hint=f"choose one of: {', '.join(presets)}",
-        )
+        what = f"unknown preset {name!r}{did_you_mean(name, presets)}"
+        raise ConfigError(what, hint=f"choose one of: {', '.join(presets)}")
     return deepcopy(presets[name])
 
 
@@ -425,11 +423,6 @@ class Config(Group):
         return self.router.kind == "outcomes"
 
     @property
-    def imitates_encoder(self) -> bool:
-        """Whether a model routes that `pco distill` made of an encoder; it is not trained."""
-        return self.router.kind == "distilled"
-
-    @property
     def randomness(self) -> Randomness:
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)
@@ -439,9 +432,8 @@ class Config(Group):
         if self.select > self.size:
             raise ValueError(f"select (S = {self.select}) is larger than size (K = {self.size})")
         if self.router.least > self.select:
-            raise ValueError(
-                f"router.least ({self.router.least}) is larger than select (S = {self.select})"
-            )
+            least = f"router.least ({self.router.least})"
+            raise ValueError(f"{least} is larger than select (S = {self.select})")
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
             raise ValueError(
@@ -450,9 +442,8 @@ class Config(Group):
             )
         low, high = self.reward_range
         if not -math.inf < low < high < math.inf:
-            raise ValueError(
-                f"reward_range must rise from one number to another, not {low}..{high}"
-            )
+            rises = "reward_range must rise from one number to another"
+            raise ValueError(f"{rises}, not {low}..{high}")
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
