@@ -53,47 +53,27 @@ def test_one_fence_around_the_whole_is_taken_off() -> None:
 BARE = 'Count the words, and say "done" at the end.'
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        f"Here is the revised instinct:\n\n{BARE}",
-        f"Sure! Here is your improved, concise directive for this task:\n{BARE}",
-        f"**Revised instinct:** {BARE}",
-        f"**System Prompt**\n\n{BARE}",
-        f"**Prompt**: {BARE}",
-        f"## Revised rubric\n{BARE}",
-        f"Revised instinct: {BARE}",
-        f"System prompt:\n{BARE}",
-        f"```\n{BARE}\n```",
-        f"“{BARE}”",
-        f"**{BARE}**",
-        f"Here is the composed prompt:\n\n```\n{BARE}\n```\n\nLet me know if it needs changes!",
-        f"Here is the new instinct:\n\n**Instinct:** “{BARE}”\n\nI hope this helps.",
-        f"  {BARE}\n",
-    ],
-)
+@pytest.mark.parametrize("wrapped", [
+    f"Here is the revised instinct:\n\n{BARE}",
+    f"Sure! Here is your improved, concise directive for this task:\n{BARE}",
+    f"**Revised instinct:** {BARE}", f"**System Prompt**\n\n{BARE}", f"**Prompt**: {BARE}",
+    f"## Revised rubric\n{BARE}", f"Revised instinct: {BARE}", f"System prompt:\n{BARE}",
+    f"```\n{BARE}\n```", f"“{BARE}”", f"**{BARE}**",
+    f"Here is the composed prompt:\n\n```\n{BARE}\n```\n\nLet me know if it needs changes!",
+    f"Here is the new instinct:\n\n**Instinct:** “{BARE}”\n\nI hope this helps.", f"  {BARE}\n",
+])  # fmt: skip
 def test_what_a_model_puts_around_the_text_it_was_asked_for_is_taken_off(wrapped: str) -> None:
     assert strip_wrapping(wrapped) == BARE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        BARE,
-        "Here is a question: answer it in one word.",
-        "This is important: never guess.",
-        '"Yes" and "no" are the only answers.',
-        "'Yes' isn't an answer, nor is 'no'.",
-        "**Count** the words, then **stop**",
-        "Here is what matters. Count the words: all of them.",
-        "Answer inside a fence:\n```\nx = 1\n```",
-        "```\na\n```\nthen\n```\nb\n```",
-        "Instructions: read twice, answer once.",
-        "New information: use it. Old text: leave it.",
-        "End with the words: let me know if you disagree.",
-        "Revised instinct:",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    BARE, "Here is a question: answer it in one word.", "This is important: never guess.",
+    '"Yes" and "no" are the only answers.', "'Yes' isn't an answer, nor is 'no'.",
+    "**Count** the words, then **stop**", "Here is what matters. Count the words: all of them.",
+    "Answer inside a fence:\n```\nx = 1\n```", "```\na\n```\nthen\n```\nb\n```",
+    "Instructions: read twice, answer once.", "New information: use it. Old text: leave it.",
+    "End with the words: let me know if you disagree.", "Revised instinct:",
+])  # fmt: skip
 def test_ordinary_prose_keeps_every_character(text: str) -> None:
     assert strip_wrapping(text) == text
 

@@ -122,6 +122,16 @@ def never(variable: Variable, text: str, before: str, others: Sequence[str]) -> 
     return None
 
 
+def saying(role: str, reply: Scripted, about: str = "") -> ScriptedLM:
+    """The talkative model, but for its replies in one role (about one input)."""
+
+    def answer(request: Request) -> Scripted:
+        mine = request.role == role and about in said(request) and not is_own_gradient(request)
+        return reply if mine else talkative(request)
+
+    return ScriptedLM().reply_with(answer)
+
+
 def talkative(request: Request) -> Scripted:
     """A model that routes to (0, 1), always errs, and blames every part."""
     match request.role:
@@ -222,6 +232,11 @@ class World:
         learner = self.learner
         learner.upkeep.recall(traces, state.step)
         return [step async for step in train(learner, schedule, state, past)]
+
+    async def step(self, start: Parameters | None = None) -> Step:
+        """The only step of a run over five examples."""
+        (step,) = await self.run(examples(5), start)
+        return step
 
     def asked(self, role: str) -> list[Request]:
         """The requests of one role, own-gradient calls left out."""
