@@ -44,15 +44,7 @@ from promptcodebook.method.templates import (
 from promptcodebook.safety import SafetyClause
 from promptcodebook.tasks.pupa.task import Comparison, LeakCount
 from promptcodebook.tasks.rewards import Judgement
-from tests.method.build import (
-    World,
-    attributed,
-    book,
-    config,
-    examples,
-    said,
-    talkative,
-)
+from tests.method.build import World, attributed, book, config, examples, said, talkative
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",

@@ -39,16 +39,7 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
-from promptcodebook.types import (
-    Check,
-    Example,
-    Gradients,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook.types import Check, Example, Gradients, Rewrite, Rollout, Step, Trace, Verdict
 
 
 async def train(
