@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import nsmallest
 from itertools import combinations, islice
 from statistics import median
 from typing import Literal
@@ -136,7 +136,7 @@ NEAR = 0.6
 """Jaccard similarity of shingle sets from which two inputs count as near-copies."""
 _SHOWN, _QUOTED = 5, 60
 _COMMON, _LOOKED_UP = 100, 12
-"""A run in more inputs is boilerplate; the fewest of an input that are looked up, if it has any."""
+"""Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one."""
 _WORD = re.compile(r"\w+")
 _SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
@@ -333,14 +333,9 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
 
 def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
     """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
-    some runs of a long input are looked up, one pair in a thousand that just reach it is missed."""
+    some runs of a long input are looked up, one pair in 60,000 that just reach it is missed."""
 
-    @lru_cache(maxsize=10_000)
-    def shingles(folded: str) -> frozenset[str]:
-        words = _words(folded)
-        runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
-        return frozenset(" ".join(words[i : i + SHINGLE]) for i in runs)
-
+    shingles = lru_cache(maxsize=10_000)(_shingles)
     groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
     pairs = (pair for group in groups for pair in combinations(group, 2))
     for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
@@ -354,40 +349,20 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each such run that is looked up. Runs go by their hashes:
-    two runs of one hash make one more pair to compare, and no more."""
-    zeros, latest = _Zeros(), dict[int, int]()
-    groups = dict[int, list[int]]()
+    """Rows that have a run in common, for each run that is looked up: of an input the few of least
+    hash, which two inputs that are much alike share."""
+    latest, groups = dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = _looked_up(row.folded, zeros)
+        runs = nsmallest(_LOOKED_UP, _shingles(row.folded))
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-class _Zeros(dict[str, int]):
-    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
-
-    def __missing__(self, word: str) -> int:
-        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
-        zeros = self[word] = (checksum & -checksum).bit_length() - 1
-        return zeros
-
-
-def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
-    """Hashes of the runs of an input that are looked up, or of the whole where it is too short. All
-    of a short one; of one twice as long every second, by its first word, and so on. So two inputs
-    of like length look up the same of the runs that they share."""
-    words = tuple(_words(folded))
-    runs = len(words) - SHINGLE + 1
-    if runs < 1:
-        return frozenset({hash(words)} if words else ())
-    least = (runs // _LOOKED_UP).bit_length() - 1
-    places = (i for i in range(runs) if least <= 0 or zeros[words[i]] >= least)
-    return frozenset([hash(words[i : i + SHINGLE]) for i in places])
-
-
-def _words(folded: str) -> list[str]:
-    """Runs of letters, digits and underscores; most texts are ASCII, for which this is faster."""
-    return folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
+def _shingles(folded: str) -> frozenset[int]:
+    """Hashes of an input's 8-word runs, or of the whole where it is shorter. Most texts are ASCII,
+    for which words are found faster."""
+    text = folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
+    words, runs = tuple(text), range(max(1, len(text) - SHINGLE + 1) if text else 0)
+    return frozenset([hash(words[i : i + SHINGLE]) for i in runs])
