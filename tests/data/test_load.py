@@ -156,6 +156,11 @@ def test_every_library_gives_the_same(tmp_path: Path, from_list: Dataset) -> Non
     frame = pandas.DataFrame({"input": ["a", "b", "c"], "target": [1.5, float("nan"), 2.0]})
     targets = {e.input: e.target for e in every(load(frame))}
     assert targets == {"a": "1.5", "b": None, "c": "2.0"}, "a missing value is a missing target"
+    odd = {"a": 5, "b": {"k": [1, True]}, "c": None}
+    rows = [{"input": text, "target": target} for text, target in odd.items()]
+    targets = {e.input: e.target for e in every(load(rows))}
+    assert targets == {"a": "5", "b": '{"k": [1, true]}', "c": None}, "what is no text is JSON"
+    assert {e.target for e in every(load(rows, target=None))} == {None}
     with pytest.raises(DataError, match="duplicate columns: 'input'"):
         load(pandas.DataFrame([["a", "b"]], columns=["input", "input"]))
 
@@ -183,14 +188,6 @@ def test_splits_are_given_by_a_folder_a_column_or_by_name(
     with pytest.raises(MissingExtra) as caught:
         load(tmp_path)
     assert caught.value.hint == "pip install 'promptcodebook[datasets]'"
-
-
-def test_targets_that_are_no_text_become_json() -> None:
-    rows = [{"input": "a", "target": 5}, {"input": "b", "target": {"k": [1, True]}},
-            {"input": "c", "target": None}]  # fmt: skip
-    targets = {e.input: e.target for e in every(load(rows))}
-    assert targets == {"a": "5", "b": '{"k": [1, true]}', "c": None}
-    assert {e.target for e in every(load(rows, target=None))} == {None}
 
 
 def test_a_template_over_several_columns() -> None:
@@ -482,6 +479,21 @@ def dataset(**splits: list[str]) -> Dataset:
     return Dataset(parts["train"], parts["val"], parts["test"])
 
 
+def test_what_comes_often_is_counted_and_the_first_shown() -> None:
+    found = examine(dataset(train=["a"] * 30 + ["b", "b", "c"], val=["d"], test=["e"]))
+    assert len(found.duplicates) == 30
+    [warning] = found.warnings()
+    assert warning == (
+        "30 examples in train have the same input as an earlier one: train0 (30 times), "
+        "train30 (2 times)."
+    )
+    copies = [f"{STORY} {n}" for n in range(12)]
+    [warning] = examine(dataset(train=copies, val=["x"], test=[STORY])).warnings()
+    assert warning.startswith("12 pairs of near-copies in different splits")
+    assert "train4 (train) and test0 (test)" in warning and "train5" not in warning
+    assert "and 7 more" in warning
+
+
 def test_examine_counts_everything() -> None:
     rows = {
         "train": [
@@ -505,24 +517,6 @@ def test_examine_counts_everything() -> None:
     assert any("1 of 2 examples in train lack a target" in w for w in warnings)
     assert any("near-copies" in w for w in warnings)
     assert any("have the same input" in w for w in warnings)
-
-
-def test_repeats_are_folded_into_a_sentence_for_each_split() -> None:
-    found = examine(dataset(train=["a"] * 30 + ["b", "b", "c"], val=["d"], test=["e"]))
-    assert len(found.duplicates) == 30
-    [warning] = found.warnings()
-    assert warning == (
-        "30 examples in train have the same input as an earlier one: train0 (30 times), "
-        "train30 (2 times)."
-    )
-
-
-def test_many_near_copies_are_counted_and_the_first_shown() -> None:
-    copies = [f"{STORY} {n}" for n in range(12)]
-    [warning] = examine(dataset(train=copies, val=["x"], test=[STORY])).warnings()
-    assert warning.startswith("12 pairs of near-copies in different splits")
-    assert "train4 (train) and test0 (test)" in warning and "train5" not in warning
-    assert "and 7 more" in warning
 
 
 def test_the_same_input_with_another_target_is_a_conflict() -> None:

@@ -235,20 +235,14 @@ async def compose(
 
 async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input():
     """Assumption 1: the entry index stands in the composition template."""
-    world, text = await compose("Follow rule one.")
+    chat = 'Here is the system prompt:\n\n"Follow rule one."'
+    world, text = await compose(chat, base_prompt="Base {x}\n## user")
     seen = said(world.lm.history[0])
-    assert text == "Follow rule one."
+    assert text == "Base {x}\n## user\n\nFollow rule one."
+    assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
     assert seen.startswith("phi")
     assert "[1] rule one\n[3] rule three" in seen and "rule two" not in seen
     assert seen.endswith("the input")
-
-
-async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
-    _, text = await compose("Composed.", base_prompt="Base {x}\n## user")
-    assert text == "Base {x}\n## user\n\nComposed."
-    assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
-    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
-    assert text == "Base.\n\nFollow rule one."
 
 
 @pytest.mark.parametrize(("reply", "fault"), [
@@ -297,17 +291,9 @@ def test_any_list_becomes_s_valid_distinct_sorted_indices(indices, rates, data):
     assert route_fault(route, len(rates), select) is None
     valid = [k for k in dict.fromkeys(indices) if 0 <= k < len(rates)]
     assert set(valid[:select]) <= set(route)
-
-
-@given(GARBAGE, st.integers(1, 18), st.data())
-def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data):
-    select = data.draw(st.integers(1, size))
-    good = len(indices) == len(set(indices)) == select and all(0 <= k < size for k in indices)
-    assert (route_fault(indices, size, select) is None) == good
-
-
-def test_a_fault_says_what_is_wrong():
-    """It names few indices, and says when there are more."""
+    good = len(indices) == len(set(indices)) == select == len(valid)
+    assert (route_fault(indices, len(rates), select) is None) == good
+    # A fault names few indices, and says when there are more.
     assert route_fault([0, 0, 7], 4, 2) == (
         "selected_indices: [7] lie outside 0..3; an index is named twice; "
         "1 valid indices instead of 2"
@@ -408,21 +394,21 @@ async def test_of_a_long_input_both_ends_are_embedded(text: str, read: str):
     assert asked.messages == (Message("user", read),)
     assert (asked.role, asked.embeds) == ("encoder", True)
     assert vector == (1.0, 2.0) and usage.calls == 1
-
-
-async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_what_to_do():
     with pytest.raises(LMError, match=r"^the model answered a request for an embedding") as error:
-        await Embedder(ScriptedLM().enqueue("as you like")).read("an input")
+        await Embedder(ScriptedLM().enqueue("as you like")).read(text)
     assert error.value.hint.startswith("router.features = 'words'")
     assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"
 
 
 # ε-greedy exploration and SuccWtd (decision 6).
 
-RATES = st.lists(st.floats(-1, 1), min_size=1, max_size=24)
 
-
-@given(RATES, st.data(), st.floats(0.01, 10), st.integers())
+@given(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=24),
+    st.data(),
+    st.floats(0.01, 10),
+    st.integers(),
+)
 def test_exactly_s_distinct_sorted_indices_are_drawn(rates, data, tau: float, seed: int):
     """Decision 6: a draw without replacement."""
     select = data.draw(st.integers(1, len(rates)))
@@ -491,25 +477,21 @@ def test_epsilon_falls_steadily_to_its_floor_at_90_percent(first: float, low: fl
 
 
 def test_a_given_gamma_is_the_paper_s_decay():
-    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs."""
-    paper = Explore(**preset("paper")["explore"])
-    values = [epsilon_at(epoch, paper, 50) for epoch in range(50)]
-    assert gamma_for(paper, 50) == 0.96
-    assert values[:3] == pytest.approx([1.0, 0.96, 0.9216])
-    assert values[46] == pytest.approx(0.96**46) and values[46] > 0.15
-    assert values[47:] == [0.15] * 3
+    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs. Without one
+    ε falls by degrees to a hundredth at 90 %; below its floor it rises to that and no further."""
 
+    def values(explore: Explore, epochs: int = 50) -> list[float]:
+        return [epsilon_at(epoch, explore, epochs) for epoch in range(epochs + 1)]
 
-def test_epsilon_without_exploration_without_a_floor_and_below_it():
-    """It falls by degrees to a hundredth at 90 %, or rises to its floor and no further."""
+    paper = values(Explore(**preset("paper")["explore"]))
+    assert paper[:3] == pytest.approx([1.0, 0.96, 0.9216])
+    assert paper[46] == pytest.approx(0.96**46) and paper[46] > 0.15 and paper[47:] == [0.15] * 4
     assert epsilon_at(0, Explore(policy="none"), 50) == 0.0
     assert gamma_for(Explore(epsilon=0.15), 50) == 1.0
-    endless = Explore(epsilon=0.8, epsilon_min=0.0)
-    values = [epsilon_at(epoch, endless, 50) for epoch in range(51)]
-    assert values[45] == pytest.approx(0.008)
-    assert values[1] == pytest.approx(0.8 * 0.01 ** (1 / 45)) and values[50] > 0.0
-    low = Explore(epsilon=0.1, epsilon_min=0.3)
-    assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20
+    endless = values(Explore(epsilon=0.8, epsilon_min=0.0))
+    assert endless[45] == pytest.approx(0.008) and endless[50] > 0.0
+    assert endless[1] == pytest.approx(0.8 * 0.01 ** (1 / 45))
+    assert values(Explore(epsilon=0.1, epsilon_min=0.3), 20) == [0.1] + [0.3] * 20
 
 
 def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
