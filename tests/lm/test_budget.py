@@ -272,7 +272,9 @@ def test_what_a_server_bills_never_passes_a_budget(plan, calls, tokens, usd, slo
         for task, each in zip(tasks, plan, strict=True):
             if each[5] == "cancelled":
                 task.cancel()
-        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert limit.in_flight == 0 and limit.current <= slots, "no slot is lost or doubled"
+        return ended
 
     outcomes = asyncio.run(run())
     billed, booked = server.billed, ledger.total

@@ -6,8 +6,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from promptcodebook.calls import Chat, Message, Reply, Request, Sampling, Schema, Usage, request_key
 from promptcodebook.config import Config, load_config
@@ -331,44 +329,6 @@ async def test_retry_after_holds_every_new_call_until_then_and_a_later_one_moves
     await asyncio.gather(*waiting)
     assert loop.time() - begun >= 0.115
     assert limit.in_flight == 4
-
-
-FATES = st.tuples(st.sampled_from(["fine", "objected", "cancelled"]), st.integers(0, 3))
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 5), st.lists(FATES, max_size=40))
-def test_slots_are_neither_lost_nor_doubled(maximum: int, plan: list[tuple[str, int]]):
-    async def run() -> None:
-        limit = AdaptiveLimit(maximum)
-
-        came: list[int] = []
-
-        async def call(number: int, fate: str, turns: int) -> None:
-            started = await limit.acquire()
-            came.append(number)
-            assert 1 <= limit.in_flight <= maximum
-            try:
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                if fate == "objected":
-                    limit.record_objection(started)
-                else:
-                    limit.record_answer("executor", 0.1)
-            finally:
-                limit.release()
-
-        tasks = [asyncio.create_task(call(n, *each)) for n, each in enumerate(plan)]
-        for task, (fate, turns) in zip(tasks, plan, strict=True):
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            if fate == "cancelled":
-                task.cancel()
-        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
-        assert limit.in_flight == 0
-        assert came == sorted(came), "first come, first served"
-
-    asyncio.run(run())
 
 
 HELLO = Request("executor", (Message("user", "hello there"),))
