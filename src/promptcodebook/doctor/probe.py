@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
@@ -81,7 +81,6 @@ async def probe(
     try:
         spec = parse_spec(spec_text)
         access = find_credentials(spec.key_names, headers)
-        spec, key = replace(spec, key_names=access.names), access.key
         if spec.kind == "local" and local is not None:
             return Section(spec_text, tuple(await _by_weights(local(spec))))
         lm: LM | None = None
@@ -96,8 +95,8 @@ async def probe(
     except (ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
-    async with Endpoint(spec, key, timeout=timeout, headers=access.headers) as endpoint:
-        findings = await _address(endpoint, spec, key)
+    async with Endpoint(spec, access, timeout=timeout) as endpoint:
+        findings = await _address(endpoint, spec, access.key)
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()

@@ -407,7 +407,7 @@ class Passes:
 def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config, rollouts, routed = plan.config, 0, 0
-    updates = Schedule(plan.split("train"), config.update, config.randomness).updates()
+    updates = Schedule(plan.dataset.train, config.update, config.randomness).updates()
     every = rounds_every(config)
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
