@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import resource
 import shutil
@@ -370,3 +372,71 @@ def test_the_lock_can_be_had_where_not_a_byte_can_be_written(tmp_path: Path) -> 
     with pytest.raises(RunBusy, match="another process"):
         RunLock(tmp_path)
     lock.release()
+
+
+WITHOUT_LOCKS = """
+import errno, fcntl
+def flock(file, operation):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+fcntl.flock = flock
+"""
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own locks are missing, as on some network and cluster file systems."""
+
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
+    tmp_path: Path,
+) -> None:
+    hold = WITHOUT_LOCKS + HOLD.replace("RunLock(p", "lock = RunLock(p")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], text=True, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert holder(tmp_path) == other.pid
+        with pytest.raises(RunBusy, match=f"process {other.pid}"):
+            RunLock(tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):  # whoever asks for it does it no harm
+            other.wait(0.2)
+        other.kill()
+    assert (tmp_path / "lock.soft").exists()
+    lock = RunLock(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    with pytest.raises(RunBusy, match=f"process {os.getpid()}") as caught:
+        RunLock(tmp_path)
+    assert f"delete {tmp_path / 'lock.soft'}" in caught.value.hint
+    lock.release()
+    lock.release()
+    assert holder(tmp_path) is None
+    RunLock(tmp_path).release()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_lock_left_behind_is_taken_over_though_the_library_cannot(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    signed = (tmp_path / "lock").read_text("ascii")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    # Nobody at the library's 'elsewhere' can be looked for from here.
+    (tmp_path / "lock.soft").write_text(f"{gone.pid}\nelsewhere\n", "ascii")
+    (tmp_path / "lock").write_text(signed.replace(str(os.getpid()), str(gone.pid)), "ascii")
+    lock = RunLock(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    lock.release()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_process_on_another_machine_is_not_taken_for_gone(tmp_path: Path) -> None:
+    (tmp_path / "lock.soft").write_text("4242424\nelsewhere\n", "ascii")
+    (tmp_path / "lock").write_text("4242424 elsewhere/1", "ascii")
+    with pytest.raises(RunBusy, match="process 4242424 on elsewhere/1") as caught:
+        RunLock(tmp_path)
+    assert "kill" not in caught.value.hint
+    assert holder(tmp_path) == 4242424

@@ -26,7 +26,7 @@ from promptcodebook.paths import make_private_folder, write_whole
 from promptcodebook.sqlite import Layout
 from promptcodebook.store.header import FREE_KEYS, differences
 from promptcodebook.store.journal import BOOKS, Journal, add_usage
-from promptcodebook.store.lock import LOCK, RunLock
+from promptcodebook.store.lock import LOCK_FILES, RunLock
 
 _JOB, _ROWS, _JOURNAL = "job.json", "rows.jsonl", "journal.sqlite"
 _LAYOUT = Layout(
@@ -156,7 +156,7 @@ def _require_ours(folder: Path) -> None:
         if not folder.exists():
             return
         names = [entry.name for entry in folder.iterdir()]
-    left = [n for n in names if n != LOCK and not n.startswith(f".{_JOB}.")]
+    left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
         raise ConfigError(
             f"{folder} is there already and is no batch's: it has {min(left)!r} and no {_JOB}",
@@ -171,7 +171,7 @@ def _empty(folder: Path) -> None:
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _JOB):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
-            elif entry.name != LOCK:
+            elif entry.name not in LOCK_FILES:
                 entry.unlink()
 
 

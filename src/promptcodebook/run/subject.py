@@ -114,8 +114,11 @@ class Given:
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
-        spec, named = isinstance(lm, str) and lm, isinstance(reward, str | Mapping) and reward
-        above = {"lm": spec, "roles": role_layers(beside.get("roles")), "reward": named}
+        above: dict[str, Any] = {
+            "lm": lm if isinstance(lm, str) else "",
+            "roles": role_layers(beside.get("roles")),
+            "reward": "" if reward is None or callable(reward) else reward,
+        }
         return cls(
             verb=verb,
             above={key: value for key, value in above.items() if value},

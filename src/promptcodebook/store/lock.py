@@ -1,12 +1,16 @@
 """A run's folder: its files, and its lock. There is one writer at a time, and a dead one blocks no
-other: the system drops the lock when its process dies. The file `lock` says who writes.
+other.
 
+Where the file system can lock, the system drops the lock when its process dies. Where it cannot
+(some network and cluster file systems), a second file is the lock as long as it exists; one left
+behind by a process that is gone is taken over. Either way the file `lock` says who writes.
 Lists of runs need this and no more of a run: pydantic and the events are imported elsewhere.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import socket
@@ -14,6 +18,8 @@ import sqlite3
 import stat
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,7 +31,10 @@ ATTEMPTS = "in-flight"
 EFFECTS = "effects"
 """In a run's folder: its tables, the attempts that are on their way, and measured effects."""
 LOCK = "lock"
+_SOFT = "lock.soft"
+LOCK_FILES = (LOCK, _SOFT)
 """What stays in the folder while a lock may be held."""
+_CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # On Windows no process can read or write the locked first byte.
 _TEXT_AT = 1 if os.name == "nt" else 0
@@ -61,13 +70,13 @@ class RunLock:
         refuse_links(folder)
         until = time.monotonic() + _PATIENCE_S
         try:
-            while (file := _take(folder)) is None and time.monotonic() < until:
+            while (release := _take(folder)) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
         except OSError as error:
             raise store_os_error(error, folder / LOCK) from error
-        if file is None:
+        if release is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
-        self._file: int | None = file
+        self._release: Callable[[], object] | None = release
         # Says who we are. That is a courtesy: on a full disk the lock must still be had. Always as
         # wide as before, so that it fits in the block that the file already has.
         text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
@@ -76,9 +85,9 @@ class RunLock:
             signed.write(text)
 
     def release(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
 
 def lock_effects(run: Path) -> RunLock:
@@ -96,37 +105,71 @@ def holder(folder: Path) -> int | None:
 
 
 def _is_free(folder: Path) -> bool:
-    """Readers share the lock where the system has shared locks: else two that ask at once would
-    take each other for the writer."""
+    """Whether no process writes. Readers share the lock where the system has shared locks: else
+    two that ask at once would take each other for the writer."""
     if sys.platform == "win32":
         (folder / LOCK).stat()  # looking makes no lock
-        if (taken := _take(folder)) is not None:
-            os.close(taken)
-        return taken is not None
-    import fcntl
+        release = _take(folder)
+    else:
+        import fcntl
 
-    file = os.open(folder / LOCK, os.O_RDONLY | NO_LINK)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(file)
+        file = os.open(folder / LOCK, os.O_RDONLY | NO_LINK)
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _CANNOT_LOCK:
+                raise
+        finally:
+            os.close(file)
+        release = _take_soft(folder)
+    if release is not None:
+        release()
+    return release is not None
 
 
-def _take(folder: Path) -> int | None:
-    """Takes the lock, which closing the returned descriptor lets go of; None while somebody else
-    has it. The file stays for good: removing it would let two processes lock two files."""
+def _take(folder: Path) -> Callable[[], object] | None:
+    """Takes the lock and returns what lets go of it; None while somebody else has it. The file
+    stays for good: removing it would let two processes lock two files."""
     from filelock import lock_descriptor  # takes long to import
 
-    file, taken = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600), False
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
     try:
-        taken = lock_descriptor(file, blocking=False)
-    finally:
-        if not taken:
-            os.close(file)
-    return file if taken else None
+        if lock_descriptor(file, blocking=False):
+            return partial(os.close, file)
+    except OSError as error:
+        os.close(file)
+        if error.errno not in _CANNOT_LOCK:
+            raise
+        return _take_soft(folder)
+    os.close(file)
+    return None
+
+
+def _take_soft(folder: Path) -> Callable[[], object] | None:
+    from filelock import SoftFileLock, Timeout
+
+    lock = SoftFileLock(folder / _SOFT, blocking=False, thread_local=False)
+    for _ in range(2):
+        try:
+            lock.acquire()
+            return lock.release
+        except Timeout:
+            # The library takes over by itself what a process of this machine left, but only where
+            # two names can be swapped, which file systems without locks often cannot do either.
+            pid, place = _read_owner(folder)
+            if os.name == "nt" or not pid or pid != lock.pid or place != _place():
+                return None
+            try:
+                os.kill(pid, 0)
+                return None
+            except ProcessLookupError:
+                lock.break_lock()
+            except OSError:  # it lives, and is somebody else's
+                return None
+    return None
 
 
 def _opened(folder: Path, flags: int) -> io.FileIO:
@@ -159,7 +202,9 @@ def _busy(folder: Path, doing: str) -> RunBusy:
     here = place == _place()
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
-    return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{stop}")
+    soft = folder / _SOFT
+    gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
+    return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")
 
 
 def is_blank(file: Path, *tables: str) -> bool:

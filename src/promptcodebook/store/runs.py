@@ -22,7 +22,15 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
 from promptcodebook.paths import BENCH, cache_folder, write_whole
 from promptcodebook.sqlite import store_os_error
-from promptcodebook.store.lock import ATTEMPTS, EFFECTS, FILE, LOCK, RunLock, holder, lock_effects
+from promptcodebook.store.lock import (
+    ATTEMPTS,
+    EFFECTS,
+    FILE,
+    LOCK_FILES,
+    RunLock,
+    holder,
+    lock_effects,
+)
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
@@ -61,7 +69,7 @@ class RunSummary:
 _FORM = 3
 """Counts what a kept summary holds: those of an earlier form are made again."""
 _LIST = "pco runs list"
-_WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, LOCK)
+_WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
 _MISFITS = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
