@@ -114,10 +114,11 @@ class Given:
         settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
+        ready: Any = reward
         above: dict[str, Any] = {
             "lm": lm if isinstance(lm, str) else "",
             "roles": role_layers(beside.get("roles")),
-            "reward": "" if reward is None or callable(reward) else reward,
+            "reward": ready if isinstance(ready, str | Mapping) else "",
         }
         return cls(
             verb=verb,
