@@ -107,8 +107,7 @@ def test_the_three_minutes_run_as_printed(shell: Shell) -> None:
 def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
     [block] = blocks("docs/experiments.md", "The benchmarks by themselves")
     [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
-    done = shell.run(line)
-    assert "suite quick: 6 finished, 0 failed" in done.stdout
+    assert "suite quick: 6 finished, 0 failed" in shell.run(line).stdout
     assert "6 finished" in shell.run(line).stdout.replace("skipped", "")
 
 

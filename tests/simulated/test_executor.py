@@ -144,19 +144,14 @@ def test_a_sample_seed_counts_only_at_temperature() -> None:
     assert len({reply(examples[2], 0.6, seed) for seed in range(12)}) > 3
 
 
-async def test_a_sample_without_a_seed_is_fresh() -> None:
+async def test_a_sample_without_a_seed_is_fresh_and_a_reply_is_cut_at_the_cap() -> None:
     lm = SimulatedLM(world)
     asked = request("Go.", examples[2], 0.6)
     assert len({(await lm.reply(asked, seeded=False)).text for _ in range(12)}) > 3
     assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
-
-
-async def test_a_reply_is_cut_at_the_cap() -> None:
-    lm = SimulatedLM(world)
-    whole = await lm(request("Go.", examples[0]))
-    cut = await lm(
-        replace(request("Go.", examples[0]), sampling=Sampling(temperature=0.0, max_tokens=5))
-    )
+    asked = request("Go.", examples[0])
+    capped = replace(asked, sampling=Sampling(temperature=0.0, max_tokens=5))
+    whole, cut = await lm(asked), await lm(capped)
     assert whole.finish == "stop"
     assert (cut.finish, cut.usage.completion_tokens) == ("length", 5)
     assert whole.text.startswith(cut.text)

@@ -48,12 +48,12 @@ def test_the_demands_of_the_shipped_inputs_show() -> None:
 def test_a_list_of_cue_words_is_no_order(skills: Skills) -> None:
     said = chain.from_iterable(skills[k].do for k in range(len(skills)))
     cues = sorted({w for text in said for w in content_stems(text)})
-    for joint in (" ", ", ", "\n", "; "):
-        assert skills.orders(joint.join(cues)) == ()
-    assert (
-        skills.orders("Count words, trim words, dash lines, bullet points, title brackets.") == ()
-    )
-    assert skills.orders("Words limit sentences paragraphs bullets title JSON quotes digits.") == ()
+    for text in (
+        *(joint.join(cues) for joint in (" ", ", ", "\n", "; ")),
+        "Count words, trim words, dash lines, bullet points, title brackets.",
+        "Words limit sentences paragraphs bullets title JSON quotes digits.",
+    ):
+        assert skills.orders(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,5 @@ def test_the_skills_were_written_apart_from_the_seed_instincts() -> None:
     for task in ("constraints", "hotpotqa", "pupa", "aime"):
         seeds = " ".join(load_task(task).seeds).lower()
         for table in map(read_skills, TABLES):
-            for k in range(len(table)):
-                assert not any(text.lower() in seeds for text in _words_of(table, k))
-
-
-def _words_of(table: Skills, k: int) -> tuple[str, ...]:
-    return (*table[k].do, table[k].when)
+            for skill in map(table.__getitem__, range(len(table))):
+                assert not any(text.lower() in seeds for text in (*skill.do, skill.when))

@@ -17,8 +17,6 @@ from promptcodebook.simulated.world import FAULTS, Latency, SimulatedSettings
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
 
-_PLAIN = [f.name for f in fields(SimulatedSettings) if f.name not in ("faults", "latency")]
-
 
 def test_a_spec_sets_every_kind_of_parameter() -> None:
     found = SimulatedSettings.from_params(
@@ -34,11 +32,6 @@ def test_a_spec_sets_every_kind_of_parameter() -> None:
     assert (found.load, found.world, found.prefix_cache) == (0.05, 7, True)
     assert found.latency == Latency("uniform", 0.05, 0.3, 3)
     assert found.faults == dict(zip(FAULTS, (0.1, 0.05, 0.05, 0.05, 0.02, 0.05), strict=True))
-
-
-@pytest.mark.parametrize("name", _PLAIN)
-def test_every_plain_parameter_can_be_set(name: str) -> None:
-    assert float(getattr(SimulatedSettings.from_params({name: "1"}), name)) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -73,13 +66,13 @@ def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
     assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
 
 
-def test_the_documentation_lists_every_parameter_with_its_default() -> None:
+def test_every_parameter_can_be_set_and_is_listed_with_its_default() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "simulated.md").read_text("utf-8")
     defaults = SimulatedSettings()
-    for name in _PLAIN:
+    for name in (f.name for f in fields(defaults) if f.name not in ("faults", "latency")):
         assert f"| `{name}` | {getattr(defaults, name)} |" in page, name
-    for fault in FAULTS:
-        assert f"`{fault}`" in page
+        assert float(getattr(SimulatedSettings.from_params({name: "1"}), name)) == 1.0
+    assert all(f"`{fault}`" in page for fault in FAULTS)
 
 
 # Faults on demand: seeded, one at a time, mended by a retry, and counted.
@@ -150,15 +143,12 @@ async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it() -> Non
         else:
             whole = len(set(json.loads(found.text)["selected_indices"])) == 2
             met["whole" if whole else "routes"] += 1
-    faults = lm.stats.faults
-    assert met["rate_limited"] == faults["429"] > 0
-    assert met["server_error"] == faults["500"] > 0
-    assert met["dropped"] == faults["drop"] > 0
-    assert met["truncate"] == faults["truncate"] == lm.stats.cut > 0
-    assert met["json"] == faults["json"] > 0
-    assert met["routes"] == faults["routes"] > 0
-    assert lm.stats.requests == 400
-    assert lm.stats.replies == 400 - faults["429"] - faults["500"] - faults["drop"]
+    faults, stats = lm.stats.faults, lm.stats
+    wire = {"rate_limited": "429", "server_error": "500", "dropped": "drop"}
+    for name, fault in {**wire, **{n: n for n in ("truncate", "json", "routes")}}.items():
+        assert met[name] == faults[fault] > 0
+    assert (stats.requests, stats.cut) == (400, faults["truncate"])
+    assert stats.replies == 400 - sum(faults[fault] for fault in wire.values())
 
 
 async def test_retries_end_with_the_reply_of_a_model_without_faults() -> None:

@@ -40,16 +40,6 @@ training messages (0.96 at 40 tokens, 0.85 at 32)."""
 _SHOWN = 3
 _LONGEST = 400
 """Characters of a reply that are shown."""
-_TITLES: Mapping[str, str] = {
-    "none": "no instructions",
-    "present": "the present prompt",
-    "best_single": "best single instinct",
-    "concat": "all instincts in one prompt",
-    "untrained": "the untrained codebook",
-    "learned": "learned: one for each message",
-    "oracle": "the right rules (oracle)",
-}
-"""The rows in the order they are shown: all that the verdict may name, and the references."""
 _FIGURES = ("reward", "gain", "calls", "tokens", "seconds")
 
 
@@ -104,7 +94,7 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
     from promptcodebook.run.optimize import finish, fitting_runs
     from promptcodebook.sync import run_sync
 
-    about = Path(__file__).with_name("demo.txt").read_text("utf-8")
+    about, *_ = Path(__file__).with_name("demo.txt").read_text("utf-8").split("\n\n")
     note(wrap_text(" ".join(about.split()), "") + "\n")
     plan = plan_run(config, sources)
     stopped = [r for r in fitting_runs(runs_dir(), plan) if r.name == NAME and r.resumable]
@@ -142,13 +132,12 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     from promptcodebook.store.run import RunStore
 
     with closing(RunStore.open(run.path)) as store:
-        rows = {evaluation.name: evaluation for evaluation in store.test_evaluations()}
+        rows = {
+            row.name: {r.example_id: r for r in row.rollouts} for row in store.test_evaluations()
+        }
     if not {"present", "learned"} <= rows.keys():
         return []
-    before, after = (
-        {rollout.example_id: rollout for rollout in rows[name].rollouts}
-        for name in ("present", "learned")
-    )
+    before, after = rows["present"], rows["learned"]
     routes = {id: rollout.route.indices for id, rollout in after.items() if rollout.route}
     texts = run.policy.codebook.texts
     return [
@@ -157,8 +146,15 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     ]
 
 
+def _titles() -> Mapping[str, str]:
+    """Of all that the verdict may name, and the references, in the order they are shown."""
+    from promptcodebook.experiments.experiment import read_table
+
+    return read_table("pages")["demo"]
+
+
 def _rows(run: Run) -> list[Row]:
-    return [run.rows[name] for name in _TITLES if name in run.rows]
+    return [run.rows[name] for name in _titles() if name in run.rows]
 
 
 def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
@@ -177,27 +173,15 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
             "learned": reply(each.learned),
         }
         told.append("\n".join(wrap_text(text, f"{name:<10}") for name, text in lines.items()))
-    rows = _rows(run)
+    rows, page = _rows(run), Path(__file__).with_name("demo.txt").read_text("utf-8")
+    head, figures, drawn, rest = page.split("\n\n")[1:]
     parts = [
-        wrap_text(
-            f"SmolLM2-135M-Instruct, {rows[0].score.n if rows else 0} held-out messages, greedy, "
-            "with 95 % intervals; gains are over the present prompt:",
-            "",
-        ),
-        verdict_text(
-            VerdictTable(rows, titles=_TITLES).only(*_FIGURES),
-            "per message (seconds: of a reply while up to 32 are written at once):",
-        ),
+        wrap_text(head.format(n=rows[0].score.n if rows else 0), ""),
+        verdict_text(VerdictTable(rows, titles=_titles()).only(*_FIGURES), figures),
         wrap_text(run.verdict, ""),
-        f"{len(samples)} of these messages, drawn before any reply was seen ([reward] reply, cut):",
+        drawn.format(n=len(samples)),
         *told,
-        f"report: {report}\n"
-        "Look closer:\n"
-        f"  pco codebook show {NAME}\n"
-        f'  pco explain {NAME} "My parcel is two weeks late."\n'
-        "  pco reproduce small-real-model\n"
-        "The tour of everything else, simulated: pco demo --simulated\n"
-        "Your own data and model: pco init mytask",
+        rest.format(report=report, name=NAME).rstrip("\n"),
     ]
     return "\n\n".join(parts)
 
@@ -208,25 +192,24 @@ def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, An
     def reply(each: Rollout) -> dict[str, Any]:
         return {"reply": each.output, "reward": each.reward, "feedback": each.feedback}
 
-    told = [
-        {
-            "message": each.message,
-            "route": list(each.route),
-            "present": reply(each.present),
-            "learned": reply(each.learned),
-        }
-        for each in samples
-    ]
     return {
         "simulated": False,
         "model": MODEL,
         "run": run.id,
         "path": str(run.path),
         "report": str(report),
-        "training_rollouts": read_training(run.path).rollouts,
+        "training_rollouts": read_training(run.path)["rollouts"],
         "rows": [asdict(row) for row in _rows(run)],
         "verdict": run.verdict,
         "worth": run.worth,
         "deploy": run.deploy,
-        "samples": told,
+        "samples": [
+            {
+                "message": each.message,
+                "route": list(each.route),
+                "present": reply(each.present),
+                "learned": reply(each.learned),
+            }
+            for each in samples
+        ],
     }

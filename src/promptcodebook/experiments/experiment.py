@@ -81,9 +81,8 @@ Rewards = Sequence[Sequence[float]]
 """By run, then by example."""
 
 
-def score(runs: Rewards) -> Interval:
-    """The mean reward."""
-    return crossed_interval(runs)
+score = crossed_interval
+"""The mean reward."""
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
@@ -122,12 +121,11 @@ def trained(name: str, settings: Mapping[str, Any]) -> Cell:
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where=f"the experiment's cell {name}")
         try:
-            training = lab.train(config, counted=True)
+            return read_run(lab.train(config, counted=True))
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
             return read_run(failures.run.path, stopped=str(failures))
-        return read_run(training.path)
 
     return Cell(name, {**settings, "form": FORM}, measure)
 
@@ -146,17 +144,15 @@ def read_run(path: Path, stopped: str = "") -> Result:
         ended = outline.conclusion
         rollouts = rows[LEARNED].rollouts if LEARNED in rows else ()
         routed = [(r, r.route) for r in rollouts if r.route is not None]
+        search: dict[str, Any] = {}
+        if ended is not None:
+            cut, replies = (ended.settings.get(key, 0) for key in ("replies_cut", "replies"))
+            search = {"tried": len(ended.candidates), "replies": replies, "cut": cut}
         return {
             "run": store.header.id,
             "ended": outline.ended or "",
             "stopped": stopped,
-            "search": {}
-            if ended is None
-            else {
-                "tried": len(ended.candidates),
-                "replies": ended.settings.get("replies", 0),
-                "cut": ended.settings.get("replies_cut", 0),
-            },
+            "search": search,
             "verdict": "" if ended is None else ended.text,
             "rows": {name: row_json(row) for name, row in rows.items()},
             "whole": {"calls": spent.calls, "tokens": spent.tokens},
@@ -197,10 +193,10 @@ def read_run(path: Path, stopped: str = "") -> Result:
         }
 
 
-def runs_of(results: Mapping[str, Result], name: str) -> list[Result]:
+def runs_of(results: Mapping[str, Result], name: str, mark: str = "/") -> list[Result]:
     """The finished runs of a setting: `NAME/0`, `NAME/1` and so on, one a seed."""
-    found = [key for key in results if key.rpartition("/")[0] == name]
-    return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition("/")[2]))]
+    found = [key for key in results if key.rpartition(mark)[0] == name]
+    return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition(mark)[2]))]
 
 
 def rewards(runs: Sequence[Result], row: str = LEARNED) -> Rewards:
@@ -220,38 +216,6 @@ def tokens(run: Result, row: str = LEARNED) -> float:
     return own["prompt_tokens"] + own["completion_tokens"]
 
 
-WEAK = {"temperature": 0.0, "max_tokens": 200}
-"""Of every role but the executor on a small model, whose replies often run until they are cut."""
-_EXECUTOR = {"temperature": 0.0, "max_tokens": 512}
-_OWN: Mapping[str, Mapping[str, Any]] = {
-    "houserules": {"roles": {"executor": {"max_tokens": 64}}},
-    "pupa": {"reward": "stand-in", "roles": {"untrusted": _EXECUTOR}},
-}
-"""What a task has otherwise on a small model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much one run trains and is judged by; None = what the preset `paper` says."""
-
-    epochs: int | None
-    batch: int | None
-    size: int
-    select: int
-    val: int
-    test: int | None
-
-
-def scale_of(preset: str) -> Scale:
-    """`quick` shows whether everything runs; `default` is for a small model on two cores or a tight
-    budget; `paper` is Table 6."""
-    if preset == "quick":
-        return Scale(2, 4, 8, 2, 4, 6)
-    if preset == "default":
-        return Scale(10, 8, 16, 4, 16, 48)
-    return Scale(None, None, 16, 4, 60, None)
-
-
 def task_of(order: Order, spec: str, paper: str) -> str:
     """The order's own; else the paper's, or on a model of this machine and on the simulated one a
     task that every installation has."""
@@ -261,28 +225,18 @@ def task_of(order: Order, spec: str, paper: str) -> str:
     return {"local": "houserules", "simulated": "constraints"}.get(kind, paper)
 
 
+def scale_of(preset: str) -> Mapping[str, Any]:
+    """The settings of how much a run trains and is judged by; `verdict_examples` None = all."""
+    return {"update": {}, "verdict_examples": None, **read_table("settings")["scale"][preset]}
+
+
 def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
     """Full PCO on the order's task, `paper` being the benchmark that the paper used."""
-    scale, task = scale_of(order.preset), task_of(order, spec, paper)
-    settings: dict[str, Any] = {
-        "task": task,
-        "preset": "paper" if order.preset == "paper" else "default",
-        "lm": spec,
-        "size": scale.size,
-        "select": scale.select,
-        "update": {},
-        "validation": {"every": 0, "subset": scale.val},
-        "verdict_examples": scale.test,
-    }
+    task, listed = task_of(order, spec, paper), read_table("settings")
+    settings: dict[str, Any] = {"task": task, "lm": spec, **scale_of(order.preset)}
     if order.data:
         settings["data_dir"] = str(Path(order.data).resolve())
-    if scale.epochs is not None and scale.batch is not None:
-        settings["update"] = {"epochs": scale.epochs, "batch_size": scale.batch}
-    if is_local(spec):
-        others = ("encoder", "generator", "critic", "attribution", "updater")
-        settings["roles"] = {"executor": _EXECUTOR, **{role: WEAK for role in others}}
-        return merge(settings, _OWN.get(task, {}))
-    return settings
+    return merge(settings, listed["local"], listed.get(task, {})) if is_local(spec) else settings
 
 
 def variants(
@@ -298,13 +252,14 @@ def variants(
 
 
 @cache
-def _pages() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads(Path(__file__).with_name("pages.toml").read_text("utf-8"))
+def read_table(file: str) -> Mapping[str, Any]:
+    """What `FILE.toml` beside this one holds."""
+    return tomllib.loads(Path(__file__).with_name(f"{file}.toml").read_text("utf-8"))
 
 
 def said(page: str, name: str, **values: object) -> str:
     """A sentence of pages.toml with its values."""
-    return _pages()[page][name].format(**values)
+    return read_table("pages")[page][name].format(**values)
 
 
 def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]:
@@ -331,7 +286,7 @@ def about(measured: Measured, paper: str) -> list[Block]:
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
-    test = scale_of(order.preset).test
+    test = scale_of(order.preset)["verdict_examples"]
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
     typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
@@ -356,8 +311,7 @@ def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
 
 
 def missing(measured: Measured) -> list[Block]:
-    """The cells that have no result, with the reason where one is known; a line for the seeds of
-    one variant."""
+    """The cells that have no result, a line for the seeds of one variant and reason."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in measured.missing.items():
         variant, _, seed = name.rpartition("/")

@@ -1,7 +1,4 @@
-"""One prompt for every input: what a learned policy is measured against.
-
-A new baseline is a class here, or in another package, with its line in `baselines`.
-"""
+"""One prompt for every input: what a learned policy is measured against."""
 
 from __future__ import annotations
 
@@ -65,10 +62,8 @@ def has_best_fixed(config: Config) -> bool:
 
 
 async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
-    """The best of the policy's own prompts for every input, by the validation split: what it is
-    worth where routing is not needed. None where it gave no prompt yet, and without
-    `has_best_fixed`. Candidates are the instincts chosen most, verbatim, and the prompts made of
-    them."""
+    """The best of the policy's own prompts for every input, by the validation split: its most
+    chosen instincts, verbatim, and the prompts made of them. None where it gave no prompt yet."""
     config, store = problem.assembled.config, problem.store
     if not has_best_fixed(config):
         return None
@@ -97,8 +92,8 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
 def _typical(
     problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
 ) -> Iterator[str]:
-    """The prompts of the rollouts, those first whose instincts are chosen most, then those that
-    earned most; none that copies its input or gives its answer away, and none of a private task."""
+    """The prompts whose instincts are chosen most, then those that earned most; none that copies
+    its input or gives its answer away, and none of a private task."""
     plan = problem.assembled.plan
     if plan.task.private:
         return
@@ -124,8 +119,7 @@ def untrained_row(problem: Problem, state: State) -> Result:
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """The one instinct that is best on the validation split, of those that promise most (without
-    one, the first of these)."""
+    """The one instinct that is best on the validation split, of those that promise most."""
     train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
     val = sample(val, problem.assembled.config.validation.subset)
     texts = policy.parameters.codebook.texts
@@ -156,8 +150,7 @@ async def best_prompt(
 
 
 def reference_rows(problem: Problem) -> Sequence[Result]:
-    """No instruction, unless that is what the user has, and the right ones where the task knows
-    them."""
+    """No instruction, unless the user has none, and the right ones where the task knows them."""
     plan = problem.assembled.plan
     rows: list[Result] = []
     if plan.present_prompt != plan.config.base_prompt:

@@ -1,12 +1,8 @@
 """Optimizers of others: libraries that are not async run in a thread of their own.
 
-What they run or ask goes to the run's loop and passes the problem's models, so that journal, cache,
-budget, meter and limit are the same for all. Draws are keyed by how often the same thing was asked:
-a resumed run meets its paid replies again, if the library is a function of its seed. It begins with
-our codebook and validates on the same examples, greedily; other rollouts use the roles' settings.
-
-A stop comes out of `run` as that stop, whatever the library does with errors: in its threads a stop
-is no Exception, and nothing more is asked.
+What they run or ask goes to the run's loop and passes the problem's models. Draws are keyed by how
+often the same thing was asked: a resumed run meets its paid replies again, if the library is a
+function of its seed. They validate on our examples, greedily.
 """
 
 from __future__ import annotations
@@ -186,7 +182,7 @@ class Outside(LibraryThread):
 
     @property
     def first(self) -> dict[str, str]:
-        """By stage the user's present prompt, else the first instincts in one, else the zero-shot
+        """By stage the user's present prompt, else the first instincts, else the zero-shot
         prompt."""
         plan = self.problem.assembled.plan
         init = plan.config.init
@@ -238,14 +234,14 @@ class Outside(LibraryThread):
         self._watch.see_rollouts(tuple(map(Trace, made)))
         return made
 
-    def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model, at temperature 1 and with room for at least 1,024
-        tokens, as these libraries are published. RequestRefused where only this request was no
-        good."""
-        return self.wait_for(self._ask(role, tuple(messages)))
+    def ask(self, messages: Sequence[Message]) -> str:
+        """A reply of the role updater, at temperature 1 and with room for at least 1,024 tokens, as
+        these libraries are published. RequestRefused where only this request was no good."""
+        return self.wait_for(self._ask(tuple(messages)))
 
-    async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
-        times, models = self._count((role, messages)), self.problem.assembled.models
+    async def _ask(self, messages: tuple[Message, ...]) -> str:
+        role: Role = "updater"
+        times, models = self._count(messages), self.problem.assembled.models
         sample = self.problem.assembled.config.randomness.integer("outside", role, times)
         own = models.lm.sampling_of(role)
         cap = None if own.max_tokens is None else max(_ROOM, own.max_tokens)
@@ -267,11 +263,6 @@ class Outside(LibraryThread):
     def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(texts[stage] for stage in self.stages)
 
-    def unit(self, rollout: Rollout) -> float:
-        """Its reward in [0, 1]; a failed one earned the least."""
-        low, high = self.problem.assembled.config.reward_range
-        return (self.reward(rollout) - low) / (high - low)
-
     def reward(self, rollout: Rollout) -> float:
         """Its reward in the task's range; a failed one earned the least."""
         floor, _ = self.problem.assembled.config.reward_range
@@ -279,12 +270,10 @@ class Outside(LibraryThread):
 
     @property
     def best(self) -> Mapping[str, str]:
-        """The first texts of best mean reward, of those measured on the most examples that
-        validate."""
+        """The first texts of best mean reward, of those that were validated on most examples."""
         measured = [c for c in self._candidates.values() if c.rewards]
-        widest = max((len(c.rewards) for c in measured), default=0)
-        wide = [c for c in measured if len(c.rewards) == widest]
-        return max(wide, key=lambda c: c.mean).texts if wide else self.first
+        best = max(measured, key=lambda c: (len(c.rewards), c.mean), default=None)
+        return self.first if best is None else best.texts
 
     def tried(self, texts: Mapping[str, str]) -> tuple[Candidate, ...]:
         """All that was run, in order; `texts` are those that are kept."""
@@ -324,8 +313,8 @@ class Outside(LibraryThread):
 
 
 async def optimize_outside(problem: Problem, library: Library) -> Result:
-    """What the library found, until the budget leaves only what the verdict takes. One that fails
-    gives the present prompt, with the failure in the remark."""
+    """What the library found within the budget. One that fails gives the present prompt, with the
+    failure in the remark."""
     begin_again(problem)
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first
@@ -346,13 +335,9 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        said = " ".join(message_of(failure).split())
-        said = said if len(said) <= 300 else f"{said[:300]}..."
-        if problem.assembled.task.private:  # it may quote a reply, and so the data
-            said = "what it said is withheld, since the data are private."
         remark = (
-            f"{library.settings['library']} failed with {type(failure).__name__}: {said} The "
-            f"prompt that it began with stands in its place. {outside.cut_in_words}"
+            f"{library.settings['library']} {failed_with(failure, problem)} The prompt that it "
+            f"began with stands in its place. {outside.cut_in_words}"
         )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
@@ -366,6 +351,15 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         candidates=outside.tried(found),
         stop=stop,
     )
+
+
+def failed_with(failure: Exception, problem: Problem) -> str:
+    """How a library failed. What it said is withheld where data are private: it may quote them."""
+    said = " ".join(message_of(failure).split())
+    said = said if len(said) <= 300 else f"{said[:300]}..."
+    if problem.assembled.task.private:
+        said = "what it said is withheld, since the data are private."
+    return f"failed with {type(failure).__name__}: {said}"
 
 
 def begin_again(problem: Problem) -> None:

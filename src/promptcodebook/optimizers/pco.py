@@ -1,15 +1,14 @@
 """Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select.
 
-Below it are the rows without training, as optimizers of their own: what a trained codebook must
-beat. All but zero-shot use the codebook that training would begin with (`init`), and leave it as
-the run's policy.
+Below it are the rows without training, as optimizers of their own. All but zero-shot use the
+codebook that training would begin with (`init`), and leave it as the run's policy.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,12 +23,7 @@ from promptcodebook.incidents import Incident
 from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import (
-    Composer,
-    Deployed,
-    FixedPrompt,
-    join_prompts,
-)
+from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import (
@@ -76,18 +70,23 @@ class PCO:
         state = await first_or_stored(problem)
         training = _train(problem, learner, selection, state)
         ended, stop = await train_to_reserve(problem, training)
-        best = await selection.best()
-        policy = policy_file(assembled, best)
-        rivals = await _rivals(problem, policy, best)
+        best, first = await selection.best(), state_at(store, -1)
+        policy, harm = policy_file(assembled, best), harm_in(store, best.step - 1)
+        rivals = [concat_row(policy)]
+        if (fixed := await best_fixed_row(problem, policy, best)) is not None:
+            rivals.append(fixed)
+        # A harmful first state is no rival, unless no state is better.
+        if harm or not harm_in(store, -1):
+            rivals.append(untrained_row(problem, first))
+        if assembled.config.learns_routes:
+            rivals.append(await best_single_row(problem, policy))
         # The prompts of the rivals that only the run can find, which `fixed_prompt` then knows.
         for row in rivals:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
-        first = state_at(store, -1)
         state = learner.router.recall(first, first, store.steps(traces=True))
         estimate = learner.router.estimate(state, assembled.config.seed)
         learned = in_words(estimate, assembled.config.reward_range)
-        harm = harm_in(store, best.step - 1)
         beware = (
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
@@ -105,19 +104,6 @@ class PCO:
             off_policy=estimate,
             stop=stop,
         )
-
-
-async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence[Result]:
-    """Other forms of the result."""
-    rivals = [concat_row(policy)]
-    if (fixed := await best_fixed_row(problem, policy, best)) is not None:
-        rivals.append(fixed)
-    # A harmful first state is no rival, unless no state is better.
-    if not harm_in(problem.store, -1) or harm_in(problem.store, best.step - 1):
-        rivals.append(untrained_row(problem, state_at(problem.store, -1)))
-    if problem.assembled.config.learns_routes:
-        rivals.append(await best_single_row(problem, policy))
-    return rivals
 
 
 def build_learner(assembled: Assembled) -> Learner:
@@ -232,8 +218,8 @@ async def _train(
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:
-    """Why a run left every text as it was: critiques that are never understood, rewrites that never
-    pass. '' when a text was rewritten, or when nothing went wrong on the way."""
+    """Why a run left every text as it was; '' when one was rewritten, or when nothing went
+    wrong."""
     outline = store.outline()
     if outline.step < 0 or outline.parameters != store.parameters_at(-1):
         return ""
@@ -288,10 +274,7 @@ class BestSingle:
         texts = state.parameters.codebook.texts
         prompts = dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts)
         best = (await best_prompt(problem, BEST_SINGLE, [*map(Prompt, prompts)], examples)).text
-        title, policy = (
-            "the best single instinct, untrained",
-            policy.with_about(**{BEST_SINGLE: best}),
-        )
+        title, policy = "the best single instinct, untrained", policy.with_about(best_single=best)
         return Result(BEST_SINGLE, title, FixedPrompt(best), policy=policy)
 
 
@@ -300,9 +283,8 @@ class RandomRoutes:
 
     async def optimize(self, problem: Problem) -> Result:
         state, policy = await _first(problem)
-        assembled = problem.assembled
-        composer = assembled.composer(assembled.plan.prompt_stages)
-        prompter = Drawn(composer, state.parameters, assembled.config.select)
+        plan, composer = problem.assembled.plan, problem.assembled.composer
+        prompter = Drawn(composer(plan.prompt_stages), state.parameters, plan.config.select)
         return Result("random_routes", "random routes", prompter, policy=policy)
 
 

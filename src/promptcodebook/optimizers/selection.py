@@ -2,15 +2,15 @@
 
 Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
 states are ranked by what their examples earned with the router's own routes, and a validation goes
-to the best state that has had none. Training stops when only a reserve of the budget is left, which
-pays for the finalists and the verdict, as measured by the rollouts on validation.
+to the best state that has had none. Training stops when only a reserve is left for finalists and
+verdict.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
@@ -81,36 +81,28 @@ class VerdictReserve:
         self._gate = problem.assembled.models.budget
         self._limits = problem.assembled.config.budget
         self._rollouts = rollouts
-        self._keep(None, 0.0, None)
+        self._keep({})
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
         """Takes these rollouts, and the seconds all of them took together, as the measure."""
         if rollouts:
-            times = self._rollouts * _MARGIN / len(rollouts)
             used = sum((r.usage for r in rollouts), Usage())
-            self._keep(used, times, None if seconds is None else seconds * times)
+            found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}
+            times = self._rollouts * _MARGIN / len(rollouts)
+            known = {**found, "seconds": seconds}.items()
+            self._keep({name: value * times for name, value in known if value is not None})
 
-    def _keep(self, used: Usage | None, times: float, seconds: float | None) -> None:
-        def share(limit: float | None, need: float | None) -> float | None:
-            if limit is None or not self._rollouts:
-                return None
-            if (given := self._limits.reserve_for_verdict) is not None:
-                return given * limit
-            return MOST * limit if need is None else min(MOST * limit, need)
-
-        def whole(limit: int | None, need: int | None) -> int | None:
-            amount = share(limit, None if need is None else need * times)
-            return None if amount is None else math.floor(amount)
-
-        limits, cost = self._limits, None if used is None else used.cost
-        self._gate.keep_back(
-            Budget(
-                calls=whole(limits.calls, None if used is None else used.calls),
-                tokens=whole(limits.tokens, None if used is None else used.tokens),
-                usd=share(limits.usd, None if cost is None else cost * times),
-                seconds=share(limits.seconds, seconds),
-            )
-        )
+    def _keep(self, needs: Mapping[str, float]) -> None:
+        """Of each limit what is needed, `MOST` of it at the most, or the share that the user
+        gave."""
+        kept: dict[str, float] = {}
+        for name in ("calls", "tokens", "usd", "seconds"):
+            limit, given = getattr(self._limits, name), self._limits.reserve_for_verdict
+            if limit is not None and self._rollouts:
+                most = MOST * limit
+                amount = min(most, needs.get(name, most)) if given is None else given * limit
+                kept[name] = math.floor(amount) if isinstance(limit, int) else amount
+        self._gate.keep_back(Budget.model_validate(kept))
 
 
 _PRIOR = 8
@@ -121,12 +113,11 @@ class Selection:
     """Validates promising states on a subset as the run goes, and on the whole split at its end."""
 
     def __init__(self, problem: Problem, composer: Composer) -> None:
-        config = problem.assembled.config
+        config, dataset = problem.assembled.config, problem.assembled.dataset
         self._problem, self._store, self._composer = problem, problem.store, composer
         self._config, self._settings = config, config.validation
         self.reserve = VerdictReserve(problem, count_selection(problem))
-        self._whole = problem.assembled.dataset.val
-        self._subset = validation_subset(problem)
+        self._examples = {"subset": validation_subset(problem), "full": dataset.val}
         outline = self._store.outline()
         self._marks: list[Mark] = list(outline.validations)
         self._extended_at = outline.extended_at
@@ -137,8 +128,7 @@ class Selection:
         self._earned: list[tuple[float, int]] = []
         """By state, the untrained one first: what its training examples earned, and how many."""
         self._read = 0
-        schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
-        self._steps = len(schedule.updates())
+        self._steps = len(Schedule(dataset.train, config.update, config.randomness).updates())
         # A resumed run keeps back as much as one that was never stopped.
         last = self._store.last_validation()
         if last is not None:
@@ -149,7 +139,7 @@ class Selection:
     @property
     def validates(self) -> bool:
         """Whether it validates on the way."""
-        return self._every > 0 and bool(self._whole)
+        return self._every > 0 and bool(self._examples["full"])
 
     @property
     def planned(self) -> int:
@@ -184,8 +174,8 @@ class Selection:
         return [m for m in self._marks if m.scope == "subset"]
 
     def _most_promising(self, step: int) -> int:
-        """Of the states that had no look, the harmless one whose examples earned most in training,
-        of equals the latest; the one after `step` where none of them met an example.
+        """Of the states that had no look, the harmless one whose examples earned most, of equals
+        the latest; the one after `step` where none met an example.
 
         A state is much like those beside it: what they earned counts by half, a batch further away
         by a quarter. Examples of the run's mean keep a few lucky ones from winning.
@@ -199,8 +189,7 @@ class Selection:
         fade = 0.5 ** (1 / self._batch)
         sums, counts = ([pair[k] for pair in self._earned] for k in (0, 1))
         mean = math.fsum(sums) / max(1, sum(counts))
-        earned, met = _smooth(sums, fade), _smooth(counts, fade)
-        pairs = zip(earned, met, strict=True)
+        pairs = zip(_smooth(sums, fade), _smooth(counts, fade), strict=True)
         worth = [round((e + _PRIOR * mean) / (n + _PRIOR), 9) for e, n in pairs]
         seen = {m.step for m in self._looks}
         known = [k for k, n in enumerate(counts) if n and k - 1 not in seen]
@@ -208,8 +197,7 @@ class Selection:
         return next((k - 1 for k in ranked if not harm_in(self._store, k - 1)), step)
 
     async def _validate(self, step: int, scope: Scope) -> None:
-        examples = self._subset if scope == "subset" else self._whole
-        state = state_at(self._store, step)
+        examples, state = self._examples[scope], state_at(self._store, step)
         deployed = Deployed(self._composer, state.parameters, state.statistics)
         phase = f"validating step {step + 1}"
         begun = time.monotonic()

@@ -1,12 +1,9 @@
 """The simulated author, encoder and generator.
 
-The author rewrites texts, splits prompts, and writes general instincts. `improve` is one rewrite
-for every caller: our updater, and any other optimizer's reflection. It takes up the advice in the
-feedback (orders, not sentences copied from inputs), within the scope that the text already has. It
-keeps to the cap that the request states, and may make things worse.
-
-The encoder sees surface words through noise, not what the executor lacks. The generator says a
-conditional order plainly where its condition holds, and mostly drops it elsewhere.
+`improve` is one rewrite for every caller: our updater, and any other optimizer's reflection. It
+takes up the feedback's advice within the scope that the text already has, keeps to the stated cap,
+and may make things worse. The encoder sees surface words through noise, not what the executor
+lacks.
 """
 
 from __future__ import annotations
@@ -91,8 +88,8 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
 
 
 def _shorten(units: list[_Unit], cap: int | None) -> None:
-    """Gives sentences up for the cap: one without an order first, then what is new. An order
-    without a complaint stays, and so does the opening of a directive."""
+    """Gives sentences up for the cap: one without an order first, then what is new; the opening of
+    a directive last."""
 
     def words() -> int:
         return sum(len(u.text.split()) for u in units)

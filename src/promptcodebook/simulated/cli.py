@@ -1,8 +1,7 @@
 """`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one.
 
-The tour goes through several simulated worlds, so that intervals cover worlds too. In each world a
-run is trained, and six ways of prompting are judged. The first world runs before the user's eyes,
-with a report; the others run beside it, each in a process of its own.
+The tour trains in several simulated worlds, so that intervals cover worlds too. The first runs
+before the user's eyes, the others beside it, each in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """The simulated critic, attribution and judges.
 
-The critic knows only the text it is sent: the outcome (reward, checker, reference), the prompt and
-the instincts. It is right as far as its `capacity` goes, and wrong advice does harm when it is
-obeyed.
-
-Attribution reads the critic's prose. Advice that an active instinct gives and the prompt lost is a
-fault of rendering. Advice that another entry gives is a fault of routing. All other advice concerns
-the instinct about the same matter, or else what is missing. An error blames a part drawn at random.
-
-The judges compare an answer, two answers, or leaks; they are honest, with a stated noise.
+The critic knows only the text it is sent, and is right as far as its `capacity` goes. Attribution
+reads its prose: advice that an active instinct gives and the prompt lost is a fault of rendering,
+advice that another entry gives a fault of routing. All other advice concerns the instinct about the
+same matter, or else what is missing.
 """
 
 from __future__ import annotations
@@ -172,9 +167,10 @@ def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
     shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
     texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
     instinct: object = " ".join(texts.values())
-    if shape.meant("instinct") in shape.objects:
+    wanted = shape.keys.get(shape.meant("instinct"))
+    if wanted == "object":
         instinct = dict(sorted(texts.items()))
-    elif shape.meant("instinct") in shape.lists:
+    elif wanted == "array":
         instinct = [{"index": k, "text": v} for k, v in sorted(texts.items())]
     values = {
         **values,
@@ -278,13 +274,12 @@ def _filled(mind: Mind, reason: str, verdict: bool, count: int, plain: str) -> s
     shape = mind.asked.shape
     if not shape.json:
         return f"{plain}\n{reason}"
-    schema = mind.asked.request.schema or {}
-    nodes = cast("Mapping[str, Mapping[str, object]]", schema.get("properties") or {})
+    schemed = mind.asked.request.schema is not None
     guess = "boolean" if mind.asked.kind == "compare" else "integer"
     types: Mapping[str, object] = {"boolean": verdict, "integer": count, "number": count}
     said: dict[str, object] = {}
-    for key in shape.keys:
+    for key, kind in shape.keys.items():
         prose = re.search(r"reason|why|explan|comment|thought|analysis", key.lower())
-        kind = str(nodes.get(key, {}).get("type") or ("string" if prose else guess))
+        kind = (kind if schemed else "") or ("string" if prose else guess)
         said[key] = [] if kind == "array" else types.get(kind, reason)
     return json.dumps(said, ensure_ascii=False)

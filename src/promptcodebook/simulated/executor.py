@@ -1,11 +1,8 @@
 """The simulated executor: it obeys the orders in its system prompt, even where they do harm.
 
-Its chance of meeting a demand depends on the orders that apply to it: an order that is needed and
-given helps, a contradicted one fails, and every word of the prompt costs a little. What comes out
-well or not is drawn first; then a text is written that has just that outcome: the gold answer, a
-plausible wrong one, or a text that keeps some constraints and breaks the others. A stage of a
-program makes what one outcome implies: an answer, for example, can be right only if the material
-holds it. The task's own checks score all texts.
+What comes out well or not is drawn first; then a text is written that has just that outcome: the
+gold answer, a plausible wrong one, or a text that keeps some constraints and breaks the others. The
+task's own checks score all texts.
 """
 
 from __future__ import annotations
@@ -36,10 +33,8 @@ class Obeyed:
 
 
 def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None) -> Obeyed:
-    """The orders of a prompt that apply to the input, and how they get in each other's way.
-
-    `weighed` is the part of the prompt whose words count (None = all of it).
-    """
+    """The orders of a prompt that apply to the input, and how they get in each other's way. Only
+    the words of `weighed` count (None = all)."""
     orders = [o for o in world.skills.orders(prompt) if o.applies(problem.shown, problem.words)]
     done = {o.skill for o in orders if not o.against}
     contested = {a for a in done for b in done if world.skills.contradict(a, b)}
@@ -104,8 +99,8 @@ def perform(mind: Mind) -> str:
 
 
 def _is_met(mind: Mind, key: str, about: frozenset[int], obeyed: Obeyed) -> bool:
-    """Draws one outcome: for `shared` of the outcomes the same under every prompt, else keyed by
-    the prompt."""
+    """Draws one outcome: for `shared` of them the same under every prompt, else keyed by the
+    prompt."""
     chance = chance_of(about, mind.problem.needs, obeyed, mind.settings)
     common = mind.keyed("common", mind.problem.input, key) / 2**63 < mind.settings.shared
     prompt = () if common else (mind.asked.request.system,)
@@ -137,8 +132,8 @@ _OTHERS = ("not stated", "none of these", "the other one", "unknown", "both", "n
 
 
 def write_answer(problem: Problem, right: bool, variant: int) -> str:
-    """The gold in the form that the question asks for, or a wrong one; without a gold a pertinent
-    or a vague text."""
+    """The gold in the form that is asked for, or a wrong one; without a gold a pertinent or vague
+    text."""
     gold, text = problem.gold, problem.input
     if gold is None:
         words = " ".join(text.split()[:12])

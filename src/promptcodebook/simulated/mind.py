@@ -1,15 +1,9 @@
 """How the simulated model reads a request, in process and over HTTP alike, and what its role needs
 to answer it.
 
-First messages and sampling, the form of reply requested, numbered lists, sections, and the demand.
 It reads headings of many styles by their meaning, so that it understands templates that we did not
-write. Data (inputs, replies, lists, fenced text) is taken out of the `frame`.
-
-Then what is asked, recognised by its words alone: roles, tags and hashes are never used. The
-patterns look for a demand (a verb and its object) in the frame. The tests hold several templates
-for each kind. Which stage of a program a request is follows from the parts that its last paragraph
-wants, or the verbs of its order, and its labelled texts. A role gets the world, the parameters, and
-this request's draws.
+write. Data (inputs, replies, lists, fenced text) is taken out of the `frame`. What is asked is
+recognised by the words of the frame alone; roles and tags are never used.
 """
 
 from __future__ import annotations
@@ -90,13 +84,11 @@ def from_request(request: Request) -> ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Asked keys in order, by name; `json` says whether a JSON object is wanted at all. `objects`
-    and `lists` are the keys whose value is shown, or by the schema must be, such a thing."""
+    """Whether a JSON object is wanted at all, and its keys in order, each with the type (in words
+    of JSON schema) that its value is shown, or by the schema must be; '' = not told."""
 
     json: bool
-    keys: tuple[str, ...] = ()
-    objects: frozenset[str] = frozenset()
-    lists: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def meant(self, *meanings: str) -> str:
         """The first key of one of these meanings; '' if there is none."""
@@ -123,8 +115,7 @@ def shape_of(request: ChatRequest, frame: str) -> Shape:
     if request.schema is None:
         return _shape_of_words(frame, request.json_mode)
     properties = cast("Mapping[str, Mapping[str, object]]", request.schema.get("properties") or {})
-    kinds = {key: str(node.get("type", "")) for key, node in properties.items()}
-    return Shape(True, tuple(properties), _of_kind(kinds, "object"), _of_kind(kinds, "array"))
+    return Shape(True, {key: str(node.get("type", "")) for key, node in properties.items()})
 
 
 @lru_cache(maxsize=512)
@@ -135,12 +126,8 @@ def _shape_of_words(frame: str, json_mode: bool) -> Shape:
     names: Sequence[str] = [k for k in _KEY.findall(frame) if k not in nested]
     names = names or _NAMED.findall(frame) or _BULLETED.findall(frame)
     opened = {m[1].strip(): m[2] for m in _OPENED.finditer(frame)}
-    keys = tuple(dict.fromkeys(k.strip() for k in names))
-    return Shape(True, keys, _of_kind(opened, "{"), _of_kind(opened, "["))
-
-
-def _of_kind(kinds: Mapping[str, str], wanted: str) -> frozenset[str]:
-    return frozenset(key for key, kind in kinds.items() if kind == wanted)
+    types = {"{": "object", "[": "array"}
+    return Shape(True, {k.strip(): types.get(opened.get(k.strip(), ""), "") for k in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +190,7 @@ def _meaning(label: str) -> str:
 
 
 def _lists(text: str) -> tuple[str, list[Block]]:
-    """The text without fences and the lists of two lines or more that a caption calls for; lists.
-
-    A list's numbers rise."""
+    """The text without fences and the lists (of rising numbers) that a caption calls for; lists."""
     kept: list[str] = []
     blocks: list[Block] = []
     entries: dict[Entry, str] = {}
@@ -291,8 +276,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """A request with its kind, what was read in it, the shape its reply must have, the task input
-    it is about ('' where it names none), and the stage of a program that it is, if it is one."""
+    """A request with its kind, what was read in it, the shape of its reply, the task input it is
+    about ('' = none), and the stage of a program that it is, if it is one."""
 
     request: ChatRequest
     kind: Kind
@@ -408,10 +393,9 @@ _THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A stage as read: its kind (a name among the tables of stages and outputs in `wording.toml`,
-    or revise or respond), the fields by name, and the outputs asked for, in order. `weighed` is the
-    part of the system message whose words count: all but the stage's own order and form, which are
-    the same under every prompt."""
+    """A stage as read: its kind by `wording.toml`, the fields by name, and the outputs asked for,
+    in order. `weighed` is the part of the system message whose words count: all but the order and
+    form, which are the same under every prompt."""
 
     kind: str
     fields: Mapping[str, str]
@@ -556,11 +540,9 @@ class Mind:
         return self.world.skills.say(order, condition, int(2 * self.unit("way", *purpose)))
 
     def advise(self, claimed: frozenset[int], *purpose: object) -> str:
-        """Advice on something that a report calls wrong, as far as its reader understands it.
-
-        The order is read off the claim, the condition off the input. With probability `capacity`
-        both come out right, where the texts allow it; else the advice is wrong for this input.
-        """
+        """Advice on something that a report calls wrong: the order by the claim, the condition by
+        the input. With probability `capacity` both are right, where the texts allow it; else it is
+        wrong here."""
         shown = self.problem.shown
         if not self.happens(self.settings.capacity, "capacity", *purpose):
             return self.mislead(shown, claimed, *purpose)

@@ -59,7 +59,6 @@ def listed(name: str) -> tuple[str, ...]:
 
 @cache
 def word_list(name: str) -> frozenset[str]:
-    """The same as a set."""
     return frozenset(listed(name))
 
 
@@ -106,15 +105,10 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(p for p in pieces if any(c.isalnum() for c in p))
 
 
-def tokens(text: str) -> list[str]:
-    """Tokens as the simulated model counts them: runs of up to 8 letters or 3 digits, signs."""
-    return _TOKEN.findall(text)
-
-
 @lru_cache(maxsize=2048)
-def count_tokens(text: str) -> int:
-    """How many tokens a text has."""
-    return len(_TOKEN.findall(text))
+def tokens(text: str) -> tuple[str, ...]:
+    """Tokens as the simulated model counts them: runs of up to 8 letters or 3 digits, signs."""
+    return tuple(_TOKEN.findall(text))
 
 
 def cut_tokens(text: str, most: int) -> str:
@@ -200,12 +194,9 @@ class Skills:
         stems = [content_stems(row.when) for row in self._rows]
         often = Counter(s for found in stems for s in found)
         self._conditions = [{s: 1.0 / often[s] for s in found} for found in stems]
-        self.shown = lru_cache(maxsize=8192)(self._shown)
-        self.shown_in = lru_cache(maxsize=4096)(self._shown_in)
-        self.orders = lru_cache(maxsize=4096)(self._orders)
-        self.orders_of_sentence = lru_cache(maxsize=16384)(self._orders_of_sentence)
-        self._meant = lru_cache(maxsize=4096)(self._read_condition)
-        self._ordered = lru_cache(maxsize=8192)(self._read_clause)
+        # The same texts are read again and again.
+        for name in ("shown", "shown_in", "orders", "orders_of_sentence", "_meant", "_ordered"):
+            setattr(self, name, lru_cache(maxsize=8192)(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -228,18 +219,19 @@ class Skills:
             return f"{do[:1].upper()}{do[1:]}."
         return f"When {self._rows[condition].when}, {do}."
 
-    def _shown(self, sentence: str) -> frozenset[int]:
+    def shown(self, sentence: str) -> frozenset[int]:
         """Skills whose demand shows in one sentence of an input or a report."""
         text = sentence.lower()
         return frozenset(k for k, row in enumerate(self._rows) if row.sign.search(text))
 
-    def _shown_in(self, text: str) -> frozenset[int]:
+    def shown_in(self, text: str) -> frozenset[int]:
         return frozenset[int]().union(*(self.shown(s) for s in sentences(text)))
 
-    def _orders(self, text: str) -> tuple[Order, ...]:
+    def orders(self, text: str) -> tuple[Order, ...]:
+        """The orders in a text, whatever input they are for."""
         return tuple(order for s in sentences(text) for order in self.orders_of_sentence(s))
 
-    def _orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
+    def orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
         """The orders of one sentence; what introduces them before a colon is passed over."""
         parts = re.split(r":\s+", sentence)
         texts = (": ".join(parts[start:]).strip(' "') for start in range(len(parts)))
@@ -263,7 +255,7 @@ class Skills:
                 found.append(Order(skill, own, sentence, against, number and int(number[1])))
         return tuple(found)
 
-    def _read_condition(self, condition: str) -> frozenset[int]:
+    def _meant(self, condition: str) -> frozenset[int]:
         """Skills that a condition speaks of: by its words, else by the signs in it."""
         said = content_stems(condition)
         scores = [math.fsum(w for s, w in own.items() if s in said) for own in self._conditions]
@@ -272,7 +264,7 @@ class Skills:
             return frozenset(k for k, score in enumerate(scores) if score == best)
         return self.shown(condition)
 
-    def _read_clause(self, clause: str) -> tuple[tuple[int, bool], ...]:
+    def _ordered(self, clause: str) -> tuple[tuple[int, bool], ...]:
         """The skills that a clause is an order about, each with whether it forbids it."""
         text = clause.strip().lower()
         lead = says("lead", text)

@@ -99,7 +99,14 @@ class Site:
             raise Refusal(text, status=429, kind="rate_limit", retry_after=wait) from None
         except LMError as error:
             if error.incident == Incident.DROPPED:
-                return await _break_off(request)
+                # The reply begins, promises more than it gives, and the line goes dead.
+                broken = web.StreamResponse(headers={"Content-Type": "application/json"})
+                broken.content_length = 4096
+                await broken.prepare(request)
+                await broken.write(b'{"id": "broken", "choices": [')
+                if request.transport is not None:
+                    request.transport.abort()
+                return broken
             text = "simulated: a server error"
             raise Refusal(text, status=500, kind="server_error") from None
         completion = Completion(f"simulated-{next(self._numbers)}", name)
@@ -130,14 +137,3 @@ class Site:
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
-
-
-async def _break_off(request: web.BaseRequest) -> web.StreamResponse:
-    """The reply begins, promises more than it gives, and the line goes dead."""
-    broken = web.StreamResponse(headers={"Content-Type": "application/json"})
-    broken.content_length = 4096
-    await broken.prepare(request)
-    await broken.write(b'{"id": "broken", "choices": [')
-    if request.transport is not None:
-        request.transport.abort()
-    return broken
