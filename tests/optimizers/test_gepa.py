@@ -85,33 +85,13 @@ def test_it_validates_on_the_examples_that_ours_validates_on(tmp_path: Path, nam
     assert not others & {r.messages[-1].content for r in lm.history}
 
 
-@pytest.mark.parametrize("limit", [{"calls": 90}, {"tokens": 4000}])
-def test_a_budget_stops_it_and_the_best_so_far_is_judged(
-    tmp_path: Path, limit: dict[str, int]
-) -> None:
+def test_a_budget_stops_it_and_the_best_so_far_is_judged(tmp_path: Path) -> None:
     lm = model()
-    short = {"executor": {"max_tokens": 20}, "updater": {"max_tokens": 20}}
-    config = {"budget": {**limit, "reserve_for_verdict": 0.4}}
-    run = learn(tmp_path, "gepa", lm, config=config, roles=short)
+    config = {"budget": {"calls": 90, "reserve_for_verdict": 0.4}}
+    run = learn(tmp_path, "gepa", lm, config=config)
     assert run.ended == "budget" and [*run.rows] == ["present", "gepa"]
-    assert run.spent.calls <= limit.get("calls", 9999)
-    assert run.spent.tokens <= limit.get("tokens", 9999)
-    assert total(run) == len(lm.history)
+    assert total(run) == len(lm.history) <= 90
     assert run.settings["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
-
-
-def test_a_run_that_was_stopped_comes_to_the_same_and_pays_for_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    whole = learn(tmp_path, "gepa", name="whole", config=SHORT)
-    lm = model()
-    kept = {"name": "part", "config": {**SHORT, "budget": {"reserve_for_verdict": 0.0}}}
-    with pytest.raises(pco.PcoError, match="budget is reached"):
-        learn(tmp_path, "gepa", lm, budget="31calls", **kept)
-    rest = learn(tmp_path, "gepa", lm, resume="last", budget="999calls", **kept)
-    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
-    assert rest.rows["gepa"].prompt == whole.rows["gepa"].prompt
-    assert total(rest) == total(whole) == len(lm.history)
 
 
 def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:

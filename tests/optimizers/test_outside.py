@@ -366,22 +366,6 @@ def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install:
     pool.shutdown()
 
 
-def test_what_it_prints_is_not_seen(
-    tmp_path: Path, install: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def prints(outside: Outside) -> Mapping[str, str]:
-        sys.stdout.write("Bootstrapping set 1/6")
-        sys.stderr.write("100 %")
-        return LEVEL[1]
-
-    install(prints)
-    out, err = sys.stdout, sys.stderr
-    learn(tmp_path, "theirs")
-    assert (sys.stdout, sys.stderr) == (out, err)
-    shown = capsys.readouterr()
-    assert "Bootstrapping" not in shown.out + shown.err and "100 %" not in shown.out + shown.err
-
-
 # An optimizer of somebody else: named in the configuration, judged and metered like ours.
 
 MODULE = '''

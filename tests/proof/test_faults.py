@@ -48,7 +48,7 @@ def test_the_run_completes_and_its_counts_are_the_servers_and_those_in_process(
     assert here.tallies() == ours
 
 
-TASKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
+TASKS = ("aime", "hover", "ifbench", "pupa")
 SETTINGS: dict[str, Any] = {
     "update": {"epochs": 2, "batch_size": 4},
     "validation": {"every": 2, "subset": 4, "finalists": 1},

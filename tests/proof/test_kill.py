@@ -268,25 +268,6 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
     assert_as_if_nothing_had_happened(tmp_path, whole[0])
 
 
-def test_ctrl_c_twice_stops_at_once_and_can_be_resumed(
-    server: Served, whole: tuple[Finished, float], tmp_path: Path
-) -> None:
-    reference, _ = whole
-    with served("simulated?latency=30") as slow:
-        training = Training(tmp_path, slow.lm)
-        assert training.until(lambda *_: slow.stats()["requests"] > 0)
-        training.process.send_signal(signal.SIGINT)
-        assert training.until(lambda *_: "stopping" in training.said)
-        asked = time.monotonic()
-        training.process.send_signal(signal.SIGINT)
-        assert training.wait() == 130
-        assert time.monotonic() - asked < 5.0  # a reply would have taken 30
-        port = int(slow.base_url.removesuffix("/v1").rpartition(":")[2])
-    with served(f"simulated?latency={LATENCY}", port=port):
-        assert Training(tmp_path, slow.lm).wait() == 0
-    assert_as_if_nothing_had_happened(tmp_path, reference)
-
-
 ROUTED = (
     *("--task", "constraints", "--plain", "--preset", "small", "--set", "select=2"),
     *("--set", "cache=false", "--set", "concurrency=16"),

@@ -13,7 +13,7 @@ from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.config import load_config
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.simulated.executor import Obeyed, chance_of, obey, wrong_answer
+from promptcodebook.simulated.executor import chance_of, obey, wrong_answer
 from promptcodebook.simulated.mind import from_request, understand
 from promptcodebook.simulated.model import SimulatedLM, answer
 from promptcodebook.simulated.world import SimulatedSettings, World, oracle_prompt
@@ -83,19 +83,10 @@ def test_contradictory_orders_both_fail() -> None:
         assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
 
 
-def test_an_order_out_of_place_breaks_its_share_of_what_is_asked() -> None:
-    obeyed = Obeyed(frozenset(), frozenset((0,)), {}, 0)
-    found = [chance_of(frozenset(range(n)), frozenset(), obeyed, SETTINGS) for n in (2, 4)]
-    assert found == [0.5 * SETTINGS.able, 0.75 * SETTINGS.able]
-
-
-def test_all_orders_without_conditions_are_worse_than_none() -> None:
+def test_orders_without_conditions_do_harm_cue_words_nothing_and_words_weigh() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
     assert mean(examples, orders, free) < mean(examples, "", free) - 0.1
-
-
-def test_cue_words_bring_nothing_and_words_weigh() -> None:
     cues = "words limit trim count bullet dash title brackets sentences paragraph quote digits"
     free = replace(SETTINGS, load=0.0, shared=1.0)
     assert mean(examples, cues, free) == mean(examples, "", free)

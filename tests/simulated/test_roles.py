@@ -112,18 +112,6 @@ def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed
     assert advised(EXACT) > nothing + 0.1
 
 
-def test_a_random_verdict_has_nothing_to_do_with_the_run() -> None:
-    noisy = replace(EXACT, verdict_noise=1.0)
-    right = told = 0
-    for example in examples:
-        kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.skills.orders(verdict(example, noisy)):
-            told += 1
-            right += world.skills.names[order.skill] in kinds
-    assert told > 100
-    assert right / told < 0.3  # three of 24 kinds stand in an input on average
-
-
 def test_another_optimizers_reflection_is_the_same_function() -> None:
     """Raw reports instead of advice, fences asked for: the advice must be found, and can be."""
     example = with_kind(examples, "bullets")

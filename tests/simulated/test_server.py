@@ -175,16 +175,3 @@ async def test_a_caller_that_hangs_up_is_not_counted_as_answered() -> None:
         await asyncio.sleep(1.1)
         _, stats = await fetch(address, "/stats")
     assert (stats["requests"], stats["replies"]) == (1, 0)
-
-
-async def test_serve_tells_where_it_listens_and_stops_when_cancelled() -> None:
-    heard: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(Site(SimulatedLM()).serve("127.0.0.1", 0, heard.set_result))
-    address = await asyncio.wait_for(heard, 5.0)
-    status, body = await fetch(address, "/health")
-    assert (status, body["model"]) == (200, "simulated")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    with pytest.raises(aiohttp.ClientConnectorError):
-        await fetch(address, "/health")

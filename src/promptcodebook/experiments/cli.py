@@ -18,8 +18,7 @@ from promptcodebook.paths import BENCH, runs_dir
 if TYPE_CHECKING:
     from promptcodebook.experiments.experiment import Measured
 
-_NAMED = 8
-"""Cells without a result that a summary names."""
+_NAMED = 8  # cells without a result that a summary names
 
 
 def reproduce(

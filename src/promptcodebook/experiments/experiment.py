@@ -1,19 +1,13 @@
-"""What experiments have in common: their cells, the settings that their runs start from, and the
-lines that say what was measured with what.
-
-A file that `reproduce.py` names holds an `Experiment`. Experiments that need the same run share it:
-the lab finds it by its configuration. What a table shows of a run is read here, so that usage,
-entropy and tokens mean the same in every table.
-"""
+"""What experiments have in common: their cells, the settings of their runs, and the lines that say
+what was measured with what. Experiments that need the same run share it: the lab finds it by its
+configuration."""
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +15,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
-from promptcodebook.experiments.page import Block, Page
+from promptcodebook.experiments.page import Block, Page, read_table
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.store.run import RunStore
@@ -30,31 +24,25 @@ from promptcodebook.units import plural
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What `pco reproduce NAME` measures, and the page that shows it.
-
-    `paper` names the table or figure. `lm` and `seeds` are those used unless others are named, and
-    `lm_quick` where the preset is `quick`.
-    Experiments of one `folder` share their runs and replies.
-    """
+    """What `pco reproduce NAME` measures, and the page that shows it. `paper` names the table or
+    figure, `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their
+    runs."""
 
     name: str
     paper: str
     cells: Callable[[Order, str], Sequence[Cell]]
-    """Of an order and a model's spec."""
     page: Callable[[Measured], Page]
     lm: str = "smollm2"
     seeds: int = 5
     presets: Sequence[str] = ("quick", "default", "paper")
-    """The smallest shows whether everything runs, `paper` is the paper's own size."""
     folder: str = "tables"
     lm_quick: str = "smollm2"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to measure, how much of it, and for how many seeds; `task` and `data` (a folder)
-    where it is not the experiment's own task; `independent` and `weak` are models for the critic,
-    where an experiment asks for them."""
+    """What to measure, and how much; `task` and `data` (a folder) where it is not the experiment's
+    own; `independent` and `weak` are models for the critic."""
 
     experiment: Experiment
     preset: str
@@ -67,8 +55,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Results by cell; `missing` are the cells without one, with the reason where there is one;
-    `stop` is what ended it early."""
+    """Results by cell; `missing` are those without one, with the reason; `stop` ended it early."""
 
     order: Order
     lab: Lab
@@ -86,8 +73,7 @@ score = crossed_interval
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
-    """The mean of a - b; where only one of the two has several runs, each of them is compared with
-    the other."""
+    """The mean of a - b; where only one has several runs, each is compared with the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
     return crossed_interval(
@@ -105,17 +91,14 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
 
 
-LEARNED = "learned"
-"""The row of a codebook's policy in its verdict."""
-SHOWN = 6
-"""Deployed prompts that are kept of a run."""
+LEARNED = "learned"  # the row of a codebook's policy in its verdict
+SHOWN = 6  # deployed prompts that are kept of a run
 FORM = 4
 """Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
 def trained(name: str, settings: Mapping[str, Any]) -> Cell:
-    """The run of these settings to its verdict: rows on the test split, what training and a query
-    took, routes, and how the codebook changed. A run that too many failures stopped is a result
+    """The run of these settings to its verdict. One that too many failures stopped is a result
     without a learned row, and says why in `stopped`."""
 
     def measure(lab: Lab) -> Result:
@@ -217,8 +200,7 @@ def tokens(run: Result, row: str = LEARNED) -> float:
 
 
 def task_of(order: Order, spec: str, paper: str) -> str:
-    """The order's own; else the paper's, or on a model of this machine and on the simulated one a
-    task that every installation has."""
+    """The order's own; else the paper's, or one that every installation has."""
     if order.task:
         return order.task
     kind = parse_spec(spec).kind
@@ -242,8 +224,7 @@ def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
 def variants(
     order: Order, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
 ) -> list[Cell]:
-    """A cell for each seed and variant, `NAME/SEED`. All variants of a seed come first, so that an
-    interrupted experiment can be compared."""
+    """A cell for each seed and variant, `NAME/SEED`; all variants of a seed come first."""
     return [
         trained(f"{name}/{seed}", merge(settings, change, {"seed": seed}))
         for seed in range(order.seeds)
@@ -251,14 +232,7 @@ def variants(
     ]
 
 
-@cache
-def read_table(file: str) -> Mapping[str, Any]:
-    """What `FILE.toml` beside this one holds."""
-    return tomllib.loads(Path(__file__).with_name(f"{file}.toml").read_text("utf-8"))
-
-
 def said(page: str, name: str, **values: object) -> str:
-    """A sentence of pages.toml with its values."""
     return read_table("pages")[page][name].format(**values)
 
 
@@ -275,14 +249,12 @@ def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]
 
 
 def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
-    """The experiment's page: how it was made, `blocks`, and the cells that are missing. `paper` is
-    the benchmark that the paper used."""
+    """The experiment's page; `paper` is the benchmark that the paper used."""
     title = said("title", measured.order.experiment.name)
     return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
 
 
 def about(measured: Measured, paper: str) -> list[Block]:
-    """How the page was made, and what its figures can say."""
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)

@@ -1,9 +1,6 @@
-"""Where an experiment runs: its folder, its model, its training runs and its evaluations.
-
-A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each finished
-cell. The reply cache of `lm/cache.py` keeps no reply that was cut at its cap, since another run may
-allow more. Here the cap is part of the key, because most replies of a small model are cut.
-"""
+"""Where an experiment runs: its folder, its model, its training runs and its evaluations. The reply
+cache of `lm/cache.py` keeps no reply that was cut at its cap; here the cap is part of the key,
+because most replies of a small model are cut."""
 
 from __future__ import annotations
 
@@ -52,8 +49,8 @@ class Replies:
         self.known = 0
 
     async def counted(self, request: Request) -> Reply:
-        """A reply that a budget books as if it had just been paid for: where runs are compared at
-        equal calls, what others asked before must not make some cheaper."""
+        """A reply that a budget books as if it had just been paid for: runs are compared at equal
+        calls."""
         return replace(await self(request), source="live")
 
     async def __call__(self, request: Request) -> Reply:
@@ -81,8 +78,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement: `settings` are all that decides it beside the model and the data, `measure`
-    gives plain JSON values. `after` names cells that it is measured after."""
+    """One measurement: `settings` decide it beside model and data; `after` names those that come
+    first."""
 
     name: str
     settings: Mapping[str, Any]
@@ -211,7 +208,6 @@ class Lab:
 
     @property
     def simulated(self) -> bool:
-        """Whether nothing measured here says anything about a model with weights."""
         return parse_spec(self.spec).kind == "simulated"
 
 
@@ -223,8 +219,8 @@ def open_lab(
     lm: LM | None = None,
     concurrency: int = AT_ONCE,
 ) -> Lab:
-    """A lab over the model of `spec`, or over `lm`, with so many calls in flight at once of all its
-    cells together. ConfigError or MissingExtra where there is no such model."""
+    """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is
+    none."""
     folder.mkdir(parents=True, exist_ok=True)
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
@@ -261,7 +257,6 @@ def read_training(path: Path) -> dict[str, Any]:
 
 
 def row_json(evaluation: Evaluation) -> dict[str, Any]:
-    """A row as plain values: every example's reward, and what a query takes."""
     n, used, length = len(evaluation.rollouts), evaluation.usage, evaluation.prompt_length
     return {
         "rewards": list(evaluation.rewards),

@@ -1,9 +1,6 @@
-"""`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
-equal calls; `prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs.
-
-Training and validation share one budget; judging does not count. A benchmark takes part where the
-model leaves its floor: where the interval of its zero-shot reward does not touch 0.
-"""
+"""`main` (Table 1): PCO and other optimizers on the same tasks, at equal tokens and at equal calls;
+`prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs. A benchmark takes part where
+the model leaves its floor: where the interval of its zero-shot reward does not touch 0."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from promptcodebook.experiments.experiment import (
     difference,
     framed,
     judged_by_words,
-    read_table,
     rewards,
     runs_of,
     said,
@@ -34,16 +30,23 @@ from promptcodebook.experiments.experiment import (
     trained,
 )
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
-from promptcodebook.experiments.page import Bars, Block, Page, Table, as_printed, published, shown
+from promptcodebook.experiments.page import (
+    Bars,
+    Block,
+    Page,
+    Table,
+    as_printed,
+    published,
+    read_table,
+    shown,
+)
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.optimize import BENCHMARKS
 from promptcodebook.units import plural
 
-FLOOR = 50
-"""Test examples that tell whether a model leaves the floor of a benchmark."""
-_LOOKS = 3
-"""Of ours at its validation: before training, half way and at its end."""
+FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
+_LOOKS = 3  # of ours at its validation: before training, half way and at its end
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
 """The reflections that optimizers/outside.py draws, whatever a small model's updater has: a cell of
 other settings is another cell."""
@@ -62,8 +65,7 @@ class Method:
 
 
 def methods(spec: str = "") -> Mapping[str, Method]:
-    """By name, in the order of the table; those that the model of a spec can run. GRPO needs
-    weights here."""
+    """In the order of the table; those that the model of a spec can run."""
     trains = not spec or (is_local(spec) and all(map(find_spec, ("trl", "peft"))))
     made: dict[str, Method] = {}
     for name, each in read_table("methods")["methods"].items():
@@ -169,14 +171,12 @@ class _Line:
     title: str
     row: str
     runs: Mapping[str, Sequence[Result]]
-    paid: bool = True
-    """Whether it was trained."""
+    paid: bool = True  # trained
 
     def rewards(self, task: str) -> Sequence[Sequence[float]]:
         return rewards(self.runs[task], self.row)
 
     def made(self, task: str) -> list[Result]:
-        """The runs that have the row."""
         return [run for run in self.runs[task] if self.row in run["rows"]]
 
 
@@ -190,7 +190,6 @@ class _Lines:
 
 
 def _lines(measured: Measured, kind: str) -> _Lines:
-    """Fixed prompts first, then methods."""
     tasks = tasks_of(measured.order, measured.lab.spec)
 
     def of(name: str) -> dict[str, list[Result]]:

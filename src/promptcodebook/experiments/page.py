@@ -14,12 +14,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from promptcodebook.errors import import_extra
 from promptcodebook.intervals import Interval
+
+
+@cache
+def read_table(file: str) -> Mapping[str, Any]:
+    """What `FILE.toml` beside this one holds."""
+    return tomllib.loads(Path(__file__).with_name(f"{file}.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +90,6 @@ Block = str | Table | Figure
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A title and the blocks below it."""
-
     title: str
     blocks: Sequence[Block]
 
@@ -122,19 +127,6 @@ def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
-_LETTERS = {
-    **{"Δ": r"$\Delta$", "ε": r"$\varepsilon$", "θ": r"$\theta$", "α": r"$\alpha$"},
-    **{"δ": r"$\delta$", "φ": r"$\phi$", "ψ": r"$\psi$", "ρ": r"$\rho$", "Σ": r"$\Sigma$"},
-    **{"±": r"$\pm$", "≤": r"$\le$", "×": r"$\times$"},
-}
-
-
 def latex(table: Table) -> str:
     """A table for a paper that loads booktabs: the first column left, the others centred."""
     rows = [" & ".join(map(_tex, row)) + r" \\" for row in (table.head, *table.rows)]
@@ -157,11 +149,10 @@ def latex(table: Table) -> str:
 
 def _tex(text: str) -> str:
     text = re.sub(r"\*\*(.+?)\*\*|`(.+?)`", lambda found: found[1] or found[2], text)
-    return "".join(_SPECIAL.get(sign, _LETTERS.get(sign, sign)) for sign in text.replace("\n", " "))
+    return "".join(read_table("pages")["latex"].get(s, s) for s in text.replace("\n", " "))
 
 
 def plain(page: Page) -> dict[str, Any]:
-    """The page's tables as plain JSON values, by name."""
     return {
         t.name: {"title": t.title, "head": list(t.head), "rows": [list(row) for row in t.rows]}
         for t in page.tables
@@ -190,7 +181,7 @@ def draw(figure: Figure, folder: Path) -> list[Path]:
             canvas.colorbar(shades, ax=axes)
         elif isinstance(figure, Bars | Curves):
             axes.grid(axis="y", linestyle="--", alpha=0.4)
-            drawn = _bars(axes, figure) if isinstance(figure, Bars) else _curves(axes, figure)
+            drawn = _curves(axes, figure) if isinstance(figure, Curves) else _bars(axes, figure)
             handles = [h for each in drawn for h in each.get_legend_handles_labels()[0]]
             if len(handles) > 1:
                 axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
@@ -244,11 +235,7 @@ def _lines(
 
 def explained(what: str) -> Mapping[str, str]:
     """What each of the paper's `tables` (and figures) shows, in its order, or each of `metrics`."""
-    return tomllib.loads(_file("published.toml"))[what]
-
-
-def _file(name: str) -> str:
-    return resources.files("promptcodebook.experiments").joinpath(name).read_text("utf-8")
+    return read_table("published")[what]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +259,8 @@ class Published:
 
 def published(table: str, executor: str | None = None) -> list[Published]:
     """The numbers of a table or figure in the order of the paper, of one executor or of all."""
-    entries = (entry for entry in json.loads(_file("published.json")) if entry["table"] == table)
+    text = Path(__file__).with_name("published.json").read_text("utf-8")
+    entries = (entry for entry in json.loads(text) if entry["table"] == table)
     return [Published(**e) for e in entries if executor in (None, e["executor"])]
 
 

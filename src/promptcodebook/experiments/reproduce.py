@@ -1,9 +1,6 @@
-"""An experiment from its cells to its page. Finished cells are not measured again.
-
-Threads of this process measure the cells, or tasks on a Ray cluster (extra [ray]), one a cell. A
-task elsewhere works in a folder of that machine's cache, and its run comes back with the result.
-Nothing but text and bytes is handed over; keys are read where the task runs.
-"""
+"""An experiment from its cells to its page. Threads of this process measure the cells, or tasks on
+a Ray cluster (extra [ray]), one a cell. A task elsewhere works in a folder of that machine's cache,
+and its run comes back. Nothing but text and bytes is handed over; keys are read where it runs."""
 
 from __future__ import annotations
 
@@ -12,8 +9,9 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
@@ -29,9 +27,9 @@ from promptcodebook.errors import (
     Stop,
     did_you_mean,
 )
-from promptcodebook.experiments.experiment import Experiment, Measured, Order, read_table
+from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
-from promptcodebook.experiments.page import draw, latex, markdown, plain
+from promptcodebook.experiments.page import draw, latex, markdown, plain, read_table
 from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
@@ -43,8 +41,7 @@ _LOOK_UP_S = 0.2
 
 @dataclass
 class Progress:
-    """Says which cells began and ended, and how long the rest will take; `keep` gets each
-    outcome."""
+    """Says which cells began and ended, and how long the rest takes; `keep` gets each outcome."""
 
     total: int
     known: int
@@ -76,8 +73,7 @@ when nothing is at work any more."""
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Measures `width` cells at once; a single one in the calling thread, so that its progress is
-    shown."""
+    """Measures `width` cells at once; a single one in the calling thread, for its progress."""
 
     lab: Lab
     width: int = 1
@@ -97,7 +93,6 @@ class Threads:
             progress.end(cell, self._attempt(cell))
 
     def _attempt(self, cell: Cell) -> Outcome:
-        """Its result, or why it failed. Raises Stop."""
         try:
             return cell.measure(self.lab)
         except Stop:
@@ -198,7 +193,6 @@ class OnRay:
             return outcome
 
         def interrupt() -> None:
-            """In order first, and the second time at once."""
             nonlocal interrupted
             for reference in list(at_work.values()):
                 ray.cancel(reference, force=interrupted)
@@ -230,8 +224,7 @@ class OnRay:
 
 
 def measure_job(job: str) -> bytes:
-    """Measures the cell that `OnRay` wrote down, on the machine that it came to: a line of JSON
-    with its result or its error, and after it the runs that were made there, as a tar."""
+    """Measures the cell that `OnRay` wrote down: a line of JSON, then its runs as a tar."""
     asked, packed = json.loads(job), io.BytesIO()
     away, folder = asked["machine"] != machine_name(), Path(asked["folder"])
     if away:  # the same command finds the same folder on this machine again
@@ -239,7 +232,14 @@ def measure_job(job: str) -> bytes:
         folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
     try:
         require_version(asked["version"])
-        answer: dict[str, Any] = {"result": _measured(asked, folder)}
+        order = Order(experiment_named(asked["experiment"]), **asked["order"])
+        made = open_lab(folder, asked["spec"], asked["command"], concurrency=asked["concurrency"])
+        with closing(made) as lab:
+            cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
+            for name, result in asked["needed"].items():
+                if result is not None and lab.read(cells[name]) is None:
+                    lab.keep(cells[name], result)
+            answer: dict[str, Any] = {"result": cells[asked["cell"]].measure(lab)}
     except PcoError as error:
         answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
     if away and "result" in answer:
@@ -250,22 +250,7 @@ def measure_job(job: str) -> bytes:
     return json.dumps(answer).encode() + b"\n" + packed.getvalue()
 
 
-def _measured(told: Mapping[str, Any], folder: Path) -> Any:
-    order = Order(experiment_named(told["experiment"]), **told["order"])
-    concurrency = told["concurrency"]
-    lab = open_lab(folder, told["spec"], told["command"], concurrency=concurrency)
-    try:
-        cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
-        for name, result in told["needed"].items():
-            if result is not None and lab.read(cells[name]) is None:
-                lab.keep(cells[name], result)
-        return cells[told["cell"]].measure(lab)
-    finally:
-        lab.close()
-
-
 def _unpacked(answer: bytes, folder: Path) -> Outcome:
-    """The result, whose runs are in the lab's folder from now on. Raises Stop."""
     line, _, runs = answer.partition(b"\n")
     told = json.loads(line)
     if told.get("error") in _STOPS:

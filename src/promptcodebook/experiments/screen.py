@@ -24,8 +24,6 @@ _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
 
 
 class _Table(BaseModel):
-    """A table as it is kept: heads, and rows of as many cells."""
-
     head: tuple[Any, ...]
     rows: tuple[tuple[Any, ...], ...]
     title: str = ""
@@ -38,8 +36,7 @@ class _Table(BaseModel):
 
 
 class _Measured(BaseModel):
-    """What is shown of `results.json`, and the drawings beside it; `missing` are cells without a
-    result."""
+    """What is shown of `results.json`, and the drawings beside it."""
 
     model: str = ""
     preset: str = ""

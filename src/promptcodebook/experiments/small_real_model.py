@@ -1,20 +1,12 @@
 """`small-real-model`: what a codebook, a router and text updates do on a 135M model (`houserules`).
-The cells come in order of worth, so that a run that is cut off has the headline:
-
-1. `route-SEED`: the small preset at full length; `embed-SEED`: the router also reads embeddings. 2.
-`rules-N`: the rule that applies among N rules in one prompt. 3. `curve-SEED`: what each router was
-worth on the way; `encoder-SEED`: the same with an LLM encoder and epsilon-greedy exploration. 4.
-`select-S`, `size-K`; `texts-...`: text updates and what accepts them, at equal calls.
-
-Replies are greedy where they are judged, and kept: the seeds share the reward of (message,
-instincts). Nothing here was chosen on the test split.
-"""
+The cells come in order of worth, so that a run that is cut off has the headline. Replies are greedy
+where they are judged, and kept: the seeds share the reward of (message, instincts). Nothing was
+chosen on the test split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.config import Config, load_config, merge
@@ -25,7 +17,6 @@ from promptcodebook.experiments.experiment import (
     difference,
     lab_words,
     missing,
-    read_table,
     rewards,
     runs_of,
     said,
@@ -33,7 +24,7 @@ from promptcodebook.experiments.experiment import (
     share,
 )
 from promptcodebook.experiments.lab import Cell, Lab, Result, read_training, row_json
-from promptcodebook.experiments.page import Block, Page, Table, shown
+from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.policy.references import state_at
 from promptcodebook.randomness import keyed_random
@@ -43,62 +34,46 @@ from promptcodebook.text import sentences_of
 from promptcodebook.types import Example
 from promptcodebook.units import percent, plural
 
-BATCH = 32
-COUNTS = (1, 2, 4, 8, 14)
-"""Rules in one prompt."""
+COUNTS = (1, 2, 4, 8, 14)  # rules in one prompt
 SELECTS = (1, 2, 4)
-_REPLY = 64
-"""The most new tokens of a reply."""
-_ROLE_TOKENS = 200
-"""Of the critic, the attribution and the updater, where they are asked."""
+Scale = Mapping[str, Any]
+"""How much is measured, as settings.toml has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is measured. Steps have at most `batch` rollouts; `test` None = all messages, `val`
-    None = as many as any run takes (else its last state is kept)."""
-
-    seeds: int
-    steps: int
-    curve: tuple[int, ...]
-    encoder_seeds: int
-    encoder_steps: int
-    sweep_steps: int
-    text_calls: int
-    test: int | None = None
-    batch: int = BATCH
-    val: int | None = None
+def scale_of(preset: str) -> Scale:
+    return read_table("settings")["small"][preset]
 
 
-def scale_of(preset: str, seeds: int) -> Scale:
-    if preset == "quick":
-        return Scale(seeds, 2, (0, 2), 1, 1, 1, 30, test=8, batch=8, val=4)
-    return Scale(seeds, 46, (0, 3, 6, 12, 23, 46), 1, 23, 46, 400)
-
-
-def cells(scale: Scale, spec: str) -> list[Cell]:
+def cells(scale: Scale, seeds: int, spec: str) -> list[Cell]:
     """All of them, in order of worth."""
-    base = demo_settings(spec, scale)
-    seeded = {seed: {**base, "seed": seed} for seed in range(scale.seeds)}
+    prompt = houserules.present_prompt()
+    sentences = sentences_of(prompt)
+    base: dict[str, Any] = {
+        **read_table("settings")["small"]["base"],
+        "lm": spec,
+        "size": len(sentences),
+        "init": {"kind": "from_prompt", "prompt": prompt},
+        "verdict_examples": scale.get("test"),
+        **scale["run"],
+    }
+    seeded = {seed: {**base, "seed": seed} for seed in range(seeds)}
     made = [_judged(f"route-{seed}", settings) for seed, settings in seeded.items()]
     both = {"router": {"features": "both"}}
     made += [_judged(f"embed-{seed}", {**own, **both}) for seed, own in seeded.items()]
-    made += [_rules(count, base, scale) for count in COUNTS]
-    made += [_curve(f"curve-{seed}", settings, scale.curve) for seed, settings in seeded.items()]
-    asks = {"router": {"kind": "encoder"}, "update": {"epochs": scale.encoder_steps}}
-    points = sorted({scale.encoder_steps, *(n for n in scale.curve if n <= scale.encoder_steps)})
-    for seed in range(scale.encoder_seeds):
-        made.append(_curve(f"encoder-{seed}", merge(base, asks, {"seed": seed}), points))
-    swept = merge(base, {"update": {"epochs": scale.sweep_steps}})
+    made += [_rules(count, base, scale.get("test")) for count in COUNTS]
+    made += [_curve(f"curve-{seed}", own, scale["curve"]) for seed, own in seeded.items()]
+    last = scale["encoder_steps"]
+    asks = {"router": {"kind": "encoder"}, "update": {"epochs": last}, "seed": 0}
+    points = sorted({last, *(n for n in scale["curve"] if n <= last)})
+    made.append(_curve("encoder-0", merge(base, asks), points))
+    swept = merge(base, {"update": {"epochs": scale["sweep_steps"]}})
     made += [_last(f"select-{s}", {**swept, "select": s}) for s in SELECTS]
-    prompt, whole = houserules.present_prompt(), base["size"]
-    for k in (whole // 2, whole, whole + 8):
+    for k in (len(sentences) // 2, len(sentences), len(sentences) + 8):
         # The first of the prompt's sentences, all of them, or all and idle ones beside.
-        texts = tuple(sentences_of(prompt))[:k]
-        init = {"kind": "expert", "instincts": texts, "prompt": prompt}
+        init = {"kind": "expert", "instincts": tuple(sentences)[:k], "prompt": prompt}
         made.append(_last(f"size-{k}", {**swept, "init": init, "size": k}))
     # With text updates, until the calls are used up; nothing is kept back for a verdict.
-    calls = scale.text_calls
+    calls = scale["text_calls"]
     budget = {"budget": {"calls": calls, "reserve_for_verdict": 0.0}}
     updating = {"text_updates": True, "epochs": calls, "batch_size": 16}
     made += [
@@ -106,27 +81,6 @@ def cells(scale: Scale, spec: str) -> list[Cell]:
         for name, update in read_table("variants")["texts"].items()
     ]
     return made
-
-
-def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
-    """The small preset over the sentences of the present prompt, at this scale."""
-    prompt = houserules.present_prompt()
-    capped = {"temperature": 0.0, "max_tokens": _ROLE_TOKENS}
-    quick = {"validation": {"every": 0, "subset": scale.val}, "keep": "last"}
-    return {
-        **({} if scale.val is None else quick),
-        "task": "houserules",
-        "preset": "small",
-        "lm": spec,
-        "size": len(sentences_of(prompt)),
-        "init": {"kind": "from_prompt", "prompt": prompt},
-        "roles": {
-            "executor": {"temperature": 0.0, "max_tokens": _REPLY},
-            **{role: capped for role in ("encoder", "critic", "attribution", "updater")},
-        },
-        "update": {"epochs": scale.steps, "batch_size": scale.batch},
-        "verdict_examples": scale.test,
-    }
 
 
 def _config(settings: Mapping[str, Any]) -> Config:
@@ -183,9 +137,8 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     return Cell(name, settings, measure)
 
 
-def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
-    """The reward of messages with one topic, whose rule is one of `count` in the present prompt;
-    which others is drawn by message."""
+def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
+    """Messages with one topic, whose rule is one of `count`; which others is drawn by message."""
     rules = houserules.present_prompt().partition("\n\n")[2].splitlines()
 
     def among(example: Example) -> str:
@@ -202,7 +155,7 @@ def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
             if len(houserules.topics_of(e)) == 1
         ]
         ways = {"row": OraclePrompt(among, "")}
-        found = lab.judge(_config(settings), lambda _: (ways, examples[: scale.test]))
+        found = lab.judge(_config(settings), lambda _: (ways, examples[:most]))
         return {name: row_json(row) for name, row in found.items()}
 
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
@@ -210,21 +163,20 @@ def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
 
 Results = Mapping[str, Result]
 
-_GOAL = 0.8
-"""Share of the right rules' gain that was aimed at."""
+_GOAL = 0.8  # share of the right rules' gain that was aimed at
 
 
 def _page(measured: Measured) -> Page:
-    """All of it, however far the cells came."""
     results, order = measured.results, measured.order
-    scale = scale_of(order.preset, order.seeds)
-    words = lab_words(measured, scale.test, "messages")
+    scale = scale_of(order.preset)
+    words = lab_words(measured, scale.get("test"), "messages")
+    update = scale["run"]["update"]
     parts = [
         "A generated page: every figure and every judgement on it comes from",
         "```\n"
         f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
         f"--lm {measured.lab.spec}\n```",
-        said("small", "head", steps=scale.steps, batch=scale.batch, **words),
+        said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
         *_headline(results),
         *_lengths(results),
         *_curves(results),
@@ -258,7 +210,6 @@ def _headline(results: Results) -> list[Block]:
 
 
 def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
-    """Every row's reward, and what learned gains."""
 
     def mean(name: str, key: str) -> float:
         return sum(run["rows"][name][key] for run in runs) / len(runs)
@@ -348,7 +299,6 @@ def _curves(results: Results) -> list[Block]:
 
 
 def _sweeps(results: Results) -> list[Block]:
-    """S, K and text updates, each beside the first of its kind."""
     parts: list[Block] = []
     for letter, axis in (("S", "select"), ("K", "size")):
         found = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith(f"{axis}-")}
@@ -368,7 +318,6 @@ def _sweeps(results: Results) -> list[Block]:
 
 
 def _compared(head: str, rows: Results) -> Table:
-    """Rows beside the first of them."""
     first = next(iter(rows))
     table = [
         [
@@ -385,7 +334,7 @@ def _compared(head: str, rows: Results) -> Table:
 EXPERIMENT = Experiment(
     name="small-real-model",
     paper="",
-    cells=lambda order, spec: cells(scale_of(order.preset, order.seeds), spec),
+    cells=lambda order, spec: cells(scale_of(order.preset), order.seeds, spec),
     page=_page,
     presets=("quick", "default"),
     folder="small-real-model",

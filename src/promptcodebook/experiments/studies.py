@@ -31,7 +31,15 @@ from promptcodebook.experiments.experiment import (
     variants,
 )
 from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
-from promptcodebook.experiments.page import Block, Page, Table, as_printed, published, shown
+from promptcodebook.experiments.page import (
+    Block,
+    Page,
+    Table,
+    as_printed,
+    published,
+    read_table,
+    shown,
+)
 from promptcodebook.incidents import no_tally
 from promptcodebook.method.critic import Attribution, Critic, History
 from promptcodebook.method.executor import Evaluator
@@ -126,8 +134,7 @@ def blamed(gradients: Gradients) -> Channel | None:
 
 
 def scores(found: Sequence[tuple[Fault, Channel | None]]) -> dict[str, tuple[float, float, float]]:
-    """Precision, recall and F1 of each fault, and their plain means as `macro`; what was never
-    blamed has precision 0."""
+    """Precision (0 of what was never blamed), recall and F1 of each fault, and their means."""
     made = Counter(fault for fault, _ in found)
     named = Counter(channel for _, channel in found)
     right = Counter(fault for fault, channel in found if channel == LOCI[fault])
@@ -191,8 +198,7 @@ async def measure_blame(
 
 
 async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[int, ...]]:
-    """The instincts that an example needs: those of the right prompt, where the task knows one,
-    else what the untrained encoder chooses."""
+    """Those of the right prompt, where the task knows one, else what the encoder chooses."""
     oracle, most = assembled.task.oracle, assembled.config.select
     codebook = state.parameters.codebook
     routes: dict[str, tuple[int, ...]] = {}
@@ -258,13 +264,11 @@ ATTRIBUTION = Experiment(
 
 # The theorems: counting and exploring need no model; the reward gap is also tried on one.
 
-_FEW = 20
-"""Traces below which the residual of Theorem 5 has no figure."""
+_FEW = 20  # traces below which the residual of Theorem 5 has no figure
 
 GAP = "houserules_six"
 """Six topics, each with a rule of its own that no message names: M = 6 distinct optima."""
-WORLDS = 100
-"""Repetitions of what is drawn."""
+WORLDS = 100  # repetitions of what is drawn
 
 
 def _theory_cells(order: Order, spec: str) -> Sequence[Cell]:
@@ -313,8 +317,8 @@ def active_after(
 
 
 def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
-    """Entries ever selected where routes go to the S of highest r̄, rewards are coins, and ε is as
-    given: Proposition 4's reinforcement, without a model."""
+    """Entries ever selected where routes go to the S of highest r̄ and rewards are coins
+    (Proposition 4)."""
     explore, draw = Explore(), keyed_random("collapse", world)
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
@@ -329,12 +333,7 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     return len(active)
 
 
-def _theory_page(measured: Measured) -> Page:
-    return framed(measured, "ifbench", [*_reach(measured), *_exploring(), *_additivity(measured)])
-
-
 def _reach(measured: Measured) -> list[Block]:
-    """How many prompts a codebook can make, and what a fixed one cannot earn."""
     rows: list[list[str]] = []
     for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
         up_to = sum(math.comb(k, n) for n in range(1, s + 1))
@@ -359,7 +358,6 @@ def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
 
 
 def _exploring() -> list[Block]:
-    """What exploration reaches, and what becomes of a codebook without it."""
     explore, rows = Explore(), list[list[str]]()
     for size, select, batch in ((16, 4, 1), (16, 4, 4), (32, 4, 1), (16, 1, 1)):
         steps = _steps(batch, explore)
@@ -416,6 +414,10 @@ def _additivity(measured: Measured) -> list[Block]:
     return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
 
 
+def _theory_page(measured: Measured) -> Page:
+    return framed(measured, "ifbench", [*_reach(measured), *_exploring(), *_additivity(measured)])
+
+
 THEORY = Experiment(
     "theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells, _theory_page, seeds=1
 )
@@ -429,11 +431,7 @@ THEORY = Experiment(
 TASK = "houserules"
 COMMON = "Answer with emojis."
 """A rule for every message; the check of the kind `emoji` tells whether it is kept."""
-LITTLE = 0.1
-"""A gain that would not be worth a router."""
-TOPICS = (1, 2, 4, 8, 14)
-NEEDED = (1, 2)
-FILLED = (0, 8, 32)
+LITTLE = 0.1  # A gain that would not be worth a router
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +460,6 @@ class Setting:
         return rules
 
     def examples(self, most: int | None) -> list[Example]:
-        """Test messages, spread over the topics."""
         among = set(tuple(houserules.RULES)[: self.topics])
         fitting = [
             example
@@ -471,21 +468,6 @@ class Setting:
             and set(houserules.topics_of(example)) <= among
         ]
         return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
-
-
-def settings_of(order: Order) -> Mapping[str, Setting]:
-    """The map's places by name; the first of each axis is where the others start from."""
-    quick = order.preset == "quick"
-    topics = (1, 4, 14) if quick else TOPICS
-    places = {f"topics-{count}": Setting(topics=count) for count in topics}
-    places |= {f"needed-{count}": Setting(needed=count) for count in NEEDED}
-    places |= {
-        "common-none": Setting(topics=4),
-        "common-half": Setting(topics=4, common=True),
-        "common-all": Setting(topics=4, own=False, common=True),
-    }
-    filled = (0, 32) if quick else FILLED
-    return places | {f"filled-{count}": Setting(topics=4, filled=count) for count in filled}
 
 
 def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
@@ -497,12 +479,13 @@ def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
         settings = {**base, "place": str(place), "most": most}
         return Cell(name, settings, lambda lab: _judged(lab, base, place, most))
 
-    return [cell(name, place) for name, place in settings_of(order).items()]
+    # The first of each axis is where the others start from.
+    places = read_table("places")["quick" if order.preset == "quick" else "places"]
+    return [cell(name, Setting(**own)) for name, own in places.items()]
 
 
 def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None) -> Result:
-    """One prompt with all rules, and each message's own. Rewards are shares of what counts and was
-    kept."""
+    """One prompt with all rules, and each message's own: the share of what counts that was kept."""
 
     def judged(assembled: Assembled) -> Judged:
         general = assembled.plan.templates.text("instincts").splitlines()

@@ -18,7 +18,6 @@ from promptcodebook.experiments.experiment import (
     counts,
     difference,
     framed,
-    read_table,
     rewards,
     runs_of,
     said,
@@ -40,6 +39,7 @@ from promptcodebook.experiments.page import (
     Table,
     paired,
     published,
+    read_table,
     shown,
 )
 from promptcodebook.lm.spec import parse_spec
@@ -58,16 +58,13 @@ def _over(
     changes: Callable[[Order, str], Changes] | None = None,
     benchmark: str = "ifbench",
 ) -> Experiment:
-    """An experiment whose cells are variants of full PCO, by default those listed; `benchmark` is
-    the paper's."""
+    """An experiment whose cells are variants of full PCO, by default those listed."""
 
     def changed(order: Order, spec: str) -> Changes:
         if changes is not None:
             return changes(order, spec)
-        return {
-            key: variant.get("settings", {})
-            for key, variant in read_table("variants")[name].items()
-        }
+        listed = read_table("variants")[name].items()
+        return {key: variant.get("settings", {}) for key, variant in listed}
 
     def cells(order: Order, spec: str) -> list[Cell]:
         return variants(order, base(order, spec, benchmark), changed(order, spec))
@@ -82,8 +79,7 @@ def _over(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line: its title, its runs, which row of their verdicts, and what the paper calls it, if
-    it does."""
+    """One line: title, runs, the row of their verdicts, and what the paper calls it."""
 
     title: str
     runs: Sequence[Result]
@@ -91,8 +87,7 @@ class _Row:
     paper: str = ""
 
 
-_ACC = {"Acc": "loose_share", "CSR": "csr"}
-"""Two of the paper's columns, each with its metric."""
+_ACC = {"Acc": "loose_share", "CSR": "csr"}  # two of the paper's columns, each with its metric
 
 
 def _titled(experiment: str, runs: Runs) -> list[_Row]:
@@ -161,12 +156,11 @@ def _ablation(measured: Measured, runs: Runs) -> list[Block]:
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
     """The models of the two critics that need one of their own, where one is known."""
-    simulated = parse_spec(spec).kind == "simulated"
-    named = {
-        "independent-critic": order.independent or ("simulated?noise_seed=2" if simulated else ""),
-        "weak-critic": order.weak or ("simulated?capacity=0.2" if simulated else ""),
-    }
-    return {name: model for name, model in named.items() if model}
+    listed = {n: each for n, each in read_table("variants")["critic"].items() if "option" in each}
+    models = {name: getattr(order, each["option"]) for name, each in listed.items()}
+    if parse_spec(spec).kind == "simulated":
+        models = {name: models[name] or each["simulated"] for name, each in listed.items()}
+    return {name: model for name, model in models.items() if model}
 
 
 def _critics(order: Order, spec: str) -> Changes:
@@ -176,19 +170,16 @@ def _critics(order: Order, spec: str) -> Changes:
 
 
 def _critic(measured: Measured, runs: Runs) -> list[Block]:
-    others, listed = (
-        _other_critics(measured.order, measured.lab.spec),
-        read_table("variants")["critic"],
-    )
-    lines = [f"{listed[name]['title']}: `{model}`." for name, model in others.items()]
+    models = _other_critics(measured.order, measured.lab.spec)
+    listed = read_table("variants")["critic"]
+    lines = [f"{listed[name]['title']}: `{model}`." for name, model in models.items()]
     if absent := [variant["title"] for name, variant in listed.items() if name not in runs]:
         lines.append(said("variants", "no_critic", critics=" and ".join(absent)))
     rows = _titled("critic", runs)
     return [_compared("critic", rows, "Table 4", {"IFBench": "loose_share"}), " ".join(lines)]
 
 
-_SHOWN = 8
-"""First instincts that a table shows of each."""
+_SHOWN = 8  # first instincts that a table shows of each
 
 
 def _init(measured: Measured, runs: Runs) -> list[Block]:
@@ -203,67 +194,48 @@ def _init(measured: Measured, runs: Runs) -> list[Block]:
     return blocks
 
 
-_Change = Callable[[float], Mapping[str, Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One setting over its values: `change` makes the settings of a value; the paper has it as
-    `row`, or its rows are the values themselves."""
+    """One setting over its values, by variant; the paper has it as `row` or by value."""
 
     key: str
     title: str
-    values: Sequence[float]
-    change: _Change
-    row: str = ""
-
-    def names(self) -> dict[str, float]:
-        return {f"{self.key}-{value:g}": value for value in self.values}
+    values: Mapping[str, float]
+    changes: Changes
+    row: str
 
 
-def _k(order: Order) -> list[_Sweep]:
-    values = (4, 8, 16) if order.preset == "quick" else (4, 16, 32)
-    most = scale_of(order.preset)["select"]
-    sized = {k: {"size": k, "select": min(most, k)} for k in values}
-    return [_Sweep("K", "codebook size K", values, lambda k: sized[int(k)])]
+def _sweeps(name: str, order: Order) -> list[_Sweep]:
+    """Of the paper's values the first, middle and last, unless the preset is `paper`."""
+    found: list[_Sweep] = []
+    for key, each in read_table("variants")["sweeps"][name].items():
+        row, quick = each.get("row", ""), order.preset == "quick"
+        values = each.get("quick" if quick else "values", ())
+        if row:
+            values = [float(v.column) for v in published("Figure 6") if v.row == row]
+            if quick:
+                values = [values[0], values[-1]]
+            elif order.preset != "paper" and len(values) > 3:
+                values = [values[0], values[len(values) // 2], values[-1]]
+        named = {f"{key}-{value:g}": value for value in values}
+        changes: dict[str, Any] = dict(named)
+        for part in reversed(each["setting"].split(".")):
+            changes = {variant: {part: inner} for variant, inner in changes.items()}
+        if key == "K":
+            most = scale_of(order.preset)["select"]
+            changes = {n: {**own, "select": min(most, own["size"])} for n, own in changes.items()}
+        found.append(_Sweep(key, each["title"], named, changes, row))
+    return found
 
 
-def _s(order: Order) -> list[_Sweep]:
-    values = (1, 2, 4) if order.preset == "quick" else (1, 4, 6)
-    return [_Sweep("S", "instincts in a prompt, S", values, lambda s: {"select": int(s)})]
-
-
-def _sensitive(order: Order) -> list[_Sweep]:
-    """The paper's values; first, middle and last of them unless the preset is `paper`."""
-
-    def sweep(key: str, title: str, row: str, change: _Change) -> _Sweep:
-        found = [float(v.column) for v in published("Figure 6") if v.row == row]
-        if order.preset == "quick":
-            found = [found[0], found[-1]]
-        elif order.preset != "paper" and len(found) > 3:
-            found = [found[0], found[len(found) // 2], found[-1]]
-        return _Sweep(key, title, found, change, row)
-
-    def temperature(role: str) -> _Sweep:
-        title, row = f"temperature of the {role}", f"{role} temperature"
-        key = f"{role}-temperature"
-        return sweep(key, title, row, lambda t: {"roles": {role: {"temperature": t}}})
-
-    title, row = "step size α of the averages", "EMA step size α"
-    alpha = sweep("alpha", title, row, lambda a: {"explore": {"alpha": a}})
-    return [alpha, *map(temperature, ("critic", "encoder", "generator"))]
-
-
-def _swept(
-    name: str, paper: str, sweeps: Callable[[Order], list[_Sweep]], benchmark: str = "ifbench"
-) -> Experiment:
+def _swept(name: str, paper: str, benchmark: str = "ifbench") -> Experiment:
     def changes(order: Order, spec: str) -> Changes:
-        return {n: s.change(value) for s in sweeps(order) for n, value in s.names().items()}
+        return {n: change for sweep in _sweeps(name, order) for n, change in sweep.changes.items()}
 
     def blocks(measured: Measured, runs: Runs) -> list[Block]:
         found: list[Block] = []
-        for sweep in sweeps(measured.order):
-            made = {value: runs[n] for n, value in sweep.names().items() if rewards(runs[n])}
+        for sweep in _sweeps(name, measured.order):
+            made = {value: runs[n] for n, value in sweep.values.items() if rewards(runs[n])}
             found += _sweep_blocks(sweep, made, paper) if made else []
         return found
 
@@ -271,7 +243,6 @@ def _swept(
 
 
 def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str) -> list[Block]:
-    """A table and a figure of one sweep."""
     rows = [
         _Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
         for value, made in runs.items()
@@ -301,8 +272,7 @@ def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: 
     return [*blocks, figure]
 
 
-_SHORT = 70
-"""Letters of an instinct that a table shows."""
+_SHORT = 70  # letters of an instinct that a table shows
 
 
 def _usage(measured: Measured, runs: Runs) -> list[Block]:
@@ -334,7 +304,6 @@ def _spread(chosen: Sequence[int]) -> list[str]:
 
 
 def _specialised(measured: Measured, runs: Runs) -> list[Block]:
-    """Usage and success of each instinct, the rarest first, as the paper orders them."""
     blocks: list[Block] = []
     correlations: list[list[str]] = []
     for seed, run in enumerate(runs["pco"]):
@@ -370,7 +339,6 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _wide(order: Order, spec: str) -> Changes:
-    """K = 32, as in the appendix."""
     size = 16 if order.preset == "quick" else 32
     return {
         f"adaptive-{size}": {"size": size},
@@ -442,9 +410,9 @@ def _prompts(measured: Measured, runs: Runs) -> list[Block]:
 ABLATION = _over("ablation", "Table 3", _ablation)
 CRITIC = _over("critic", "Table 4", _critic, _critics)
 INIT = _over("init", "Tables 11 and 12", _init)
-SWEEP_K = _swept("sweep-k", "Figure 5a", _k)
-SWEEP_S = _swept("sweep-s", "Figure 5b", _s)
-SENSITIVITY = _swept("sensitivity", "Figure 6", _sensitive, "hotpotqa")
+SWEEP_K = _swept("sweep-k", "Figure 5a")
+SWEEP_S = _swept("sweep-s", "Figure 5b")
+SENSITIVITY = _swept("sensitivity", "Figure 6", "hotpotqa")
 USAGE = _over("codebook-usage", "Figure 4b", _usage)
 SPECIALISATION = _over("specialisation", "Table 2", _specialised)
 ROUTING = _over("routing", "Figure 7 and Table 13", _routing, _wide)

@@ -1,8 +1,5 @@
-"""What every optimizer is: one method, from a problem to a way of prompting.
-
-All calls go through the problem's models: budget, journal and meter are the same for all, and a
-resumed optimizer meets its paid replies again.
-"""
+"""What every optimizer is: one method, from a problem to a way of prompting. All calls go through
+the problem's models, so that a resumed optimizer meets its paid replies again."""
 
 from __future__ import annotations
 
@@ -29,8 +26,7 @@ GROUP = "promptcodebook.optimizers"
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task, models and settings; the store for what must be kept beside the replies; who
-    hears of progress."""
+    """Data, task, models, settings; what keeps more than replies; who hears of progress."""
 
     assembled: Assembled
     store: RunStore
@@ -39,14 +35,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Result:
-    """A way of prompting, as an optimizer leaves it.
-
-    `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
-    forms of it that could be deployed instead; `references` are only shown beside it. `off_policy`
-    is what training's own outcomes say of its routes. Of an optimizer of others `settings` are all
-    that it was run with, `candidates` the prompts that it tried, in order. `model` is the spec of
-    the executor that it is judged with, '' = the configured one.
-    """
+    """A way of prompting, as an optimizer leaves it: `name` is its row in the verdict. `rivals`
+    could be deployed instead; `references` are only shown. `off_policy` is what training's own
+    outcomes say of its routes. `settings` and `candidates` (the prompts that it tried) are of an
+    optimizer of others. `model` is the spec of the executor that it is judged with, '' = the
+    configured one."""
 
     name: str
     title: str
@@ -86,8 +79,7 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily, told of as `phase`. TooManyFailures when
-    more than half failed in spite of retries."""
+    """The prompter over one split, greedily. TooManyFailures when more than half failed."""
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
     trial = assembled.trial(greedy=True, model=model)

@@ -27,10 +27,8 @@ from promptcodebook.policy.file import (
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
-UNTRAINED = "untrained"
-"""Name of the row that a result is set beside to see what training did."""
-ORACLE = "oracle"
-"""Name of the row with the right instructions for each input."""
+UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
+ORACLE = "oracle"  # name of the row with the right instructions for each input
 SHORTLIST = 3
 """Instincts, and prompts, that are measured on the validation split to find the best one."""
 
@@ -92,8 +90,7 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
 def _typical(
     problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
 ) -> Iterator[str]:
-    """The prompts whose instincts are chosen most, then those that earned most; none that copies
-    its input or gives its answer away, and none of a private task."""
+    """The prompts of most chosen instincts first; none that leaks, none of a private task."""
     plan = problem.assembled.plan
     if plan.task.private:
         return
@@ -102,36 +99,32 @@ def _typical(
         indices = rollout.route.indices if rollout.route is not None else ()
         return sum(uses[k] for k in indices), rollout.reward or 0.0
 
-    shared = policy.concat
     inputs = {e.id: e for e in (*plan.dataset.val, *plan.dataset.train)}
     for rollout in sorted(rollouts, key=standing, reverse=True):
         leaks = NoLeakCheck([inputs[rollout.example_id]])
-        if rollout.prompt and leaks(0, rollout.prompt, shared, ()) is None:
+        if rollout.prompt and leaks(0, rollout.prompt, policy.concat, ()) is None:
             yield rollout.prompt
 
 
 def untrained_row(problem: Problem, state: State) -> Result:
     """The first codebook, routed and composed as the learned one is."""
-    assembled = problem.assembled
-    composer = assembled.composer(assembled.plan.prompt_stages)
+    composer = problem.assembled.composer(problem.assembled.plan.prompt_stages)
     prompter = Deployed(composer, state.parameters, state.statistics)
     return Result(UNTRAINED, "the untrained codebook", prompter)
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
     """The one instinct that is best on the validation split, of those that promise most."""
-    train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
-    val = sample(val, problem.assembled.config.validation.subset)
-    texts = policy.parameters.codebook.texts
-    ranking, book = policy.statistics.ranking, policy.parameters.codebook
-    promise = list(policy.statistics.standing)
+    assembled, book = problem.assembled, policy.parameters.codebook
+    ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
     if ranking is not None:
-        ranks = problem.assembled.ranks
-        read = await gather_all(ranks.rank(book, ranking, example.input) for example in train)
+        inputs = [example.input for example in assembled.dataset.train]
+        read = await gather_all(assembled.ranks.rank(book, ranking, text) for text in inputs)
         columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
         promise = [math.fsum(column) for column in columns]
-    listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
-    prompts = [Prompt(join_prompts(policy.base_prompt, texts[k])) for k in listed]
+    listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]
+    prompts = [Prompt(join_prompts(policy.base_prompt, book.texts[k])) for k in listed]
+    val = sample(assembled.dataset.val, assembled.config.validation.subset)
     best = await best_prompt(problem, BEST_SINGLE, prompts, val)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best.text))
 

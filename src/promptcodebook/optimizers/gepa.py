@@ -1,8 +1,5 @@
-"""GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified.
-
-One component for each stage that gets a prompt of its own, else one for the whole program. A
-reflection reads what our critic reads: the reward, what it says, and y*.
-"""
+"""GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified. A reflection
+reads what our critic reads: the reward, what it says, and y*."""
 
 from __future__ import annotations
 

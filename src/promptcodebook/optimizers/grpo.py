@@ -53,13 +53,10 @@ from promptcodebook.store.events import EndReason
 from promptcodebook.types import Prompt, Rollout, Trace
 from promptcodebook.units import plural
 
-CONVERTED = "converted"
-"""The row of a GGUF file's weights, unpacked and not trained."""
+CONVERTED = "converted"  # the row of a GGUF file's weights, unpacked and not trained
 _MODULES = ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets")
-_FOLDER = "grpo"
-"""In the run's folder: the checkpoints."""
-_ALPHA = 2
-"""Times the rank: the weight that the adapter has."""
+_FOLDER = "grpo"  # in the run's folder: the checkpoints
+_ALPHA = 2  # times the rank: the weight that the adapter has
 _DROPOUT = 0.05
 _OTHERWISE = 'train its prompts instead: optimizer = "gepa", for one'
 
@@ -247,12 +244,8 @@ def _training(
         "max_completion_length": sampling.max_tokens,
         "seed": config.seed,
     }
-    lora = {
-        "r": given.rank,
-        "lora_alpha": _ALPHA * given.rank,
-        "lora_dropout": _DROPOUT,
-        "target_modules": "all-linear",
-    }
+    lora: dict[str, Any] = {"r": given.rank, "lora_alpha": _ALPHA * given.rank}
+    lora |= {"lora_dropout": _DROPOUT, "target_modules": "all-linear"}
     folder = Path(problem.store.path).resolve() / _FOLDER
 
     def passes() -> Iterator[int]:
@@ -266,7 +259,6 @@ def _training(
 
 
 def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights) -> str:
-    """What was trained, for the verdict."""
     rewards = checkpoint_rewards(checkpoint)
     if checkpoint is None:
         return "GRPO made no step: its row is the model as it was."
@@ -298,7 +290,6 @@ class _Meter:
         self._begun = 0.0
 
     async def begin(self, longest: int) -> None:
-        """Reserves the most that a step's replies can take. Raises Stop."""
         models, gate = self._models, self._models.budget
         cap = models.lm.sampling_of("executor").max_tokens or 0
         cost = gate.prices.bound(models.lm.model_of("executor"), longest, cap)

@@ -1,10 +1,7 @@
-"""MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified.
-
-The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
-one for the whole. A predictor's instruction and demonstrations become that prompt. What its stages
-read and wrote is the trace from which dspy bootstraps. A reply of a weak proposer that dspy cannot
-parse ends it: that is its result.
-"""
+"""MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified. A predictor's
+instruction and demonstrations become the prompt of a stage, or of the program; what its stages read
+and wrote is the trace from which dspy bootstraps. A reply that dspy cannot parse ends it: that is
+its result."""
 
 from __future__ import annotations
 
@@ -73,7 +70,6 @@ class MIPROv2:
 
 
 def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mapping[str, str]:
-    """The texts that its compiled program has."""
     lm = dspy_model(dspy, lambda asked: Reply(outside.ask(asked)), "updater")
     program = _program(dspy, outside)
     optimizer = dspy.MIPROv2(
@@ -144,8 +140,7 @@ def _program(dspy: Any, outside: Outside) -> Any:
             return dspy.Prediction(output=rollout.output, reward=unit)
 
         def texts(self) -> dict[str, str]:
-            """Each stage's instruction and demonstrations; the first instruction is ours to the
-            letter."""
+            """Each stage's instruction and demonstrations; an unchanged instruction is ours."""
             found: dict[str, str] = {}
             for stage, name in names.items():
                 predictor, (read, written) = getattr(self, name), _names(stage)
@@ -201,8 +196,6 @@ def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
 
 
 class _Engine:
-    """Where dspy sends a request."""
-
     def __init__(self, dspy: Any, ask: Ask) -> None:
         self._lm15 = dspy.lm15
         self._ask = ask
@@ -211,7 +204,14 @@ class _Engine:
         return self
 
     def complete(self, request: Any) -> Any:
-        reply = self._ask(_messages(request))
+        system = request.system
+        if system is not None and not isinstance(system, str):
+            system = "".join(part.text for part in system)
+        asked = [Message("system", system)] if system else []
+        for turn in request.messages:
+            role = "assistant" if turn.role == "assistant" else "user"
+            asked.append(Message(role, turn.text or ""))
+        reply = self._ask(asked)
         usage = reply.usage
         return self._lm15.Response(
             id=None,
@@ -250,14 +250,3 @@ class _AsyncEngine:
 
     async def aclose(self) -> None:
         """Nothing is open."""
-
-
-def _messages(request: Any) -> list[Message]:
-    system = request.system
-    if system is not None and not isinstance(system, str):
-        system = "".join(part.text for part in system)
-    turns = [
-        Message("assistant" if m.role == "assistant" else "user", m.text or "")
-        for m in request.messages
-    ]
-    return [Message("system", system), *turns] if system else turns

@@ -1,8 +1,5 @@
-"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select.
-
-Below it are the rows without training, as optimizers of their own. All but zero-shot use the
-codebook that training would begin with (`init`), and leave it as the run's policy.
-"""
+"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select. Below it
+are the rows without training, as optimizers of their own."""
 
 from __future__ import annotations
 
@@ -115,10 +112,8 @@ def build_learner(assembled: Assembled) -> Learner:
             "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
             hint="set one of the two to something else",
         )
-    ask, templates = models.ask, assembled.plan.templates
+    train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
-    trial = assembled.trial()
-    train = assembled.dataset.train
     router = make_router(config, train, composer, models.lm)
     # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
     # secrets are refused even where `critic.safety` is off.
@@ -130,8 +125,8 @@ def build_learner(assembled: Assembled) -> Learner:
         (NoLeakCheck(train), Incident.REWRITES_LEAKING),
         *((check, None) for check in assembled.task.checks),
     ]
-    parts = ask, templates, models.tally
-    updater = Updater(ask, templates, config, AllChecks(checks, models.tally), models.tally)
+    parts = models.ask, assembled.plan.templates, models.tally
+    updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
     critic = Critic(*parts, SafetyClause.read() if safe else None)
     credit = Credit(critic, Attribution(*parts), config, OrderCheck(), models.tally)
     return Learner(
@@ -148,17 +143,16 @@ def build_learner(assembled: Assembled) -> Learner:
 
 async def first_or_stored(problem: Problem) -> State:
     """The state to train from: initialised now, or read back."""
-    store, assembled = problem.store, problem.assembled
+    store, config = problem.store, problem.assembled.config
     outline = store.outline()
-    if outline.parameters is None:
-        if asks_for_codebook(assembled.config):
-            problem.tell(Phase("writing the first codebook", 0, 1))
-        state = await initialise(assembled)
-        store.append(Started(state.parameters, assembled.config.init.kind, state.statistics))
-        return state
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    store.append(Resumed(outline.step, now))
-    return state_at(store, outline.step)
+    if outline.parameters is not None:
+        store.append(Resumed(outline.step, datetime.now(UTC).isoformat(timespec="seconds")))
+        return state_at(store, outline.step)
+    if asks_for_codebook(config):
+        problem.tell(Phase("writing the first codebook", 0, 1))
+    state = await initialise(problem.assembled)
+    store.append(Started(state.parameters, config.init.kind, state.statistics))
+    return state
 
 
 async def initialise(assembled: Assembled) -> State:
@@ -169,7 +163,6 @@ async def initialise(assembled: Assembled) -> State:
 
 
 def asks_for_codebook(config: Config) -> bool:
-    """Whether a model writes the first codebook."""
     init = config.init
     return init.kind == "random" or (init.kind == "from_prompt" and init.split == "model")
 
@@ -218,18 +211,15 @@ async def _train(
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:
-    """Why a run left every text as it was; '' when one was rewritten, or when nothing went
-    wrong."""
-    outline = store.outline()
-    if outline.step < 0 or outline.parameters != store.parameters_at(-1):
-        return ""
-    faults = Counter[str]()
-    for step in store.steps(traces=True):
-        failed = [t.failure for t in step.traces if t.failure is not None]
-        faults.update(f"{failure.stage} failed with {failure.kind}" for failure in failed)
-        # What a reason quotes comes after its colon.
-        reasons = [r.reason.partition(":")[0] for r in step.rewrites if not r.kept]
-        faults.update(f"a rewrite was refused: {reason}" for reason in reasons)
+    """Why a run left every text as it was; '' when one was rewritten, or nothing went wrong."""
+    outline, faults = store.outline(), Counter[str]()
+    if outline.step >= 0 and outline.parameters == store.parameters_at(-1):
+        for step in store.steps(traces=True):
+            failed = [t.failure for t in step.traces if t.failure is not None]
+            faults.update(f"{failure.stage} failed with {failure.kind}" for failure in failed)
+            # What a reason quotes comes after its colon.
+            reasons = [r.reason.partition(":")[0] for r in step.rewrites if not r.kept]
+            faults.update(f"a rewrite was refused: {reason}" for reason in reasons)
     if not faults:
         return ""
     most, times = faults.most_common(1)[0]
@@ -305,6 +295,5 @@ class Drawn:
 
 
 async def _first(problem: Problem) -> tuple[State, PolicyFile]:
-    """The state before any step, stored, and its policy file."""
     state = await first_or_stored(problem)
     return state, policy_file(problem.assembled, state)

@@ -24,37 +24,28 @@ from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Stepped, Validated
 from promptcodebook.types import Rollout
 
-MOST = 0.2
-"""Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
-_OUR_ROWS = 3
-"""The learned policy and its two rivals (optimizers/pco.py)."""
+MOST = 0.2  # of each limit, unless `budget.reserve_for_verdict` says otherwise
+_OUR_ROWS = 3  # the learned policy and its two rivals (optimizers/pco.py)
 _ROUTER_ROWS = 3
 """Where routes are learned from outcomes: no instruction, the right ones, the best single one."""
-_MARGIN = 1.1
-"""Rollouts on test may take a little more than those on validation took."""
+_MARGIN = 1.1  # rollouts on test may take a little more than those on validation took
 
 
 def count_selection(problem: Problem) -> int:
     """Rollouts that choose among the states of our optimizer, and judge it beside its rivals."""
     config, plan = problem.assembled.config, problem.assembled.plan
+    val, subset = len(plan.dataset.val), config.validation.subset
     chosen = config.validation.every > 0 and config.keep == "best_val"
     # One more finalist where the end lies between two looks.
-    finals = (config.validation.finalists + 1) * len(plan.dataset.val) if chosen else 0
+    finals = (config.validation.finalists + 1) * val if chosen else 0
     rows = len(baselines()) + _OUR_ROWS
     if has_best_fixed(config):
         rows += 1
-        finals += (SHORTLIST + 1) * min(
-            len(plan.dataset.val or plan.dataset.train), config.validation.subset
-        )
+        finals += (SHORTLIST + 1) * min(val or len(plan.dataset.train), subset)
     if config.learns_routes:
         rows += _ROUTER_ROWS
-        finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
+        finals += SHORTLIST * min(val, subset)
     return finals + rows * len(plan.judged)
-
-
-def count_judging(problem: Problem) -> int:
-    """Rollouts that judge a single result beside what the user has today."""
-    return (len(baselines()) + 1) * len(problem.assembled.plan.judged)
 
 
 async def train_to_reserve(
@@ -93,8 +84,7 @@ class VerdictReserve:
             self._keep({name: value * times for name, value in known if value is not None})
 
     def _keep(self, needs: Mapping[str, float]) -> None:
-        """Of each limit what is needed, `MOST` of it at the most, or the share that the user
-        gave."""
+        """Of each limit what is needed, at most `MOST` of it; or the share that the user gave."""
         kept: dict[str, float] = {}
         for name in ("calls", "tokens", "usd", "seconds"):
             limit, given = getattr(self._limits, name), self._limits.reserve_for_verdict
@@ -138,7 +128,6 @@ class Selection:
 
     @property
     def validates(self) -> bool:
-        """Whether it validates on the way."""
         return self._every > 0 and bool(self._examples["full"])
 
     @property
@@ -175,11 +164,8 @@ class Selection:
 
     def _most_promising(self, step: int) -> int:
         """Of the states that had no look, the harmless one whose examples earned most, of equals
-        the latest; the one after `step` where none met an example.
-
-        A state is much like those beside it: what they earned counts by half, a batch further away
-        by a quarter. Examples of the run's mean keep a few lucky ones from winning.
-        """
+        the latest; else the one after `step`. What neighbours earned counts by half, a batch
+        further away by a quarter. Examples of the run's mean keep a few lucky ones from winning."""
         for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
             self._read = number
             if isinstance(event, Stepped):
@@ -206,22 +192,19 @@ class Selection:
         self.reserve.measure(evaluation.rollouts, seconds)
         self._store.append(Validated(step, scope, evaluation, seconds))
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
+        best = all((evaluation.score or 0.0) > score for score in earlier)
         made = evaluation.score, evaluation.answered, len(examples), evaluation.failed
         self._marks.append(Mark(evaluation.name, step, scope, *made))
-        best = not earlier or (evaluation.score or 0.0) > max(earlier)
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:
         """Early stop: the target is reached, or `patience` validations brought no gain."""
-        marks = self._looks
+        marks, target = self._looks, self._settings.target_score
         scores = [m.score or 0.0 for m in marks]
-        target = self._settings.target_score
         if not scores:
             return None
-        if target is not None and any(
-            score >= target and not harm_in(self._store, mark.step)
-            for mark, score in zip(marks, scores, strict=True)
-        ):
+        reached = [m for m in marks if target is not None and (m.score or 0.0) >= target]
+        if any(not harm_in(self._store, mark.step) for mark in reached):
             return "target"
         best = scores.index(max(scores))
         # Who makes a run longer wants to see more of it: patience starts again.
@@ -237,9 +220,8 @@ class Selection:
             ranked = sorted(harmless, key=lambda m: (-(m.score or 0), m.step))
             finalists = [m.step for m in ranked[: self._settings.finalists]]
             # No look was due since the last ones: the best state of those steps is a finalist too.
-            if (last + 1) % self._every and not harm_in(
-                self._store, since := self._most_promising(last)
-            ):
+            since = self._most_promising(last) if (last + 1) % self._every else None
+            if since is not None and not harm_in(self._store, since):
                 finalists.append(since)
             # As the store has them, which forgets at each step what was chosen before: a run that
             # continues after its end chooses as if it had never ended.

@@ -96,11 +96,8 @@ def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Stats:
-    """Requests, finished replies, faults and tokens since the start or the last reset.
-
-    `repeated` = finished replies to a request whose very same body had been answered before; `cut`
-    = replies that ended at a length, by fault or by the request's own cap.
-    """
+    """Since the start or the last reset. `repeated` = finished replies to a body that had been
+    answered before; `cut` = replies that ended at a length."""
 
     requests: int = 0
     replies: int = 0
@@ -151,8 +148,7 @@ class SimulatedLM:
         self.world = world or World("", (), self.settings)
         self.stats = Stats()
         self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
-        self._blocks: set[bytes] = set()
-        """Of all prompts so far, where they count as cached."""
+        self._blocks: set[bytes] = set()  # of all prompts so far, where they count as cached
         self._unseeded: Counter[bytes] = Counter()
 
     async def __call__(self, request: Request) -> Reply:
@@ -240,8 +236,7 @@ class SimulatedLM:
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
-    """The model behind a `simulated?...` spec, in a world of the task's data, gold answers
-    included. ConfigError."""
+    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
     settings = SimulatedSettings.from_params(spec.params)
     examples = [*dataset.train, *dataset.val, *dataset.test]
     return SimulatedLM(World(task, examples, settings), settings)

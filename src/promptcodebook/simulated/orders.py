@@ -1,12 +1,7 @@
-"""Skills and orders: what a demand is about, and what a prompt tells its reader to do about it.
-
-A skill is public knowledge about a *kind* of demand, read from TOML. No file says which skills the
-executor lacks in a world: `world.py` draws them.
-
-An order is a clause that opens with an imperative, reads as language (not as a list of words) and
-is about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is
-obeyed everywhere; "as many bullets as asked" defers to the request and so is conditional too.
-"""
+"""Skills and orders: what a demand is about, and what a prompt tells its reader to do about it. An
+order is a clause that opens with an imperative, reads as language (not as a list of words) and is
+about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is obeyed
+everywhere; "as many bullets as asked" is conditional too."""
 
 from __future__ import annotations
 
@@ -43,6 +38,11 @@ def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
 def says(name: str, text: str) -> re.Match[str] | None:
     """Where a text says, for the first time, what the pattern among `said` looks for."""
     return patterns("said")[name].search(text)
+
+
+def told(name: str, text: str) -> list[Any]:
+    """All that the pattern among `said` finds in a text: strings, or tuples of its groups."""
+    return patterns("said")[name].findall(text)
 
 
 @lru_cache(maxsize=4096)
@@ -122,8 +122,7 @@ def cut_tokens(text: str, most: int) -> str:
 _CLAUSE = re.compile(r",\s+(?:and|then|and then)\s+|;\s+")
 _NOT = re.compile(r"^(?:never|do not|don't|must not|you must not)\s+", re.IGNORECASE)
 _GLUED = 0.2  # share of little words that language has and a list of cue words has not
-_MOST = 2
-"""Skills that one clause can be an order about; what names more is a list."""
+_MOST = 2  # skills that one clause can be an order about; what names more is a list
 _NUMBER = re.compile(r"\b(\d{1,4})\b")
 
 
@@ -208,7 +207,6 @@ class Skills:
         return self._place.get(name)
 
     def contradict(self, a: int, b: int) -> bool:
-        """Whether obeying both is impossible."""
         return b in self._rows[a].breaks or a in self._rows[b].breaks
 
     def say(self, order: int, condition: int | None, phrase: int = 0) -> str:

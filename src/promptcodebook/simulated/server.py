@@ -1,8 +1,5 @@
-"""The simulated model over HTTP: the chat-completions wire in front of it.
-
-It serves two models: `simulated`, the behavioural model of a world with its faults and latency, and
-`delay`, which says one fixed text after the latency, for load tests.
-"""
+"""The simulated model over HTTP: `simulated`, with its world's faults and latency, and `delay`,
+which says one fixed text after the latency, for load tests."""
 
 from __future__ import annotations
 
@@ -117,7 +114,6 @@ class Site:
     async def _stream(
         self, request: web.BaseRequest, call: ChatCall, completion: Completion, reply: Reply
     ) -> web.StreamResponse:
-        """The reply in the settings' pieces."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         settings = self._lm.settings
 
