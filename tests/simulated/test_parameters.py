@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from collections import Counter
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,13 +68,23 @@ def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
     assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
 
 
-def test_every_parameter_can_be_set_and_is_listed_with_its_default() -> None:
+def test_every_parameter_can_be_set_and_is_listed_with_what_it_means() -> None:
+    """The page renders the settings, and leaves out a field without a docstring."""
     page = Path(__file__).parents[2].joinpath("docs", "simulated.md").read_text("utf-8")
-    defaults = SimulatedSettings()
-    for name in (f.name for f in fields(defaults) if f.name not in ("faults", "latency")):
-        assert f"| `{name}` | {getattr(defaults, name)} |" in page, name
-        assert float(getattr(SimulatedSettings.from_params({name: "1"}), name)) == 1.0
+    assert "\n::: promptcodebook.simulated.world.SimulatedSettings\n" in page
     assert all(f"`{fault}`" in page for fault in FAULTS)
+    [settings] = ast.parse(inspect.getsource(SimulatedSettings)).body
+    assert isinstance(settings, ast.ClassDef)
+    described = [
+        ast.unparse(field.target)
+        for field, after in pairwise(settings.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    ]
+    assert described == [field.name for field in fields(SimulatedSettings)]
+    for name in described[:-2]:
+        assert float(getattr(SimulatedSettings.from_params({name: "1"}), name)) == 1.0
 
 
 # Faults on demand: seeded, one at a time, mended by a retry, and counted.
