@@ -158,22 +158,6 @@ def test_at_equal_calls_known_replies_count_as_well(tmp_path: Path) -> None:
     assert 0 < two["calls"] <= SCALE["text_calls"]
 
 
-def test_of_two_rules_the_one_that_applies_is_among_them(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    async def lm(request: Request) -> Reply:
-        seen.append(request.messages[-1].content)
-        return Reply("Thank you.", "stop", Usage(1, 9, 3))
-
-    lab = open_lab(tmp_path, SPEC, lm=lm)
-    measure(_chosen(["rules-2"]), lab, lambda _: None)
-    lab.close()
-    assert len(seen) == 6
-    for turn in seen:
-        _, rules = turn.split("\n\n", 1)
-        assert len(rules.splitlines()) == 2
-
-
 def _row(rewards: Sequence[float]) -> dict[str, Any]:
     taken = {"calls": 1.0, "prompt_tokens": 40.0, "completion_tokens": 60.0, "seconds": 0.5}
     return {"rewards": list(rewards), "failed": 0, "fallbacks": None, "longest_prompt": 0, **taken}

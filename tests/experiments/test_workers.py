@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import DataError, DiskFull, Interrupted
+from promptcodebook.errors import DataError, Interrupted
 from promptcodebook.experiments import reproduce as reproducing
 from promptcodebook.experiments.experiment import Experiment, Measured, Order, trained
 from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
@@ -173,20 +173,6 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     assert isinstance(measured.stop, Interrupted)
     assert list(measured.results) == ["quick"]
     assert set(measured.missing) == {"asleep", "stops", "later"}
-
-
-def test_a_result_that_cannot_be_kept_ends_all(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = threading.Event()
-
-    def full(self: Lab, cell: Cell, result: Result) -> None:
-        started.wait(10)
-        raise DiskFull("no space left")
-
-    monkeypatch.setattr(Lab, "keep", full)
-    begun = time.monotonic()
-    with pytest.raises(DiskFull):
-        made([asleep(started), Cell("quick", {}, lambda lab: {})], lab, 2)
-    assert time.monotonic() - begun < 30
 
 
 async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path) -> None:

@@ -46,26 +46,3 @@ def test_the_run_completes_and_its_counts_are_the_servers_and_those_in_process(
     here = finished(tmp_path / "here", f"simulated?{FAULTS}", TOUR)
     assert here.policy == run.policy
     assert here.tallies() == ours
-
-
-TASKS = ("aime", "hover", "ifbench", "pupa")
-SETTINGS: dict[str, Any] = {
-    "update": {"epochs": 2, "batch_size": 4},
-    "validation": {"every": 2, "subset": 4, "finalists": 1},
-    "cache": False,
-}
-WIRE = {"429": "rate_limited", "500": "server_error", "drop": "dropped"}
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_a_pipeline_comes_through_the_tour_of_faults(task: str, tmp_path: Path) -> None:
-    with served(f"simulated?{FAULTS}", task) as server:
-        run = finished(tmp_path, server.lm, {**SETTINGS, "task": task})
-        stats = server.stats()
-    assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
-    tallies = run.tallies()
-    counted = {name: tallies.get(ours, 0) for name, ours in WIRE.items()}
-    assert counted == {name: stats["faults"][name] for name in WIRE}
-    assert sum(counted.values()) > 0, "no fault of the wire struck"
-    # Cut by the fault or at a length cap, each cut reply is counted once.
-    assert tallies.get("truncated", 0) == stats["cut"]

@@ -16,7 +16,7 @@ from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.simulated.executor import chance_of, obey, wrong_answer
 from promptcodebook.simulated.mind import from_request, understand
 from promptcodebook.simulated.model import SimulatedLM, answer
-from promptcodebook.simulated.world import SimulatedSettings, World, oracle_prompt
+from promptcodebook.simulated.world import SimulatedSettings, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
@@ -75,14 +75,6 @@ def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradi
     assert chance("Use 4 bullets in total.", order, "bullets") > 0.9
 
 
-def test_contradictory_orders_both_fail() -> None:
-    both = "Keep all of the text in lower case. Set all of the text in capital letters."
-    for asked, kind in (("Use only lower case letters.", "lowercase"),
-                        ("Write everything in capital letters.", "uppercase")):  # fmt: skip
-        assert chance(asked, both, kind) == SETTINGS.floor
-        assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
-
-
 def test_orders_without_conditions_do_harm_cue_words_nothing_and_words_weigh() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
@@ -93,22 +85,6 @@ def test_orders_without_conditions_do_harm_cue_words_nothing_and_words_weigh() -
     asked = "Say it in exactly 4 sentences."
     weights = [chance(asked, "so " * n, "sentences") for n in (10, 60, 400, 800)]
     assert weights[0] == weights[1] > weights[2] > weights[3]
-
-
-def test_a_number_that_the_input_does_not_ask_for_does_harm() -> None:
-    world = World("constraints", examples, SETTINGS)
-    some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
-
-    def kept(prompt: str) -> float:
-        texts = [
-            answer(understand(from_request(request(prompt, e)), world), world, SETTINGS)
-            for e in some
-        ]
-        found = [reward(e, t).feedback for e, t in zip(some, texts, strict=True)]
-        return sum("sentences, as asked" in f for f in found) / len(found)
-
-    assert kept("Write exactly 99 sentences in the answer.") == 0.0
-    assert kept("Count the sentences and end each with one full stop.") > 0.5
 
 
 def test_draws_are_shared_between_prompts_in_a_stated_part() -> None:

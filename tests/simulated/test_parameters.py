@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
@@ -134,33 +133,6 @@ async def _outcome(lm: SimulatedLM, request: Request) -> Reply | LMError:
         return await lm(request)
     except LMError as error:
         return error
-
-
-async def test_in_process_each_fault_looks_as_an_endpoint_would_make_it() -> None:
-    lm = SimulatedLM(world, replace(ALL, retry_after=0.5))
-    met: Counter[str] = Counter()
-    for sample in range(400):
-        found = await _outcome(lm, routing(examples[sample % 60], sample))
-        if isinstance(found, LMError):
-            assert found.retryable
-            assert "simulated" in str(found)
-            met[found.incident or type(found).__name__] += 1
-            assert not isinstance(found, RateLimited) or found.retry_after == 0.5
-        elif found.finish == "length":
-            met["truncate"] += 1
-            with pytest.raises(ValueError, match=r"."):
-                json.loads(found.text)
-        elif not found.text.rstrip().endswith("}"):
-            met["json"] += 1
-        else:
-            whole = len(set(json.loads(found.text)["selected_indices"])) == 2
-            met["whole" if whole else "routes"] += 1
-    faults, stats = lm.stats.faults, lm.stats
-    wire = {"rate_limited": "429", "server_error": "500", "dropped": "drop"}
-    for name, fault in {**wire, **{n: n for n in ("truncate", "json", "routes")}}.items():
-        assert met[name] == faults[fault] > 0
-    assert (stats.requests, stats.cut) == (400, faults["truncate"])
-    assert stats.replies == 400 - sum(faults[fault] for fault in wire.values())
 
 
 async def test_retries_end_with_the_reply_of_a_model_without_faults() -> None:

@@ -10,16 +10,12 @@ import aiohttp
 import openai
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.lm.stack import Endpoints
-from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.admission import Address
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.server import Site
 from promptcodebook.simulated.world import SimulatedSettings
 from tests.load import crowding
 from tests.simulated.made import examples, world
-from tests.simulated.test_recognise import EXPECTED, template_values
 
 
 async def fetch(address: Address, path: str, method: str = "", **more: Any) -> tuple[int, Any]:
@@ -81,33 +77,6 @@ async def test_the_openai_client_gets_replies_and_usage_and_streams_the_same() -
             usage = chunk.usage or usage
     assert "".join(parts) == choice.message.content and usage == used
     assert time.perf_counter() - started > 0.08
-
-
-async def test_in_process_and_over_http_replies_are_equal() -> None:
-    requests: list[Request] = []
-    for number, example in enumerate(examples[:8]):
-        for temperature in (0.0, 0.7, None):
-            sampling = Sampling(temperature=temperature, max_tokens=400)
-            prompted = (Message("system", "Go."), Message("user", example.input))
-            found = [prompted]
-            for templates in ("default", "paper"):
-                values = template_values(example, templates)
-                found += [load_templates(templates)[name].fill(values) for name in EXPECTED]
-            sample = 2**40 + number
-            requests += [Request("critic", m, sample=sample, sampling=sampling) for m in found]
-    inside = SimulatedLM(world)
-    async with Site(SimulatedLM(world)).serving() as address:
-        endpoints = Endpoints(environment={})
-        try:
-            outside = endpoints.connect(f"{address.base_url}#simulated")
-            heard = await asyncio.gather(*(outside(r) for r in requests))
-        finally:
-            await endpoints.close()
-    for request, there in zip(requests, heard, strict=True):
-        here = await inside(request)
-        assert (here.text, here.finish) == (there.text, there.finish)
-        assert here.usage.prompt_tokens == there.usage.prompt_tokens
-        assert here.usage.completion_tokens == there.usage.completion_tokens
 
 
 async def test_stats_count_what_clients_met() -> None:

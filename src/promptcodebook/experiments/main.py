@@ -54,8 +54,6 @@ other settings is another cell."""
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One line of Table 1, as methods.toml describes it."""
-
     title: str
     row: str
     settings: Mapping[str, Any]

@@ -240,9 +240,8 @@ def explained(what: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One number. `value` is in `unit`s, `printed` has the paper's digits; `executor` is the frozen
-    model and `benchmark` the data, None where the paper does not say or means several; `error` is
-    the half-width of an error bar, None without one (the paper does not say of what)."""
+    """One number, in `unit`s and in the paper's digits; `executor` (the model), `benchmark` and
+    `error` (half-width of a bar) are None where the paper does not say."""
 
     table: str
     row: str

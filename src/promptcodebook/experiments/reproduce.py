@@ -108,9 +108,8 @@ def keep_busy(
     submit: Callable[[Cell], Future[Outcome]],
     interrupt: Callable[[], None],
 ) -> None:
-    """Keeps `width` cells at work, and lets the first Stop among them, or Ctrl-C, end the others:
-    `interrupt` asks all to end in order; a second time, at once. Returns when nothing is at work
-    any more. Raises what ended it early."""
+    """Keeps `width` cells at work, until nothing is any more. The first Stop, or Ctrl-C, is raised,
+    and ends the others: `interrupt` asks them in order; a second time, at once."""
     waiting, at_work = list(cells), dict[Future[Outcome], Cell]()
     stop: BaseException | None = None
     with stop_signals():

@@ -110,7 +110,6 @@ def result_screen(results: Path, name: str) -> Screen:
 
 
 def figure_file(results: Path, name: str, file: str) -> Path | None:
-    """The drawing of an experiment, where there is one of that name."""
     measured = _read(results, name) if name in experiment_names() else None
     return results / name / file if measured is not None and file in measured.figures else None
 

@@ -1,7 +1,6 @@
 """`small-real-model`: what a codebook, a router and text updates do on a 135M model (`houserules`).
 The cells come in order of worth, so that a run that is cut off has the headline. Replies are greedy
-where they are judged, and kept: the seeds share the reward of (message, instincts). Nothing was
-chosen on the test split."""
+where they are judged, and kept. Nothing was chosen on the test split."""
 
 from __future__ import annotations
 

@@ -436,9 +436,8 @@ LITTLE = 0.1  # A gain that would not be worth a router
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place of the map: messages on the first `topics` topics, with `needed` of them each;
-    `own` = whether a message's own rules count, `common` = whether the common one does; `filled`
-    neutral sentences before the rules."""
+    """Messages on the first `topics` topics, with `needed` of them each; whether their `own` rules
+    count, and the `common` one; `filled` neutral sentences before the rules."""
 
     topics: int = 14
     needed: int = 1

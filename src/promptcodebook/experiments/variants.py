@@ -101,9 +101,8 @@ def _titled(experiment: str, runs: Runs) -> list[_Row]:
 def _compared(
     name: str, rows: Sequence[_Row], paper: str = "", columns: Mapping[str, str] | None = None
 ) -> Table:
-    """Each row's reward and its difference to the first (by the seeds that both have), routing
-    entropy and utilisation over the test examples, tokens. `columns` of the table `paper` follow,
-    each with its metric."""
+    """Each row's reward and its difference to the first (by the seeds that both have), routing,
+    tokens, and `columns` of the table `paper`, each with its metric."""
     known = [row for row in rows if rewards(row.runs, row.row)]
     theirs = columns or {}
     head = ["setting", "reward (95 %)", f"minus {known[0].title}" if known else "difference"]
@@ -155,7 +154,7 @@ def _ablation(measured: Measured, runs: Runs) -> list[Block]:
 
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
-    """The models of the two critics that need one of their own, where one is known."""
+    """The models of the two critics that need one of their own."""
     listed = {n: each for n, each in read_table("variants")["critic"].items() if "option" in each}
     models = {name: getattr(order, each["option"]) for name, each in listed.items()}
     if parse_spec(spec).kind == "simulated":

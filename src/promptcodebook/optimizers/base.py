@@ -26,7 +26,7 @@ GROUP = "promptcodebook.optimizers"
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task, models, settings; what keeps more than replies; who hears of progress."""
+    """Data, task, models and settings; the store; who hears of progress."""
 
     assembled: Assembled
     store: RunStore

@@ -156,8 +156,6 @@ def reference_rows(problem: Problem) -> Sequence[Result]:
 
 @dataclass(frozen=True, slots=True)
 class OraclePrompt:
-    """The prompt that the task says is right for an example."""
-
     right: Callable[[Example], str]
     base_prompt: str
 

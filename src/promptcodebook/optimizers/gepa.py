@@ -133,7 +133,6 @@ class _Adapter:
         }
 
     def _records(self, example: Example, rollout: Rollout, stage: str) -> list[dict[str, Any]]:
-        """What one rollout shows of a stage; of the whole program where it is one."""
         own = [] if stage == WHOLE else [s for s in rollout.stages if s.name == stage]
         taken = [({"input": s.input}, s.output) for s in own]
         if not taken:

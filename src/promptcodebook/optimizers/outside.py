@@ -143,8 +143,6 @@ class Library:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A prompt that was run, and what it earned on the examples that validate."""
-
     texts: Mapping[str, str]
     rewards: dict[str, float] = field(default_factory=lambda: dict[str, float]())
     rollouts: int = 0

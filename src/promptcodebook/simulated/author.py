@@ -235,7 +235,7 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
     dropped = mind.settings.generator_drop * mind.asked.request.temperature
 
     def stays(text: str) -> bool:
-        """Whether something irrelevant to the input is kept all the same."""
+        """Whether something irrelevant is kept all the same."""
         return mind.happens(mind.settings.generator_idle, "idle", text)
 
     def said(order: Order) -> str:

@@ -49,11 +49,8 @@ _SETTINGS: dict[str, Any] = {
 _LOADS = {"load 0 (long prompts cost nothing)": "&load=0", "default load": ""}
 _WORLDS = 5
 _TITLES = {
-    "present": "zero-shot",
-    "untrained": "untrained codebook",
-    "concat": "all K instincts (concat)",
-    "best_fixed": "best of its prompts for all",
-    "learned": "trained",
+    **{"present": "zero-shot", "untrained": "untrained codebook", "learned": "trained"},
+    **{"concat": "all K instincts (concat)", "best_fixed": "best of its prompts for all"},
 }
 """What a stranger understands by a row; one that is not here is called by its name."""
 

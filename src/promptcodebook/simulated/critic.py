@@ -178,7 +178,6 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
         return channel, index if channel == "instinct" else "", advice
 
     def gives(entry: Entry) -> bool:
-        """Whether an instinct gives this order under this condition."""
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
     if any(map(gives, active)):

@@ -402,9 +402,6 @@ def _respond(problem: Problem, staged: Staged, met: Met) -> str:
 
 
 _PERFORMED: Mapping[str, Callable[[Problem, Staged, Met], str]] = {
-    "search": _search,
-    "notes": _notes,
-    "verify": _verify,
-    "redact": _redact,
-    "respond": _respond,
+    **{"search": _search, "notes": _notes, "verify": _verify},
+    **{"redact": _redact, "respond": _respond},
 }

@@ -373,9 +373,8 @@ _THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A stage as read: its kind by `wording.toml`, its fields and outputs by name. `weighed` is the
-    part of the system message whose words count: all but the order and form, the same under every
-    prompt."""
+    """A stage as read. `weighed` is the part of the system message whose words count: all but the
+    order and form, which are the same under every prompt."""
 
     kind: str
     fields: Mapping[str, str]

@@ -1,7 +1,6 @@
 """Skills and orders: what a demand is about, and what a prompt tells its reader to do about it. An
 order is a clause that opens with an imperative, reads as language (not as a list of words) and is
-about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is obeyed
-everywhere; "as many bullets as asked" is conditional too."""
+about a skill. It is obeyed everywhere, unless it has a condition ("when ...", "as asked")."""
 
 from __future__ import annotations
 
@@ -128,9 +127,8 @@ _NUMBER = re.compile(r"\b(\d{1,4})\b")
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """`when` and `do` word a condition and its order; `order` tells an order about the skill,
-    `sign` the demand itself in an input or a report; `breaks` = skills it works against; of one
-    that `forbids`, saying not to do something is the order itself."""
+    """`when` and `do` word a condition and its order; `order` and `sign` tell them in a text;
+    `breaks` = skills it works against; one may forbid something by itself."""
 
     when: str
     do: tuple[str, ...]

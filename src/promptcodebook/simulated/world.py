@@ -184,9 +184,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An input as the executor meets it: `shown` are the skills whose demand is visible, `needs`
-    those that the executor lacks. Where the world does not know it, `gold` is None and there are no
-    `fields`."""
+    """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
+    content stems; `gold` and `fields` where the world knows it."""
 
     input: str
     shown: frozenset[int]
