@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -216,7 +216,7 @@ def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> N
 
 
 @contextmanager
-def _beside(worlds: Sequence[int]) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+def _beside(worlds: Sequence[int]) -> Generator[Callable[[], list[dict[str, Any]]]]:
     """Runs worlds side by side; gives a function that waits for their raw rows, in order."""
     processes: list[subprocess.Popen[bytes]] = []
 

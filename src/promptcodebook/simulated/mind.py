@@ -443,8 +443,8 @@ def _labelled(user: str) -> Mapping[str, str]:
 
     if found := {name(tag): text.strip() for tag, text in told("tagged", user)}:
         return found
-    styles = (patterns("said")[style].finditer(user) for style in ("hashed", "labelled"))
-    marks = next(filter(None, map(list, styles)), [])
+    hashed, labelled = (list(patterns("said")[n].finditer(user)) for n in ("hashed", "labelled"))
+    marks = hashed or labelled
     ends = [mark.start() for mark in marks[1:]] + [len(user)]
     return {name(m[1]): user[m.end() : end].strip() for m, end in zip(marks, ends, strict=False)}
 
