@@ -109,10 +109,7 @@ class StoredRanking(_Stored):
 
 
 _LINES = ("rarity", "center", "spread")  # what of a ranking is one line of numbers
-
-
-FORMAT = "promptcodebook policy 2"
-_FIRST_FORMAT = "promptcodebook policy 1"
+FORMAT, _FIRST_FORMAT = "promptcodebook policy 2", "promptcodebook policy 1"
 PRESENT, CONCAT, NONE = "present", "concat", "none"
 BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 """Names of the verdict's rows that are one prompt for every input: what the user had, every
@@ -136,6 +133,8 @@ _UNKNOWN = {
 """What is said, and hinted, where the text of such a row is not under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
+_OF_SETTINGS = ("select", "compose", "base_prompt", "output_format", "seed")
+"""Settings that a policy holds as they are, and decides."""
 
 
 class _Entry(_Stored):
@@ -237,24 +236,16 @@ class PolicyFile(_Stored):
     ) -> PolicyFile:
         """The file of a state; ψ is left out, since deployment drops it."""
         parameters, known = state.parameters, state.statistics
-        rows = zip(
-            parameters.codebook.instincts,
-            known.success,
-            known.ema,
-            known.selected,
-            known.known,
-            strict=True,
-        )
         codebook = tuple(
             _Entry(
                 text=instinct.text,
                 frozen=instinct.frozen,
-                success=round(success, 6),
-                ema=round(ema, 6),
-                selected=selected,
-                evidence=round(evidence, 6),
+                success=round(known.success[k], 6),
+                ema=round(known.ema[k], 6),
+                selected=known.selected[k],
+                evidence=round(known.known[k], 6),
             )
-            for instinct, success, ema, selected, evidence in rows
+            for k, instinct in enumerate(parameters.codebook.instincts)
         )
         sampling = {
             role: _Sampling(
@@ -268,19 +259,15 @@ class PolicyFile(_Stored):
         }
         return cls(
             templates=_Templates.of(templates),
-            select=config.select,
-            compose=config.compose,
-            base_prompt=config.base_prompt,
-            output_format=config.output_format,
             input=config.data.input,
             program=program,
             stages=stages,
             sampling=sampling,
-            seed=config.seed,
             encoder=parameters.encoder,
             generator=parameters.generator,
             codebook=codebook,
             router=None if known.ranking is None else StoredRanking.of(known.ranking),
+            **{name: getattr(config, name) for name in _OF_SETTINGS},
         )
 
     @property
@@ -367,15 +354,11 @@ class PolicyFile(_Stored):
         staged = {"compose_per_stage": bool(self.stages)} if self.program else {}
         return {
             "size": len(self.codebook),
-            "select": self.select,
             # The texts are in the file: the folder that they came from may not be at hand.
             "templates": "default",
-            "compose": self.compose,
-            "base_prompt": self.base_prompt,
-            "output_format": self.output_format,
-            "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
             "router": {"kind": "encoder" if self.router is None else self.router.kind},
+            **{name: getattr(self, name) for name in _OF_SETTINGS},
             **staged,
         }
 
@@ -394,8 +377,8 @@ class PolicyFile(_Stored):
             raise RunNotTrusted(
                 f"the policy {name} sets {', '.join(fields[:5])}{more}: a policy may only "
                 "decide how replies are drawn",
-                hint="take that out of the file, or, if you trust its author, type the "
-                "command again with --trust (in Python trust=True)",
+                hint="take that out of the file or, if you trust its author, add --trust "
+                "(in Python trust=True)",
             )
 
     def settings(
@@ -407,10 +390,9 @@ class PolicyFile(_Stored):
         name: str = "file",
         trusted: bool = False,
     ) -> Config:
-        """The configuration that this policy runs under. `below` is what lies under it (a run's own
-        settings, a pco.toml), `above` what was typed for this use (`where`, for an error): that may
-        change a model or its sampling, but not what the policy is. Raises RunNotTrusted as
-        `require_trust` does."""
+        """The configuration that this policy runs under, between `below` (a run's own settings, a
+        pco.toml) and what was typed `above` (`where`, for an error): that may change a model or its
+        sampling, but not what the policy is. Raises RunNotTrusted as `require_trust` does."""
         self.require_trust(name, trusted=trusted)
         # The author of the file must not say which variables are sent along.
         sampling = {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.scan import SafetyCheck, orders, scan
+from promptcodebook.policy.scan import orders, safety_check, scan
 from promptcodebook.types import Example
 
 PHRASES = tomllib.loads((Path(__file__).parent / "phrases.toml").read_text("utf-8"))
@@ -23,12 +23,12 @@ REFUSED: dict[str, list[str]] = PHRASES["refused"]
 
 
 def refused(text: str, before: str = "", variable: str = "c0") -> str | None:
-    return SafetyCheck()(variable, text, before, [])
+    return safety_check(variable, text, before, [])
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_orders_against_user_or_judge_are_refused_with_the_words(name: str):
-    (order,) = [o for o in orders() if o.name == name]
+    order, *_ = [o for o in orders() if o.name == name]
     for text in REFUSED[name]:
         reason = refused(text)
         assert reason is not None, text
