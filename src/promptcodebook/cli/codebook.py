@@ -24,6 +24,7 @@ from promptcodebook.cli.command import (
     emit,
     note,
     options,
+    require_index,
     show,
     wrap_text,
 )
@@ -250,11 +251,7 @@ def _variable(store: RunStore, index: int | None, part: str | None) -> str | Non
         return None
     parameters = store.outline().parameters
     size = len(parameters.codebook) if parameters is not None else 0
-    if not 0 <= index < size:
-        raise ConfigError(
-            f"the codebook has no index {index}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}" if size else "",
-        )
+    require_index(index, size)
     return variable_name(index)
 
 

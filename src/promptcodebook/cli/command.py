@@ -297,6 +297,15 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def require_index(index: int, size: int) -> None:
+    """ConfigError unless the codebook has an instinct of that index."""
+    if not 0 <= index < size:
+        raise ConfigError(
+            f"the codebook has no index {index}: it has {size} instincts",
+            hint=f"choose one of 0..{size - 1}" if size else "",
+        )
+
+
 def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
     """The same interrupt, which says what it waits for."""
 

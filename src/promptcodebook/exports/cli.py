@@ -10,9 +10,9 @@ import typer
 from promptcodebook.cli.command import Json, Trust, emit, note
 from promptcodebook.errors import ConfigError
 from promptcodebook.exports import export_policy
-from promptcodebook.paths import runs_dir, write_whole
+from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import resolve
-from promptcodebook.registry.cli import export_registry
+from promptcodebook.registry.cli import export_registry, write_files
 
 
 def export(
@@ -63,18 +63,9 @@ def export(
             )
         print(*made.files.values(), end="")
         return
-    targets = {output / name if made.folder else output: text for name, text in made.files.items()}
-    try:
-        if made.folder:
-            output.mkdir(parents=True, exist_ok=True)
-        for target, text in targets.items():
-            write_whole(target, text)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {error.filename or output}: {error.strerror}",
-            hint="choose a place that you may write to and that has space",
-        ) from error
-    written = [str(target) for target in targets]
+    texts = {output / name if made.folder else output: text for name, text in made.files.items()}
+    write_files(texts, output if made.folder else None)
+    written = [str(target) for target in texts]
     if as_json:
         emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
         return

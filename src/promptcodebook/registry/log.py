@@ -1,14 +1,12 @@
-"""The log of a registry: a chain of entries, all that follows from it, and the SQLite file that it
-lies in: what a team on one machine or one shared folder needs.
+"""The log of a registry: a chain of entries, all that follows from it, and its SQLite file.
 
 Each entry holds the hash of the one before it, so a later entry shows any change to an earlier one.
 What each ref points to and which versions exist follows from the entries alone. A version is named
 by the SHA-256 of its policy file's bytes: `sha256:` and 64 digits.
 
-The file has no write-ahead log: a commit is on the disk before it returns, and a kill leaves the
-file as before or as after. A writer holds the file's lock from reading the log to its commit, so
-two never follow the same entry. Each look opens the file, so a copy put in its place is the
-registry from then on.
+The file has no write-ahead log: a commit is on the disk before it returns. A writer holds the
+file's lock from reading the log to its commit, so two never follow the same entry. Each look opens
+the file, so a copy put in its place is the registry from then on.
 """
 
 from __future__ import annotations
@@ -52,11 +50,11 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log; a move of a ref unless `action` is 'attest'.
+    """One line of the log; a move of a ref unless `action` is 'attest', which has `ref` ''.
 
-    `time` is ISO 8601 (UTC). `ref` is NAME@REF, '' for an attestation. `before` and `after` are
-    versions, `before` '' for a new ref. `facts` is a JSON object as text: what is known of a stored
-    version, what a gate found, what is attested. `hash` is over all the rest.
+    `time` is ISO 8601 (UTC). `before` and `after` are versions, `before` '' for a new ref. `facts`
+    is a JSON object as text: what is known of a stored version, what a gate found, what is
+    attested. `hash` is over all the rest.
     """
 
     seq: int
@@ -256,32 +254,23 @@ class Fault:
 
 class Storage(Protocol):
     """A place for one log and its policy files, shared by processes. An entry is there whole or not
-    at all. Raises StoreError; RegistryDamaged for rows that are not as written."""
+    at all. Raises StoreError; RegistryDamaged for rows that are not as written.
+
+    place    what messages call it
+    read     the log with all that is committed by now, to be read only
+    append   adds what `propose` asks for to the log as it is then; the new entries
+    policy   the bytes stored for a version that the log knows, not checked
+    poll     the version that a ref points to now, as cheaply as possible; None for no such ref
+    check    all rows read again: the log up to its first bad entry, and what is wrong
+    """
 
     @property
-    def place(self) -> str:
-        """What messages call it."""
-        ...
-
-    def read(self) -> Log:
-        """The log with all that is committed by now, to be read only."""
-        ...
-
-    def append(self, propose: Propose) -> tuple[Entry, ...]:
-        """Adds what `propose` asks for to the log as it is then; returns the new entries."""
-        ...
-
-    def policy(self, version: str) -> bytes:
-        """The bytes stored for a version that the log knows, not checked."""
-        ...
-
-    def poll(self, ref: str) -> str | None:
-        """The version that a ref points to now, as cheaply as possible; None for no such ref."""
-        ...
-
-    def check(self) -> tuple[Log, list[Fault]]:
-        """All rows read again: the log up to its first bad entry, and what is wrong."""
-        ...
+    def place(self) -> str: ...
+    def read(self) -> Log: ...
+    def append(self, propose: Propose) -> tuple[Entry, ...]: ...
+    def policy(self, version: str) -> bytes: ...
+    def poll(self, ref: str) -> str | None: ...
+    def check(self) -> tuple[Log, list[Fault]]: ...
 
 
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
@@ -290,13 +279,12 @@ _FIELDS = tuple(field.name for field in fields(Entry))
 _COLUMNS = ", ".join(_FIELDS)
 _UNREADABLE = (sqlite3.Error, UnicodeError)
 """What SQLite raises for a damaged file; the second where its message quotes the damage."""
+_TEXTS = ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
 _LAYOUT = Layout(
     what="registry",
     version=1,
     script=(
-        "CREATE TABLE log (seq INTEGER PRIMARY KEY, "
-        + ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
-        + ")",
+        f"CREATE TABLE log (seq INTEGER PRIMARY KEY, {_TEXTS})",
         "CREATE INDEX log_by_ref ON log (ref, seq)",
         "CREATE TABLE policies (id INTEGER PRIMARY KEY, version TEXT NOT NULL, "
         "policy BLOB NOT NULL)",
@@ -358,18 +346,20 @@ class SqliteStorage:
         return proposal.entries
 
     def policy(self, version: str) -> bytes:
-        wanted = "SELECT policy FROM policies WHERE version = ?"
-        with self._reading() as db:
-            row = None if db is None else db.execute(wanted, (version,)).fetchone()
-        if row is None or not isinstance(row[0], bytes):
+        policy = self._first("SELECT policy FROM policies WHERE version = ?", version)
+        if not isinstance(policy, bytes):
             raise damaged(self.place, f"the policy file of {version} is missing")
-        return row[0]
+        return policy
 
     def poll(self, ref: str) -> str | None:
         newest = "SELECT after FROM log WHERE ref = ? ORDER BY seq DESC LIMIT 1"
+        return self._first(newest, ref)
+
+    def _first(self, statement: str, value: str) -> Any:
+        """The one value of the first row, if there is one."""
         with self._reading() as db:
-            row = None if db is None else db.execute(newest, (ref,)).fetchone()
-        return None if row is None else str(row[0])
+            row = None if db is None else db.execute(statement, (value,)).fetchone()
+        return None if row is None else row[0]
 
     def check(self) -> tuple[Log, list[Fault]]:
         log, faults = Log(), list[Fault]()
@@ -378,9 +368,8 @@ class SqliteStorage:
         try:
             with closing(connect(self._path, _LAYOUT, write=False)) as db:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
-                said = db.execute("PRAGMA integrity_check").fetchall()
-                faults += [Fault("the file", " ".join(text.split())) for (text,) in said
-                           if text != "ok"]  # fmt: skip
+                said = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
+                faults += [Fault("the file", " ".join(text.split())) for text in said]
         except (PcoError, *_UNREADABLE) as error:
             faults.append(Fault("the file", str(error)))
         return log, faults
@@ -435,10 +424,11 @@ def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)
         if not isinstance(policy, bytes) or version_of(policy) != version:
-            place = f"row {number} of the policies"
-            faults.append(Fault(place, f"its bytes are not those of {version}"))
-    for version, entry in log.versions.items():
-        if version not in found:
-            missing = f"the policy file that it stored is missing: {version}"
-            faults.append(Fault(f"row {entry.seq} of the log", missing))
-    return faults
+            wrong = f"its bytes are not those of {version}"
+            faults.append(Fault(f"row {number} of the policies", wrong))
+    missing = "the policy file that it stored is missing"
+    return faults + [
+        Fault(f"row {entry.seq} of the log", f"{missing}: {version}")
+        for version, entry in log.versions.items()
+        if version not in found
+    ]
