@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,26 +15,20 @@ from promptcodebook.registry.cli import export_registry, write_files
 
 
 def export(
-    refs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="REF",
-            help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
-            "With --to one REF of any kind.",
-        ),
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORM",
-            help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
-    ] = None,
+    refs: list[str] | None = typer.Argument(
+        None,
+        metavar="REF",
+        help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
+        "With --to one REF of any kind.",
+    ),
+    to: str = typer.Option(
+        "",
+        metavar="FORM",
+        help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The file, or for code the folder; default: stdout."
+    ),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -50,9 +43,8 @@ def export(
         export_registry(refs or (), output, as_json)
         return
     if refs is None or len(refs) != 1:
-        raise ConfigError(
-            f"--to takes one REF, not {len(refs or ())}", hint=f"pco codebook export REF --to {to}"
-        )
+        message = f"--to takes one REF, not {len(refs or ())}"
+        raise ConfigError(message, hint=f"pco codebook export REF --to {to}")
     reference = resolve(runs_dir(), refs[0], trust=trust)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
