@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.command import (
-    Json,
-    Wanted,
-    columns,
-    command_group,
-    emit,
-    note,
-    options,
-    show,
-    wrap_text,
-)
+from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import printable
@@ -33,12 +24,13 @@ from promptcodebook.units import duration
 if TYPE_CHECKING:
     from promptcodebook.config.loading import Key
     from promptcodebook.data.dataset import DataCheck
-    from promptcodebook.estimation.estimate import Estimate, Share
+    from promptcodebook.estimation.estimate import Estimate
 
-app = command_group()
-templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
+app = command.command_group()
+_TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."
+templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
-data = command_group("Look at a data file before training on it; fetch a benchmark's data.")
+data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
 app.add_typer(data, name="data")
 
 FILES = ("pco.toml", "data.jsonl", "reward.py")
@@ -55,11 +47,10 @@ def init(
 
     No existing file is overwritten.
     """
-    if present := [folder / name for name in FILES if (folder / name).exists()]:
-        raise ConfigError(
-            f"{present[0]} exists already; nothing was written",
-            hint="pco init OTHER_FOLDER, or move the file away",
-        )
+    files = [str(folder / name) for name in FILES]
+    if present := [file for file in files if Path(file).exists()]:
+        hint = "pco init OTHER_FOLDER, or move the file away"
+        raise ConfigError(f"{present[0]} exists already; nothing was written", hint=hint)
     source = resources.files("promptcodebook.cli") / "scaffold"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,10 +59,8 @@ def init(
             with (folder / name).open("x", encoding="utf-8") as target:
                 target.write((source / name).read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to {folder}: {error.strerror or error}", hint="pco init OTHER_FOLDER"
-        ) from None
-    files = [str(folder / name) for name in FILES]
+        message = f"cannot write to {folder}: {error.strerror or error}"
+        raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
     go = "" if folder == Path() else f"cd {folder} && "
     what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
     steps = f"{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train"
@@ -98,10 +87,13 @@ def config(
             line = describe_group(group) if group else "Keys that belong to no group."
             blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
         for each in shown:
-            head = (
-                f"{each.key} = {each.default}" if each.default else f"{each.key}   (must be given)"
+            default = f" = {each.default}" if each.default else "   (must be given)"
+            parts = (
+                wrap_text(f"{each.key}{default}", ""),
+                wrap_text(each.text),
+                wrap_text(each.kind),
             )
-            blocks.append(f"{wrap_text(head, '')}\n{wrap_text(each.text)}\n{wrap_text(each.kind)}")
+            blocks.append("\n".join(parts))
     print("\n\n".join(blocks))
 
 
@@ -166,11 +158,11 @@ def check(
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
     from promptcodebook.data import examine, load
 
-    named = {"target": target, "messages": messages, "id": id, "split": split}
+    named: dict[str, Any] = {"target": target, "messages": messages, "id": id, "split": split}
+    given = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
-        given: dict[str, Any] = {key: column or None for key, column in named.items()}
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
@@ -184,9 +176,8 @@ def _check_text(checked: DataCheck) -> str:
     for split, count in checked.counts.items():
         of, missing = checked.lengths.get(split), checked.missing_targets[split]
         words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        splits.append(
-            {"split": split, "examples": count, "without target": missing, "words": words}
-        )
+        row = {"split": split, "examples": count, "without target": missing, "words": words}
+        splits.append(row)
     found = [
         {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
         for c in checked.columns
@@ -194,12 +185,11 @@ def _check_text(checked: DataCheck) -> str:
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns(splits), "", columns(found), ""]
     lines += [f"warn  {printable(warning)}" for warning in checked.warnings()]
-    lines += [
-        f"fail  {a} ({in_a}) and {b} ({in_b}) have the same input"
-        for (a, b), (in_a, in_b) in ((o.ids, o.splits) for o in checked.overlaps[:_SHOWN])
-    ]
-    if len(checked.overlaps) > _SHOWN:
-        lines.append(f"fail  and {len(checked.overlaps) - _SHOWN} more (--json shows all)")
+    for overlap in checked.overlaps[:_SHOWN]:
+        (a, b), (in_a, in_b) = overlap.ids, overlap.splits
+        lines.append(f"fail  {a} ({in_a}) and {b} ({in_b}) have the same input")
+    if (more := len(checked.overlaps) - _SHOWN) > 0:
+        lines.append(f"fail  and {more} more (--json shows all)")
     if checked.clean:
         lines += ["ok    no input appears in two splits", "next: pco estimate, then pco train"]
     else:
@@ -234,7 +224,7 @@ def fetch(
 
 
 @dataclass(frozen=True)
-class _Examined(Wanted):
+class _Examined(command.Wanted):
     """What is examined is not run: it takes no budget and no seed."""
 
     budget: None = None
@@ -279,7 +269,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @app.command()
 @options
 def estimate(
-    wanted: Wanted,
+    wanted: command.Wanted,
     seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
     probe: bool = typer.Option(
         False, "--probe", help="Measure it: three short calls to each model."
@@ -307,9 +297,8 @@ def estimate(
 
 
 def _estimate_json(made: Estimate) -> dict[str, Any]:
-    *roles, total = (
-        asdict(share) | {"tokens": asdict(share.tokens)} for share in (*made.roles, made.total)
-    )
+    shares = (*made.roles, made.total)
+    *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
     facts = {"updates": made.updates, "simulated": made.simulated}
     return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}
@@ -322,14 +311,12 @@ def _estimate_text(made: Estimate) -> str:
     lines = [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
-    lines += [columns([_share_cells(share) for share in (*roles, total)]), ""]
-    lines += [wrap_text(assumption, "- ") for assumption in made.assumptions]
+    rows: list[dict[str, str]] = []
+    for share in (*roles, total):
+        role, _, calls, tokens, cost = share.cells()
+        time = {} if share.seconds is None else {"time": share.seconds.text(duration)}
+        rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time})
+    lines += [columns(rows), "", *(wrap_text(said, "- ") for said in made.assumptions)]
     if total.seconds is None:
         lines.append("- the time needs that of a call: --seconds-per-call 2, or --probe")
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])
-
-
-def _share_cells(share: Share) -> dict[str, str]:
-    role, _, calls, tokens, cost = share.cells()
-    time = {} if share.seconds is None else {"time": share.seconds.text(duration)}
-    return {"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time}
