@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,14 +15,20 @@ from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
+from promptcodebook.progress import Line
+from promptcodebook.report.private import withhold
+from promptcodebook.run.evaluation import Sample
+from promptcodebook.run.measuring import measuring
+from promptcodebook.run.subject import Subject
+from promptcodebook.store.effects import Effect
+from promptcodebook.store.events import Stepped
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
 from promptcodebook.text import printable, word_changes
-from promptcodebook.types import variable_name
+from promptcodebook.types import Ranking, Rewrite, variable_name
 from promptcodebook.units import cost_text, number, plural
-
-if TYPE_CHECKING:
-    from promptcodebook.store.effects import Effect
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Ranking, Rewrite
 
 _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
@@ -69,12 +75,6 @@ def effect(
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
-    from promptcodebook.progress import Line
-    from promptcodebook.run.evaluation import Sample
-    from promptcodebook.run.measuring import measuring
-    from promptcodebook.run.subject import Subject
-    from promptcodebook.sync import run_sync
-
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count)) as asked:
@@ -116,8 +116,6 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
 
     Where routes were learned from outcomes, also what it adds to the reward of any input.
     """
-    from promptcodebook.policy.references import resolve
-
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
@@ -197,11 +195,6 @@ def log(
 
 
 def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool) -> None:
-    from promptcodebook.report.private import withhold
-    from promptcodebook.store.events import Stepped
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
     trees: list[dict[str, Any]] = []
     parts: list[str] = []
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
@@ -264,8 +257,6 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
-
     reference = resolve(runs_dir(), a)
     if b is not None:
         pair = reference.file, resolve(runs_dir(), b).file

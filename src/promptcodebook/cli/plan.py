@@ -158,8 +158,8 @@ def check(
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
     from promptcodebook.data import examine, load
 
-    named: dict[str, Any] = {"target": target, "messages": messages, "id": id, "split": split}
-    given = {key: column or None for key, column in named.items()}
+    named = {"target": target, "messages": messages, "id": id, "split": split}
+    given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
@@ -176,8 +176,8 @@ def _check_text(checked: DataCheck) -> str:
     for split, count in checked.counts.items():
         of, missing = checked.lengths.get(split), checked.missing_targets[split]
         words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        row = {"split": split, "examples": count, "without target": missing, "words": words}
-        splits.append(row)
+        row = {"split": split, "examples": count, "without target": missing}
+        splits.append({**row, "words": words})
     found = [
         {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
         for c in checked.columns

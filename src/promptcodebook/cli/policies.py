@@ -10,26 +10,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import Sources
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
+from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.cli.command import Json, columns, note, options, show, wrap_text
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.policy import Explanation, deploy
+from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
+from promptcodebook.report.traces import Record, Training, read_record
+from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
+from promptcodebook.run.measuring import Distillation, Distiller, Needs
+from promptcodebook.run.subject import Subject
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
 from promptcodebook.text import printable
-from promptcodebook.types import variable_name
+from promptcodebook.types import Example, Rollout, variable_name
 from promptcodebook.units import cost_text, number, percent
-
-if TYPE_CHECKING:
-    from promptcodebook.policy.policy import Explanation
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.report.traces import Record, Training
-    from promptcodebook.run.evaluation import Assessment, Comparison
-    from promptcodebook.run.measuring import Distillation
-    from promptcodebook.types import Example, Rollout
 
 app = command.command_group()
 
@@ -68,9 +72,6 @@ def evaluate(
     instructions, where the task knows them (oracle). Save the output of --json to compare it later:
     pco compare A.json B.json
     """
-    from promptcodebook.run.evaluation import Evaluating, Sample
-    from promptcodebook.sync import run_sync
-
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         asked = Evaluating.of(ref, kept, sample, row, progress=True)
@@ -100,9 +101,6 @@ def compare(
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together.
     """
-    from promptcodebook.run.evaluation import Comparing, Sample
-    from promptcodebook.sync import run_sync
-
     sample = Sample(split, count)
     with typed.given("pco compare").until_done(a, b, sample) as kept:
         asked = Comparing.of((a, b), kept, sample, progress=True)
@@ -176,10 +174,6 @@ def distill(
     as the default only where the whole 95 % interval of the difference in reward lies above minus
     the margin.
     """
-    from promptcodebook.run.measuring import Distiller, Needs
-    from promptcodebook.run.subject import Subject
-    from promptcodebook.sync import run_sync
-
     needs = Needs(fresh, count, margin)
     with typed.given("pco distill").until_done(ref, needs) as kept:
         subject = Subject.resolve(ref, kept)
@@ -252,12 +246,6 @@ def explain(
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
         return
-    from promptcodebook.assemble import Sources
-    from promptcodebook.policy.policy import deploy
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.report.traces import read_record
-    from promptcodebook.store.runs import find_run
-
     given = _read_input(text)
     if not given.strip():
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
@@ -280,8 +268,6 @@ def _read_input(text: str) -> str:
 def _known_example(reference: Reference, given: str) -> Example | None:
     """The example of the run that was meant, by its input or its id; None = it is none, or its data
     are not here or not to be looked through."""
-    from promptcodebook.policy.references import stored_dataset
-
     header = reference.header
     if header is None or header.private or not reference.trusted:
         return None
@@ -296,8 +282,6 @@ def _known_example(reference: Reference, given: str) -> Example | None:
 def _columns(given: str, template: str) -> str | dict[str, Any]:
     """The input as columns where it is a JSON object that has the policy's column, or where the
     policy reads several; else it is the text itself. DataError for an object that is cut short."""
-    from promptcodebook.data.table import parse_input_template
-
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):
         return given
@@ -374,8 +358,6 @@ def _answer_text(rollout: Rollout) -> list[str]:
 
 def _training_text(training: Training, times: int, name: str) -> str:
     """What training made of the example. Others of its batch may have shared the blame."""
-    from promptcodebook.cli.codebook import mark_changes
-
     trace, rollout = training.trace, training.trace.rollout
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
@@ -443,8 +425,6 @@ def prompt(
     every prompt: each is one text, and needs no model. The learned policy, and the untrained one
     that it came from, compose a prompt for each input: name the input.
     """
-    from promptcodebook.policy.references import resolve
-
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:
@@ -470,9 +450,6 @@ def prompt(
 def _of_another_optimizer(ref: str, row: str) -> str | None:
     """The one prompt of a row that only another optimizer's run has, or of a run without a
     codebook."""
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
     if Path(ref).suffix == ".json":
         return None
     with closing(RunStore.open(find_run(runs_dir(), ref))) as store:
@@ -485,10 +462,6 @@ def _of_another_optimizer(ref: str, row: str) -> str | None:
 def _composed(
     ref: str, row: str, reference: Reference, text: str | None, typed: command.Unpaid
 ) -> str:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.policy.policy import deploy
-    from promptcodebook.policy.references import first_policy
-
     if row == _UNTRAINED:
         if reference.header is None:
             raise ConfigError(

@@ -9,21 +9,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Plain, columns, note, options, show, wrap_text
+from promptcodebook.cli.live import watch_run
+from promptcodebook.cli.runs import write_run_report
+from promptcodebook.config import TYPED, Config, load_config, load_typed, merge
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
+from promptcodebook.lm.spec import require_keys
+from promptcodebook.lm.stack import local_models, specs_of
+from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.paths import BENCH, run_reference, runs_dir
+from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
+from promptcodebook.policy.references import POLICY, require_trust
+from promptcodebook.run.opening import Where, file_digest, open_run
+from promptcodebook.run.optimize import BENCHMARKS, CellState, Run, finish, load_run, run_once
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, find_run, list_runs
+from promptcodebook.sync import run_sync
 from promptcodebook.units import count_text, lost_text, spent_parts
-
-if TYPE_CHECKING:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.config import Config
-    from promptcodebook.run.optimize import CellState, Run
-    from promptcodebook.store.runs import RunSummary
 
 app = command.command_group()
 
@@ -45,13 +53,6 @@ def train(
 
     Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there.
     """
-    from promptcodebook.assemble import Sources
-    from promptcodebook.cli.live import watch_run
-    from promptcodebook.run.opening import Where, open_run
-    from promptcodebook.run.optimize import finish
-    from promptcodebook.store.runs import find_run
-    from promptcodebook.sync import run_sync
-
     path, file = find_run(runs_dir(), resume) if resume else None, None
     if path is None or wanted.config is not None:
         settings, base = wanted.gather()
@@ -83,11 +84,6 @@ def _stored_settings(
 ) -> tuple[Config, Path]:
     """The stored configuration, with what was typed now laid over it. Says where its pco.toml has
     changed: the run keeps its own settings."""
-    from promptcodebook.config import load_typed, merge
-    from promptcodebook.policy.references import require_trust
-    from promptcodebook.run.opening import file_digest
-    from promptcodebook.store.run import RunStore
-
     with closing(RunStore.open(path)) as store:
         header, base = store.header, Path(store.header.base or ".")
     budget = {key: value for key, value in command.environment_layer().items() if key == "budget"}
@@ -120,10 +116,6 @@ def _verdict_text(run: Run) -> str:
 
 def _next(run: Run) -> Iterator[str]:
     """Where the policy is, and what to type for the prompt that the verdict recommends."""
-    from promptcodebook.optimizers.fixed import UNTRAINED
-    from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
-    from promptcodebook.policy.references import POLICY
-
     typed, policy = run_reference(run.path), run.path / POLICY
     report = f"pco report {typed}"
     rows = run.conclusion.rows if run.conclusion is not None else ()
@@ -142,8 +134,6 @@ def _next(run: Run) -> Iterator[str]:
 
 def verdict_json(run: Run) -> dict[str, Any]:
     """The same for machines, with all figures."""
-    from promptcodebook.policy.references import POLICY
-
     policy = run.path / POLICY
     return {
         "run": run.id,
@@ -223,13 +213,6 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
-    from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.config import TYPED, load_config
-    from promptcodebook.lm.spec import require_keys
-    from promptcodebook.lm.stack import local_models, specs_of
-    from promptcodebook.run.optimize import BENCHMARKS
-    from promptcodebook.sync import run_sync
-
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
     for what, name, names in known:
         if name not in names:
@@ -275,12 +258,6 @@ def bench(
 
 
 def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell:
-    from promptcodebook.cli.live import watch_run
-    from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.run.opening import Where
-    from promptcodebook.run.optimize import load_run, run_once
-    from promptcodebook.store.runs import list_runs
-
     with watch_run(plain=plain) as view:
         path, state = run_once(config, sources, Where(folder, command=_as_typed()), view)
     report = path / "report.html"
