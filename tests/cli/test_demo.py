@@ -44,29 +44,6 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_the_tour_shows_six_rows_with_intervals_at_both_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a few of its updates."""
-    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 3})
-    done = pco("demo", "--worlds", "2", cwd=tmp_path)
-    assert done.code == 0, done.err
-    tables = done.out.split("simulated model, ")[1:]
-    assert [t.split(":")[0] for t in tables] == [
-        "load 0 (long prompts cost nothing)",
-        "default load",
-    ]
-    for table in tables:
-        assert [row for row in ROWS if row in table] == ROWS
-        assert "2 worlds x 60 examples" in " ".join(table.split())
-        assert table.count("..") >= 11  # an interval for every score and every gain
-    assert "All figures above are simulated" in done.out
-    reports = list((tmp_path / "runs").glob("*/report.html"))
-    assert len(reports) == 2
-    assert all("simulated" in report.read_text("utf-8") for report in reports)
-
-
 # What `pco demo` shows of a run on a real model: the model is scripted here, all else is real.
 
 PLAIN = "Thank you for your message, we will look into it and be in touch with you very soon."
@@ -157,7 +134,7 @@ def test_a_stopped_demo_goes_on_where_it_was_and_pays_nothing_twice(
 def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tour of one world and two updates: tests/cli/test_demo.py goes on the whole of it."""
+    """A tour of one world and two updates."""
     monkeypatch.setitem(sys.modules, "openvino_genai", None)
     monkeypatch.setattr(cli, "_WORLDS", 1)
     monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 2})
@@ -168,3 +145,11 @@ def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     assert result.code == 0 and "no real model here" in result.err
     assert "pip install" in result.err and "the simulated tour instead" in result.err
     assert "All figures above are simulated" in result.out
+    tables = result.out.split("simulated model, ")[1:]
+    loads = ["load 0 (long prompts cost nothing)", "default load"]
+    assert [table.split(":")[0] for table in tables] == loads
+    for table in tables:
+        assert [row for row in ROWS if row in table] == ROWS
+        assert "1 world x 60 examples" in " ".join(table.split()) and table.count("..") >= 11
+    reports = list((tmp_path / "runs").glob("*/report.html"))
+    assert ["simulated" in report.read_text("utf-8") for report in reports] == [True] * 2

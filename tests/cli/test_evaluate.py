@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,11 @@ def test_a_policy_file_needs_data_or_a_ready_made_task(
 
 
 def test_a_sample_is_chosen_by_id_and_is_the_same_for_everyone(trained: Path) -> None:
-    three, again, four = (
-        [e["id"] for e in evaluate(trained, "last", "--n", *args).json["examples"]]
-        for args in (("3",), ("3", "--set", "seed=9"), ("4",))
+    three, again = (
+        [e["id"] for e in evaluate(trained, "last", "--n", "3", *args).json["examples"]]
+        for args in ((), ("--set", "seed=9"))
     )
-    assert three == again and len(three) == 3 and set(three) < set(four)
+    assert three == again and len(three) == 3
     pco("eval", "last", "--split", "tset", cwd=trained).error(2, "did you mean 'test'")
     pco("eval", "last", "--n", "0", cwd=trained).error(2, "n is 1 or more")
 
@@ -91,37 +92,30 @@ def test_compare_reads_saved_evaluations(trained: Path) -> None:
 
 
 def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_id: str) -> None:
-    assert "judged with" not in pco("eval", "last", cwd=trained).err
     policy = json.loads((trained / "runs" / run_id / "policy.json").read_text())
-    policy["program"] = "agent.py:run"
-    (trained / "p.json").write_text(json.dumps(policy))
+    (trained / "p.json").write_text(json.dumps({**policy, "program": "agent.py:run"}))
     result = pco("eval", "p.json", cwd=trained)
-    assert result.code == 0
+    assert result.code == 0 and "with 'single call'" in result.err
     assert result.err.count("judged with the program 'agent.py:run'") == 1
-    assert "with 'single call'" in result.err
     (trained / "mine.py").write_text("def run(prompt, example, lm):\n    return example.target\n")
     same = pco("eval", "p.json", "--set", "executor=mine.py:run", cwd=trained)
     assert same.code == 0 and "judged with" not in same.err
 
 
-def _python_run(folder: Path, **more: Any) -> str:
-    """A run whose data, reward and agent are objects of the program that made it."""
-    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
-    config = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}, "user_code": {}}
-    with contextlib.chdir(folder):
-        run = promptcodebook.optimize(
-            promptcodebook.load(rows), lambda e, o: float((e.target or "") in o), "simulated",
-            config={**config, "validation": {"every": 0}}, progress=False, **more,
-        )  # fmt: skip
-    return run.id
-
-
 def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path) -> None:
+    """A run whose data, reward and agent are objects of the program that made it."""
+
     async def agent(prompt: str, example: promptcodebook.Example, lm: promptcodebook.Chat) -> str:
         return (await lm(example.input, system=prompt)).text
 
-    run = _python_run(folder, executor=agent)
-    error = pco("eval", "last", cwd=folder).error(2, run, "data, reward, executor")
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    config: dict[str, Any] = {"preset": "quick", "update": {"epochs": 1, "batch_size": 2}}
+    with contextlib.chdir(folder):
+        run = promptcodebook.optimize(
+            promptcodebook.load(rows), lambda e, o: float((e.target or "") in o), "simulated",
+            config={**config, "validation": {"every": 0}}, progress=False, executor=agent,
+        )  # fmt: skip
+    error = pco("eval", "last", cwd=folder).error(2, run.id, "data, reward, executor")
     assert "--set data.path=data.jsonl --set reward=reward.py:reward" in error
     assert "--set executor=agent.py:run" in error and "--lm" not in error
     (folder / "agent.py").write_text(
@@ -131,8 +125,7 @@ def test_a_run_from_python_says_what_is_missing_and_how_to_name_it(folder: Path)
     named = ("--set", "data.path=data.jsonl", "--set", "reward=reward.py:reward")
     pco("eval", "last", *named, cwd=folder).error(2, "took executor as objects")
     result = pco("eval", "last", *named, "--set", "executor=agent.py:agent", "--json", cwd=folder)
-    assert result.code == 0, result.err
-    assert result.json["n"] > 0
+    assert result.code == 0 and result.json["n"] > 0, result.err
     assert "judged with the program" not in result.err  # the same agent by another way
     assert pco("explain", "last", "an input", cwd=folder).code == 0  # needs none of them
 
@@ -168,24 +161,24 @@ def test_another_model_takes_the_place_of_the_run_s_own_once_it_is_given(trained
     assert models(trained, "--task", "constraints", "--lm", other) == {other}
     assert models(trained, "--set", f"roles.executor.model={other}") == {"simulated", other}
     (trained / "other").mkdir()
-    toml = (trained / "pco.toml").read_text().replace('lm = "simulated"', f'lm = "{other}"')
-    (trained / "other" / "pco.toml").write_text(toml)
-    (trained / "other" / "data.jsonl").write_bytes((trained / "data.jsonl").read_bytes())
-    (trained / "other" / "reward.py").write_bytes((trained / "reward.py").read_bytes())
-    assert models(trained, "other") == {other}
-    bare = toml.replace(f'lm = "{other}"', "")
-    (trained / "other" / "pco.toml").write_text(bare)
-    assert models(trained, "other") == {"simulated"}
+    for name in ("data.jsonl", "reward.py"):
+        shutil.copy(trained / name, trained / "other" / name)
+    toml, own = (trained / "pco.toml").read_text(), 'lm = "simulated"'
+    for line, asked in ((f'lm = "{other}"', other), ("", "simulated")):
+        (trained / "other" / "pco.toml").write_text(toml.replace(own, line))
+        assert models(trained, "other") == {asked}
 
 
 def test_what_was_typed_wrongly_is_not_laid_on_the_policy(trained: Path, run_id: str) -> None:
-    for command in (("eval", run_id), ("explain", f"runs/{run_id}/policy.json", "a question")):
-        told = pco(*command, "--set", "concurrency=many", cwd=trained)
+    for typed in (
+        ("eval", run_id),
+        ("explain", f"runs/{run_id}/policy.json", "a question"),
+        ("train", "--resume", run_id),
+    ):
+        told = pco(*typed, "--set", "concurrency=many", cwd=trained)
         told.error(2, "the command line or PCO_*: concurrency")
-        told = pco(*command, "--set", "concurency=3", cwd=trained)
-        told.error(2, "unknown key 'concurency' in the command line or PCO_*")
-    told = pco("train", "--resume", run_id, "--set", "concurrency=many", cwd=trained)
-    told.error(2, "the command line or PCO_*: concurrency")
+    told = pco("eval", run_id, "--set", "concurency=3", cwd=trained)
+    told.error(2, "unknown key 'concurency' in the command line or PCO_*")
 
 
 def test_an_evaluation_is_a_gate(trained: Path) -> None:

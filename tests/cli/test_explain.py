@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,8 @@ import pytest
 import promptcodebook
 from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
-from promptcodebook.method.state import State
-from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import deploy
+from promptcodebook.policy.references import first_policy
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Step, Trace, variable_name
@@ -31,7 +30,8 @@ def inputs(trained: Path) -> dict[str, str]:
     return {e.id: e.input for _, split in data.items() for e in split}
 
 
-def blaming(store: RunStore) -> tuple[Step, Trace]:
+@pytest.fixture
+def blamed(store: RunStore) -> tuple[Step, Trace]:
     """The last time that an example blamed an instinct of which the rewrite was kept."""
     found: dict[str, tuple[Step, Trace]] = {}
     last: dict[str, int] = {}
@@ -42,11 +42,6 @@ def blaming(store: RunStore) -> tuple[Step, Trace]:
             if kept & set(trace.gradients.codebook):
                 found[trace.rollout.example_id] = step, trace
     return next((s, t) for name, (s, t) in found.items() if last[name] == s.index)
-
-
-@pytest.fixture
-def blamed(store: RunStore) -> tuple[Step, Trace]:
-    return blaming(store)
 
 
 def test_a_training_example_is_told_to_the_end(trained: Path, blamed: tuple[Step, Trace]) -> None:
@@ -70,10 +65,6 @@ def test_an_example_is_found_by_its_id_too(trained: Path, blamed: tuple[Step, Tr
     assert by_id == by_input and by_id["input"] == inputs(trained)[name]
     last = by_id["record"]["trainings"][-1]
     assert last["step"] == blamed[0].index
-    assert {r["variable"] for r in last["rewrites"]} <= {
-        int(k) if k.isdigit() else k
-        for k in (*last["trace"]["gradients"]["codebook"], "encoder", "generator", "critic")
-    }
     assert [k for k, _ in last["instincts"]] == last["trace"]["rollout"]["route"]["indices"]
 
 
@@ -93,41 +84,31 @@ def test_test_and_validation_examples_have_what_was_made_of_them(
     assert f"in validation (example {validated})" in shown
 
 
-def test_every_piece_of_the_prompt_stands_behind_its_source(trained: Path) -> None:
-    tree = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
-    assert "".join(span["text"] for span in tree["spans"]) == tree["prompt"]
-    shown = pco("explain", "last", "How many mugs are 3 and 4?", cwd=trained).out
-    for span in tree["spans"]:
-        if span["instinct"] is not None:
-            assert f"c{span['instinct']}  " in shown
-    assert "record" not in tree and "in training" not in shown
-
-
-def test_without_its_data_a_run_is_explained_without_its_record(trained: Path) -> None:
-    (trained / "data.jsonl").rename(trained / "moved.jsonl")
-    moved = ("--lm", "simulated", "--set", "data.path=moved.jsonl")
-    shown = pco("explain", "last", "a question", *moved, cwd=trained)
-    assert shown.code == 0 and "in training" not in shown.out
-
-
-def test_of_private_data_nothing_is_looked_up(
+def test_without_its_data_or_of_private_data_nothing_is_looked_up(
     trained: Path, run_id: str, blamed: tuple[Step, Trace]
 ) -> None:
-    name = blamed[1].rollout.example_id
-    asked = inputs(trained)[name]
+    asked = inputs(trained)[blamed[1].rollout.example_id]
+    (trained / "data.jsonl").rename(trained / "moved.jsonl")
+    moved = ("--lm", "simulated", "--set", "data.path=moved.jsonl")
+    gone = pco("explain", "last", asked, *moved, cwd=trained)
+    (trained / "moved.jsonl").rename(trained / "data.jsonl")
     edit_header(
         trained / "runs" / run_id / "run.sqlite",
         lambda text: json.dumps({**json.loads(text), "private": True}),
     )
-    shown = pco("explain", "last", asked, cwd=trained)
-    assert shown.code == 0 and "in training" not in shown.out
+    for shown in (gone, pco("explain", "last", asked, cwd=trained)):
+        assert shown.code == 0 and "in training" not in shown.out
 
 
 def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> None:
     explained = pco("explain", "last", "How many mugs are 3 and 4?", "--json", cwd=trained).json
     assert len(explained["route"]["indices"]) == 4 and explained["prompt"]
     assert [k for k, _ in explained["instincts"]] == explained["route"]["indices"]
+    assert "".join(span["text"] for span in explained["spans"]) == explained["prompt"]
     text = pco("explain", run_id, "-", cwd=trained, stdin="How many mugs are 3 and 4?\n").out
+    for span in explained["spans"]:
+        assert span["instinct"] is None or f"c{span['instinct']}  " in text
+    assert "record" not in explained and "in training" not in text
     assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
     assert explained["route"]["analysis"] in " ".join(text.split())
     pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")
@@ -197,17 +178,10 @@ def test_the_untrained_prompt_is_composed_for_the_input(
     said = pco("prompt", "last", text, "--row", "untrained", "--json", cwd=trained)
     assert said.code == 0, said.err
     monkeypatch.chdir(trained)
-    store = RunStore.open(find_run(trained / "runs", "last"))
-    settings = load_config(store.header.settings)
-    templates = store.header.templates or load_templates(settings.templates)
-    state = State.first(store.started().parameters)
-    store.close()
-    first = PolicyFile.of(state, settings, templates, store.header.program, ())
-    assert said.json == {
-        "ref": store.header.id,
-        "row": "untrained",
-        "prompt": deploy(first, settings, Sources(Path(store.header.base))).prompt(text),
-    }
+    with closing(RunStore.open(find_run(trained / "runs", "last"))) as store:
+        settings, first = load_config(store.header.settings), first_policy(Path("runs"), "last")
+        composed = deploy(first, settings, Sources(Path(store.header.base))).prompt(text)
+        assert said.json == {"ref": store.header.id, "row": "untrained", "prompt": composed}
     assert said.json["prompt"] != pco("prompt", "last", text, cwd=trained).out.rstrip("\n")
 
 

@@ -139,9 +139,7 @@ def test_the_shell_at_hand_is_recognised(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("pco tra", ["train"]),
         ("pco co", ["config", "compare", "codebook"]),
-        ("pco codebook d", ["diff"]),
         ("pco train --bud", ["--budget"]),
     ],
 )
