@@ -150,6 +150,6 @@ def test_where_the_wheels_are_missing_it_says_what_to_type_and_runs_the_tour(
     assert [table.split(":")[0] for table in tables] == loads
     for table in tables:
         assert [row for row in ROWS if row in table] == ROWS
-        assert "1 world x 60 examples" in " ".join(table.split()) and table.count("..") >= 11
+        assert "1 worlds x 60 examples" in " ".join(table.split()) and table.count("..") >= 11
     reports = list((tmp_path / "runs").glob("*/report.html"))
     assert ["simulated" in report.read_text("utf-8") for report in reports] == [True] * 2

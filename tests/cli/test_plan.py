@@ -244,7 +244,7 @@ REWARD = "def reward(example, output):\n    return {}\n"
         (None, "", ("--lm", "http://127.0.0.1:9/v1#m"), "address", "nothing answers"),
         (None, "", ("--lm", "openai/gpt-x"), "key variable", "OPENAI_API_KEY is not set"),
         (None, "", ("--set", "budget.usd=5"), "prices", "so budget.usd cannot be kept"),
-        (None, "", (), "runs", "/proc/nowhere/runs"),
+        (None, "", (), "runs", "cannot write to /proc"),
     ],
 )
 def test_what_a_run_cannot_do_with_fails(
@@ -261,6 +261,7 @@ def test_what_a_run_cannot_do_with_fails(
     assert finding["level"] == "fail" and said in finding["what"]
     if name == "task":  # the model is asked all the same
         assert found(result)["call"]["level"] == "ok"
+    assert name != "runs" or "PCO_RUNS" in finding["next_step"]
     if name == "key variable":  # and here it is not
         assert finding["next_step"] == "export OPENAI_API_KEY=..."
         assert "address" not in found(result)

@@ -153,8 +153,7 @@ _GRAVE = (
     *("CREDIT_CARD", "CRYPTO", "IBAN_CODE", "MEDICAL_LICENSE", "PHONE_NUMBER", "UK_NHS"),
     *("US_BANK_NUMBER", "US_DRIVER_LICENSE", "US_ITIN", "US_PASSPORT", "US_SSN"),
 )
-"""Entities that are personal data of somebody, of medium and of high severity; dates, places and
-groups are not by themselves."""
+"""Entities that are personal data of medium and of high severity; dates and places are not."""
 
 
 class PresidioScan:

@@ -178,8 +178,7 @@ def _print_usage(error: Any) -> int:
 
 
 def _print_error(error: PcoError) -> None:
-    """What failed and where, then what to type next; as JSON on stdout when --json was asked, with
-    what there is of the run that it ended."""
+    """What failed and where, then what to type next; as JSON too, with what there is of the run."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         if error.run is not None:

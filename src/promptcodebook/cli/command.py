@@ -97,8 +97,7 @@ def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) 
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with an option for each annotated field of a parameter that is a dataclass, such
-    as `Typed`."""
+    """The command with an option for each annotated field of a parameter such as `Typed`."""
     flat: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():

@@ -47,8 +47,7 @@ def watch_run(
     stream: TextIO | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Watcher:
-    """What a command shows of a run on `stream` (None = stderr): lines with `plain`, or where
-    nothing can be redrawn. NO_COLOR takes the colours and leaves the rest."""
+    """What shows a run on `stream` (None = stderr): lines if `plain` or nothing can be redrawn."""
     out: TextIO = sys.stderr if stream is None else stream
     utf8 = (getattr(out, "encoding", None) or "").lower().replace("-", "") == "utf8"
     dumb = environment.get("TERM", "") in ("", "dumb")
@@ -95,8 +94,7 @@ class Screen(Watcher):
 
 @dataclass(frozen=True, slots=True)
 class LiveLayout:
-    """The view drawn for a terminal of any width. `now` is its clock; an `ended` run has nothing
-    left to do."""
+    """The view drawn for a terminal of any width; `now` is its clock."""
 
     view: RunView
     now: float

@@ -266,8 +266,7 @@ def _read_input(text: str) -> str:
 
 
 def _known_example(reference: Reference, given: str) -> Example | None:
-    """The example of the run that was meant, by its input or its id; None = it is none, or its data
-    are not here or not to be looked through."""
+    """The run's example of that input or id, where its data are here and may be looked through."""
     header = reference.header
     if header is None or header.private or not reference.trusted:
         return None
@@ -336,8 +335,7 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _record_text(record: Record) -> Iterator[str]:
-    """What became of the example in its run: the last time that training drew it, and the rows of
-    the verdict."""
+    """What became of the example in its run: in training at last, in validation, in the verdict."""
     name = record.example_id
     if record.trainings:
         yield _training_text(record.trainings[-1], len(record.trainings), name)
@@ -448,8 +446,7 @@ def prompt(
 
 
 def _of_another_optimizer(ref: str, row: str) -> str | None:
-    """The one prompt of a row that only another optimizer's run has, or of a run without a
-    codebook."""
+    """The one prompt of a row that only another optimizer's run has, or one without a codebook."""
     if Path(ref).suffix == ".json":
         return None
     with closing(RunStore.open(find_run(runs_dir(), ref))) as store:

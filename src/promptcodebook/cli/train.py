@@ -82,8 +82,7 @@ def _as_typed() -> str:
 def _stored_settings(
     path: Path, ref: str, wanted: command.Wanted, trust: bool
 ) -> tuple[Config, Path]:
-    """The stored configuration, with what was typed now laid over it. Says where its pco.toml has
-    changed: the run keeps its own settings."""
+    """The stored configuration, with what was typed now over it; names a pco.toml that changed."""
     with closing(RunStore.open(path)) as store:
         header, base = store.header, Path(store.header.base or ".")
     budget = {key: value for key, value in command.environment_layer().items() if key == "budget"}

@@ -22,8 +22,7 @@ _POLICY = "policy.json"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Files by name. `live` = it composes a prompt for each input; a `folder` holds several files
-    that belong together."""
+    """Files by name, which a `folder` holds together. `live` = it composes a prompt per input."""
 
     files: Mapping[str, str]
     live: bool

@@ -27,8 +27,7 @@ LOOK_ALIKES = dict(
         strict=True,
     )
 )
-"""Cyrillic and Greek letters that pass for Latin ones; Greek letters that formulas need are not
-among them."""
+"""Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need."""
 _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
 """What most texts are made of is folded at once: a rewrite is scanned at each of its steps."""
 _TWICE = re.compile(

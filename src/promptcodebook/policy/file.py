@@ -293,8 +293,7 @@ class PolicyFile(_Stored):
 
     @property
     def concat(self) -> str:
-        """Every instinct in one prompt, in order, with the output format that composed prompts are
-        written for: what the codebook is worth without routing."""
+        """Every instinct in one prompt, in order: what the codebook is worth without routing."""
         texts = "\n".join(entry.text for entry in self.codebook)
         return join_prompts(self.base_prompt, join_prompts(texts, self.form))
 
@@ -369,8 +368,7 @@ class PolicyFile(_Stored):
         return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
 
     def require_trust(self, name: str, *, trusted: bool) -> None:
-        """Raises RunNotTrusted where the policy of that name sets such fields and its author
-        is not trusted: they may name an address, which this user's key would be sent to."""
+        """RunNotTrusted where it sets such fields: they may name an address for this user's key."""
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""

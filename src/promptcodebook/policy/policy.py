@@ -52,8 +52,7 @@ X = str | Mapping[str, object] | Example
 
 @dataclass(frozen=True, slots=True)
 class FixedRow:
-    """One prompt for every input, to deploy without a policy where the verdict says so; `stages`
-    has each stage's own, by its name, where it was composed so."""
+    """One prompt for every input; `stages` has each stage's own, by name, where composed so."""
 
     name: str
     prompt: str

@@ -194,8 +194,7 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
-    """What a REF names; `trust` = also if somebody else made it. Raises RunNotFound, RefNotFound,
-    StoreError or PolicyError."""
+    """What a REF names. Raises RunNotFound, RefNotFound, StoreError or PolicyError."""
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         file, text = read_policy_file(path), path.read_bytes().decode()
@@ -258,8 +257,7 @@ def read_policy(source: str | Path) -> PolicyFile:
 
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
-    """The folder of the run that a REF names, or that its policy came from. Raises RunNotFound,
-    RefNotFound, StoreError or PolicyError."""
+    """The folder of the run that a REF names, or that its policy came from. Raises as `resolve`."""
     path, show = Path(ref), f"pco codebook show {ref}"
     if is_version(ref):
         run = stored_version(ref).run

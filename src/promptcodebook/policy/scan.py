@@ -50,8 +50,7 @@ class Finding:
 
 
 def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[Finding]:
-    """All that the rules find in a text, by its place; `copies` = compared with training data too.
-    A piece that several traces fit is found once, by the first of them."""
+    """All that the rules find in a text; `copies` = compared with training data too."""
     found = {(each.kind, each.start): each for each in reversed(_orders(text))}
     findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
     if (unread := foreign(text)) is not None:
@@ -305,8 +304,7 @@ def _addresses(text: str) -> _Found:
 
 
 def _encoded(text: str) -> _Found:
-    """What is English only once it is decoded, and runs that are neither words nor decoded. What
-    an order in it makes of it, the search for orders says."""
+    """What is English only once it is decoded, and runs that are neither words nor decoded."""
     decoded = [each for each in decodings(text) if not each.usual]
     spans = [(each.start, each.end) for each in decoded]
     for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):

@@ -77,8 +77,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A stored policy: its name, where it came from, when and by whom it was first stored, and the
-    refs that point to it."""
+    """A stored policy: where it came from, when and by whom it was first stored, and its refs."""
 
     version: str
     facts: Mapping[str, Any]
@@ -351,16 +350,14 @@ class Registry:
 
 @dataclass(slots=True)
 class Watch:
-    """Polls a ref: what a server asks before a request, or once in a while. `version` is where the
-    ref pointed to when it was last asked."""
+    """Polls a ref; `version` is where it pointed to when it was last asked."""
 
     storage: Storage
     ref: str
     version: str
 
     def poll(self) -> str | None:
-        """The version that the ref moved to since it was last asked; None where it did not. One
-        look at an index (SQLite) or one request (MLflow). Raises StoreError."""
+        """The version that the ref moved to since; None where it did not. Raises StoreError."""
         now = self.storage.poll(self.ref)
         if now is None or now == self.version:
             return None
