@@ -97,7 +97,7 @@ _KINDS = {
     "generator": "the directive of a model that composes instincts into a prompt",
     "c": "an instinct, one piece of a system prompt",
 }
-"""What the judge is told of a text, by its place without digits."""
+"""What the judge reads about a text, by its place without digits."""
 
 
 class HazardJudge:
@@ -231,7 +231,7 @@ class AuditReport:
         return "no high finding" if self.findings else "no rule fired"
 
     def undoes(self, failed: AuditReport) -> bool:
-        """Whether this report does not fail and looked at all that a failed one looked at."""
+        """Whether this report does not fail and checked all that a failed one checked."""
         return (
             not self.fails
             and failed.judge in ("", self.judge)
@@ -298,7 +298,7 @@ async def audit_with_judge(
 
 def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
     places = {where: place for place, where in enumerate(texts)}
-    first = len(places)  # a field's own finding stands behind those of texts
+    first = len(places)  # a field's own finding follows those of texts
     return tuple(
         sorted(findings, key=lambda f: (_ORDER[f.severity], places.get(f.where, first), f.start))
     )

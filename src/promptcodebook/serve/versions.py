@@ -93,7 +93,7 @@ class FileSource:
                 hint="put a policy file there",
             ) from None
         name = version_of(data)
-        # Not before it is read whole: one that is half-written is looked at again.
+        # Not before it is read whole: one that is half-written is read again.
         version = None if name == known else Version.of(data, self._path)
         self._last = seen, name
         return version

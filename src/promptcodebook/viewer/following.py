@@ -1,6 +1,6 @@
 """A run that is followed while it may still be written, and the screen of one run.
 
-The texts of rollouts are most of a run and few are looked at, so they are read when a screen needs
+The texts of rollouts are most of a run and few are viewed, so they are read when a screen needs
 them. The rest is kept in memory, and only new events are read.
 """
 
@@ -28,7 +28,7 @@ from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
-_MOST_OPEN = 8  # runs kept open; who was looked at longest ago is closed
+_MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"
 """The mark of a run that does not exist."""
@@ -117,7 +117,7 @@ class FollowedRun:
 
 
 class OpenRuns:
-    """The runs below one folder, opened as they are looked at."""
+    """The runs below one folder, opened as they are viewed."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
         self.runs_dir = runs_dir

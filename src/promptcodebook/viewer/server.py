@@ -1,4 +1,4 @@
-"""The viewer over HTTP: screens, their style and script, and the news that a run went on.
+"""The viewer over HTTP: screens, their style and script, and the news that a run continued.
 
 It only reads, and for this machine only: it listens on loopback and answers to no other name, since
 a page of another site could point its own name here. Every page is made of escaped text and loads
@@ -30,7 +30,7 @@ from promptcodebook.viewer.page import Screen, missing, page_of
 
 HOST = "127.0.0.1"
 _POLL_S, _POLL_ALL_S = 0.25, 0.8
-"""How often a page that is open asks whether its run went on, or any run of all."""
+"""How often a page that is open asks whether its run continued, or any run of all."""
 _BEAT_S = 10.0
 _REST_MS = 2000
 """How soon the page of an idle run asks again: an answer that is held open is one of
