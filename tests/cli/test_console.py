@@ -30,51 +30,37 @@ from tests.test_progress import ESC, LOST, began, script, step
 TEXT = "Read the whole question before you answer any part of it."
 
 
+def table(heads: str, *rows: tuple[str, ...]) -> list[dict[str, str]]:
+    return [dict(zip(heads.split(), row, strict=False)) for row in rows]
+
+
+RUNS = table(
+    "run calls tokens USD",
+    ("20260131-154502-a", "1,260 / 3", "7.7k", "-"),
+    ("20260131-154502-long", "24", "-", "unknown"),
+    ("x", "+0.5", "-", "$0.0012"),
+)
+WIDE = table("run calls tokens time", ("r-1", "1,260 / 1,386", "565k / 612k", "12 min"))
+WORDS = table("k instinct selected", ("0", TEXT, "12"), ("1", "[b]Be ï"))
+
+
 @pytest.mark.parametrize(
     ("rows", "width", "lines"),
     [
-        pytest.param(
-            [
-                {"run": "20260131-154502-a", "calls": "1,260 / 3", "tokens": "7.7k", "USD": "-"},
-                {"run": "20260131-154502-long", "calls": "24", "tokens": "-", "USD": "unknown"},
-                {"run": "x", "calls": "+0.5", "tokens": "-", "USD": "$0.0012"},
-            ],
-            80,
-            [
-                "run                       calls  tokens      USD",
-                "20260131-154502-a     1,260 / 3    7.7k        -",
-                "20260131-154502-long         24       -  unknown",
-                "x                          +0.5       -  $0.0012",
-            ],
-            id="numbers to the right",
-        ),
-        pytest.param(
-            [{"run": "r-1", "calls": "1,260 / 1,386", "tokens": "565k / 612k", "time": "12 min"}],
-            34,
-            [
-                "run          calls       tokens",
-                "r-1  1,260 / 1,386  565k / 612k",
-                "",
-                "run    time",
-                "r-1  12 min",
-            ],
-            id="no room: below",
-        ),
-        pytest.param(
-            [{"k": "0", "instinct": TEXT, "selected": "12"}, {"k": "1", "instinct": "[b]Be ï"}],
-            45,
-            [
-                "k  instinct                          selected",
-                "0  Read the whole question before          12",
-                "   you answer any part of it.",
-                "1  [b]Be ï",
-            ],
-            id="text in lines",
-        ),
-        pytest.param([], 80, [], id="no rows"),
+        (RUNS, 80, ["run                       calls  tokens      USD",
+                    "20260131-154502-a     1,260 / 3    7.7k        -",
+                    "20260131-154502-long         24       -  unknown",
+                    "x                          +0.5       -  $0.0012"]),
+        (WIDE, 34, ["run          calls       tokens", "r-1  1,260 / 1,386  565k / 612k", "",
+                    "run    time", "r-1  12 min"]),
+        (WORDS, 45, ["k  instinct                          selected",
+                     "0  Read the whole question before          12",
+                     "   you answer any part of it.", "1  [b]Be ï"]),
+        ([], 80, []),
     ],
-)
+)  # fmt: skip
 def test_a_table_fits_its_width(rows: list[dict[str, str]], width: int, lines: list[str]) -> None:
+    """Numbers to the right; what finds no room follows below; text is broken into lines."""
     assert columns(rows, width).splitlines() == lines
 
 
@@ -188,18 +174,13 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
     lines = shown.splitlines()
     assert all(cell_len(line) <= width for line in lines)
     assert len(lines) <= 24
+    cells = 8 if width < 80 else 24
     for part in (
-        "20260131-x  simulated",
-        f"step        {bar(12 / 20, 8 if width < 80 else 24)} 12 of 20",
-        f"now         {bar(4 / 8, 8 if width < 80 else 24)} validating step 12: 4 of 8",
-        "at most 24 s left",
-        "0.550",
-        "best 0.250 untrained",
+        *("20260131-x  simulated", "at most 24 s left", "0.550", "best 0.250 untrained"),
+        f"step        {bar(12 / 20, cells)} 12 of 20",
+        f"now         {bar(4 / 8, cells)} validating step 12: 4 of 8",
         f"1.00 of {4 if size == 16 else 5}.00 bits",
-        "cost unknown",
-        "$0.20",
-        "failed 12, rate limited 3",
-        "pco train --resume 20260131-x",
+        *("cost unknown", "$0.20", "failed 12, rate limited 3", "pco train --resume 20260131-x"),
     ):
         assert part in shown, part
     for k in range(size):

@@ -34,7 +34,7 @@ STATE = State(
     ),
 )
 ROLES = {
-    role: {"temperature": n / 10, "top_p": 0.9 + n / 100, "max_tokens": 100 + n,
+    role: {"temperature": n / 10, "top_p": round(0.9 + n / 100, 2), "max_tokens": 100 + n,
            "extra": {"top_k": n}}
     for n, role in enumerate(("encoder", "generator", "executor", "untrusted", "critic"), 1)
 }  # fmt: skip

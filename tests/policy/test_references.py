@@ -68,19 +68,18 @@ def validated(step: int, score: float, scope: Any = "subset") -> Validated:
 # --- which state ---
 
 
+BETTER_FIRST = (*TRAINED, validated(0, 0.75), validated(1, 0.5))
+
+
 @pytest.mark.parametrize(
     ("events", "keep", "best"),
     [
         ((BEGUN,), "best_val", Best(None, -1, "")),
         (TRAINED, "best_val", Best(None, 1, "")),
-        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "best_val", Best(0.75, 0, "subset")),
-        ((*TRAINED, validated(0, 0.75), validated(1, 0.5)), "last", Best(None, 1, "")),
+        (BETTER_FIRST, "best_val", Best(0.75, 0, "subset")),
+        (BETTER_FIRST, "last", Best(None, 1, "")),
         ((*TRAINED, validated(-1, 0.75), validated(1, 0.5)), "best_val", Best(0.75, -1, "subset")),
-        (
-            (*TRAINED, validated(0, 0.75), validated(1, 0.5, "full")),
-            "best_val",
-            Best(0.5, 1, "full"),
-        ),
+        ((*BETTER_FIRST, validated(1, 0.5, "full")), "best_val", Best(0.5, 1, "full")),
     ],
 )
 def test_a_run_stands_for_its_best_validated_state_or_its_last(

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.cells import cell_len
@@ -32,12 +32,10 @@ from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.references import Reference
+from promptcodebook.run.subject import Given
+from promptcodebook.run.verdict import VerdictTable
 from promptcodebook.text import printable
-
-if TYPE_CHECKING:
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.run.subject import Given
-    from promptcodebook.run.verdict import VerdictTable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
@@ -227,8 +225,6 @@ class Typed:
 
     def given(self, verb: str = "") -> Given:
         """The same for `Subject.resolve`; `verb` is the command."""
-        from promptcodebook.run.subject import Given
-
         return Given(
             verb=verb,
             above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),

@@ -9,22 +9,28 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
+from promptcodebook.config.loading import Key, describe, describe_group
+from promptcodebook.data import examine, load
+from promptcodebook.data.dataset import DataCheck
+from promptcodebook.doctor.checkup import checkup
+from promptcodebook.doctor.probe import Section
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
+from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
+from promptcodebook.lm.stack import specs_of
+from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.paths import runs_dir
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.home import default_data_cache
 from promptcodebook.text import printable
 from promptcodebook.units import duration
-
-if TYPE_CHECKING:
-    from promptcodebook.config.loading import Key
-    from promptcodebook.data.dataset import DataCheck
-    from promptcodebook.estimation.estimate import Estimate
 
 app = command.command_group()
 _TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."
@@ -74,8 +80,6 @@ def config(
     as_json: Json = False,
 ) -> None:
     """Every key of pco.toml and --set: its default, its kind, and what it does."""
-    from promptcodebook.config.loading import describe, describe_group
-
     keys = _select_keys(describe(), key)
     if as_json:
         emit([asdict(each) for each in keys])
@@ -118,8 +122,6 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
 @templates.command("list")
 def list_sets(as_json: Json = False) -> None:
     """The sets that come with the package, and the templates in each."""
-    from promptcodebook.method.templates import load_templates, template_sets
-
     sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
     lines = [wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()]
     lines += ["", 'In pco.toml: templates = "NAME"']
@@ -134,8 +136,6 @@ def copy(
     as_json: Json = False,
 ) -> None:
     """Write a whole set of templates to edit; no existing file is overwritten."""
-    from promptcodebook.method.templates import copy_templates
-
     files = [str(file) for file in copy_templates(folder, name)]
     setting = str(folder) if folder.is_absolute() else f"./{folder}"
     lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
@@ -156,8 +156,6 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
-    from promptcodebook.data import examine, load
-
     named = {"target": target, "messages": messages, "id": id, "split": split}
     given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
@@ -209,8 +207,6 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
-    from promptcodebook.tasks.home import default_data_cache
-
     source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
     rows = source.fetch(cache or default_data_cache(), accept=accept)
     if as_json:
@@ -238,10 +234,6 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     It makes about fifteen short calls to each model.
     """
-    from promptcodebook.doctor.checkup import checkup
-    from promptcodebook.doctor.probe import Section
-    from promptcodebook.sync import run_sync
-
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
     sections: list[Section] = []
@@ -280,11 +272,6 @@ def estimate(
 
     An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
     """
-    from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.estimation.estimate import estimate_plan, measure
-    from promptcodebook.lm.stack import specs_of
-    from promptcodebook.sync import run_sync
-
     if probe and seconds_per_call is not None:
         raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
     settings, base = wanted.gather()

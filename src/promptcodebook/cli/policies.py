@@ -141,11 +141,9 @@ def _assessment_text(made: Assessment) -> str:
 def _comparison_text(made: Comparison) -> str:
     rows: list[dict[str, str]] = []
     for mark, side in (("A", made.a), ("B", made.b)):
-        reward = {
-            "reward": number(side.score.mean),
-            "95 %": side.score.ends(between=command.BETWEEN),
-        }
-        rows.append({"": mark, "policy": side.name, **reward})
+        ends = side.score.ends(between=command.BETWEEN)
+        row = {"": mark, "policy": side.name, "reward": number(side.score.mean), "95 %": ends}
+        rows.append(row)
     model = "simulated model, " if made.simulated else ""
     head = f"{model}{made.split} split, n = {made.gain.n}:"
     return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"

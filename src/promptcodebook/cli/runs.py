@@ -16,6 +16,9 @@ from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wra
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.paths import reply_cache_path, runs_dir, unfinished_folder
+from promptcodebook.policy.references import run_behind, stored_inputs
+from promptcodebook.report import write_report
+from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
@@ -84,8 +87,6 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
 @runs.command("show")
 def show_run(run: command.RunRef, as_json: Json = False) -> None:
     """What a run was started with, how far it came, what it cost, and what failed."""
-    from promptcodebook.report.private import withhold_ending
-
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         state = store.outline()
         if store.header.private:
@@ -128,8 +129,6 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Curves, codebook, routing, history and examples, in one file that needs no network."""
-    from promptcodebook.policy.references import run_behind
-
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust)
@@ -142,9 +141,6 @@ def write_run_report(
     """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
     id; None reads them from its data, if this user made it or trusts it: the files that it names
     may be anybody's, and a report is handed on."""
-    from promptcodebook.policy.references import stored_inputs
-    from promptcodebook.report import write_report
-
     with closing(RunStore.open(path)) as store:
         if inputs is None and not (store.ours or trust):
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
@@ -247,8 +243,6 @@ def _run_text(store: RunStore, state: RunState) -> str:
 def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
     """Every broken rollout, critique or attribution, of training and of evaluations: where in the
     run, of which example, and what."""
-    from promptcodebook.report.private import withhold
-
     for event in store.events(full=True):
         event = withhold(event) if store.header.private else event
         where = ""

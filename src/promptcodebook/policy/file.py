@@ -249,10 +249,8 @@ class PolicyFile(_Stored):
         )
         sampling = {
             role: _Sampling(
-                temperature=s.temperature,
-                top_p=s.top_p,
-                max_tokens=s.max_tokens,
                 extra=cast("dict[str, JsonValue]", without_secrets(s.extra)),
+                **s.model_dump(include={"temperature", "top_p", "max_tokens"}),
             )
             for role in _ROLES  # in a fixed order; the server decides for one that is not set
             if (s := config.roles.get(role)) is not None

@@ -30,7 +30,6 @@ from promptcodebook.registry.registry import (
     AUDIT,
     AuditGate,
     Facts,
-    Version,
     export_lines,
     import_lines,
     open_registry,
@@ -38,7 +37,7 @@ from promptcodebook.registry.registry import (
 from promptcodebook.store.header import has_simulated
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Example
-from promptcodebook.units import plural
+from promptcodebook.units import number, plural
 
 _SHORT = 19
 """Characters of a version's name in a table: sha256: and twelve digits."""
@@ -60,12 +59,17 @@ def list_versions(as_json: Json = False) -> None:
         print(f"no versions in the registry {registry.storage.place}")
     else:
         print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
-        print(f"\n{columns([_version_cells(version) for version in versions])}")
-        simulated = [
-            each.version[:_SHORT]
-            for each in versions
-            if "score" in each.facts and has_simulated(each.facts.get("configuration"))
-        ]
+        rows, simulated = list[dict[str, str]](), list[str]()
+        for each in versions:
+            known, score, step = each.facts, each.facts.get("score"), each.facts.get("step")
+            name, stored = each.version[:_SHORT], each.time[:16].replace("T", " ")
+            row = {"version": name, "stored": stored, "who": each.who}
+            row["run"], row["step"] = known.get("run") or "", "" if step is None else str(step)
+            row["score"], row["parent"] = number(score, missing=""), known.get("parent") or ""
+            rows.append({**row, "parent": row["parent"][:_SHORT]})
+            if "score" in known and has_simulated(known.get("configuration")):
+                simulated.append(name)
+        print(f"\n{columns(rows)}")
         if simulated:
             print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
 
@@ -254,36 +258,16 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
 
-def _version_cells(version: Version) -> dict[str, Any]:
-    known = version.facts
-    score = known.get("score")
-    return {
-        "version": version.version[:_SHORT],
-        "stored": version.time[:16].replace("T", " "),
-        "who": version.who,
-        "run": known.get("run") or "",
-        "step": "" if known.get("step") is None else str(known["step"]),
-        "score": "" if score is None else f"{score:.3f}",
-        "parent": (known.get("parent") or "")[:_SHORT],
-    }
-
-
 def _entry_cells(entry: Entry) -> dict[str, Any]:
     known, why = entry.known, entry.why
     if override := known.get("override"):
         why += f" (override: {override})"
     elif known.get("without_judge"):
         why += " (without a judge)"
-    return {
-        "entry": str(entry.seq),
-        "when": entry.time[:16].replace("T", " "),
-        "who": entry.who,
-        "what": entry.action,
-        "ref": entry.ref,
-        "from": entry.before[:_SHORT],
-        "to": entry.after[:_SHORT],
-        "why": " ".join(why.split()),
-    }
+    when, what = entry.time[:16].replace("T", " "), {"what": entry.action, "ref": entry.ref}
+    moved = {"from": entry.before[:_SHORT], "to": entry.after[:_SHORT]}
+    row = {"entry": str(entry.seq), "when": when, "who": entry.who, **what, **moved}
+    return {**row, "why": " ".join(why.split())}
 
 
 @options
@@ -354,10 +338,8 @@ async def _judged(
 
 
 def _judging(reference: Reference, typed: Unpaid) -> Config | None:
-    """The configuration of the role judge alone; None where it has no model that can be asked.
-
-    A run that is not trusted brings none: its texts are read, and no address in it is called.
-    """
+    """The configuration of the role judge alone; None where it has no model that can be asked. A
+    run that is not trusted brings none: no address in it is called."""
     own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
     if own and reference.trusted:
         config, _ = command.settings_for(reference, typed)

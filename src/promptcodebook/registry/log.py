@@ -50,12 +50,9 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log; a move of a ref unless `action` is 'attest', which has `ref` ''.
-
-    `time` is ISO 8601 (UTC). `before` and `after` are versions, `before` '' for a new ref. `facts`
-    is a JSON object as text: what is known of a stored version, what a gate found, what is
-    attested. `hash` is over all the rest.
-    """
+    """One line of the log; a move of a ref unless `action` is 'attest', which has `ref` ''. `time`
+    is ISO 8601 (UTC); `before` and `after` are versions, `before` '' for a new ref; `facts` is a
+    JSON object as text: of a stored version, of a gate, or attested. `hash` is over the rest."""
 
     seq: int
     time: str
@@ -274,7 +271,6 @@ class Storage(Protocol):
 
 
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
-
 _FIELDS = tuple(field.name for field in fields(Entry))
 _COLUMNS = ", ".join(_FIELDS)
 _UNREADABLE = (sqlite3.Error, UnicodeError)

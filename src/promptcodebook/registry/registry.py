@@ -57,13 +57,9 @@ _MOST_WORDS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a version came from, outside of its hash.
-
-    `parent` is the version that it was made from, `run` a run's id, `step` the updates behind it,
-    `configuration` the run's settings without secrets, `data` the fingerprint of each split,
-    `written_by` the version of this library. Two versions with the same `digest` prompt alike: it
-    leaves out what a file says `about` itself.
-    """
+    """Where a version came from, outside of its hash: the version that it was made from, a run's
+    id, the updates behind it, the run's settings without secrets, the fingerprint of each split,
+    the version of this library. Two versions with the same `digest` prompt alike."""
 
     parent: str = ""
     run: str = ""
@@ -100,10 +96,8 @@ raises PromotionRefused. A rollback passes none."""
 @dataclass(frozen=True, slots=True)
 class AuditGate:
     """A high finding counts against a version until a later audit that covered as much has none.
-
     `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
-    audits by the rules alone are enough, and the log's entry says so.
-    """
+    audits by the rules alone are enough, and the log's entry says so."""
 
     attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
     without_judge: bool = False
@@ -156,10 +150,8 @@ class Verification:
 
 
 class Registry:
-    """Stores versions and moves refs; safe for threads and processes.
-
-    The log names `who` did it; `clock` says when.
-    """
+    """Stores versions and moves refs; safe for threads and processes. The log names `who` did it;
+    `clock` says when."""
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
@@ -437,14 +429,9 @@ def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
 
 
 def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
-    """Takes in what was exported, once all of it is verified.
-
-    A whole registry comes into an empty one, or into one whose log it continues, so that both have
-    the same head. `name` takes the versions alone, as new entries of this codebook: for single
-    versions, and for a registry with another log.
-
-    Raises RegistryDamaged naming the first bad line, StoreError where the logs differ.
-    """
+    """Takes in what was exported, once all of it is verified: a whole registry into an empty one,
+    or into one whose log it continues. `name` takes the versions alone, as new entries of this
+    codebook. Raises RegistryDamaged naming the first bad line, StoreError where the logs differ."""
     versions, theirs = _read_lines(lines)
     before = len(registry.versions())
     if name:
