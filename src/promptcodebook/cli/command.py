@@ -281,10 +281,8 @@ def note(text: str) -> None:
 def require_index(index: int, size: int) -> None:
     """ConfigError unless the codebook has an instinct of that index."""
     if not 0 <= index < size:
-        raise ConfigError(
-            f"the codebook has no index {index}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}" if size else "",
-        )
+        message = f"the codebook has no index {index}: it has {size} instincts"
+        raise ConfigError(message, hint=f"choose one of 0..{size - 1}" if size else "")
 
 
 def announced(interrupt: Callable[[], None]) -> Callable[[], None]:

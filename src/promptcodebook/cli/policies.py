@@ -459,10 +459,8 @@ def _composed(
 ) -> str:
     if row == _UNTRAINED:
         if reference.header is None:
-            raise ConfigError(
-                f"{ref} is a policy file, and only its run knows what it began with",
-                hint='pco prompt RUN --row untrained "an input"',
-            )
+            message = f"{ref} is a policy file, and only its run knows what it began with"
+            raise ConfigError(message, hint='pco prompt RUN --row untrained "an input"')
         reference = replace(reference, file=first_policy(runs_dir(), ref))
     given = _read_input(text or "")
     if not given.strip():

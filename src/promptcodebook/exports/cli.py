@@ -49,10 +49,8 @@ def export(
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
-            raise ConfigError(
-                f"{to} is a folder of {', '.join(made.files)}",
-                hint=f"pco codebook export {refs[0]} --to {to} -o {to}",
-            )
+            message = f"{to} is a folder of {', '.join(made.files)}"
+            raise ConfigError(message, hint=f"pco codebook export {refs[0]} --to {to} -o {to}")
         print(*made.files.values(), end="")
         return
     texts = {output / name if made.folder else output: text for name, text in made.files.items()}

@@ -339,10 +339,8 @@ class PolicyFile(_Stored):
         try:
             write_whole(target, self.text())
         except OSError as error:
-            raise PolicyError(
-                f"cannot write the policy to {target}: {error.strerror}",
-                hint="choose a folder that exists and has space",
-            ) from error
+            message = f"cannot write the policy to {target}: {error.strerror}"
+            raise PolicyError(message, hint="choose a folder that exists and has space") from error
 
     @property
     def decided(self) -> dict[str, Any]:

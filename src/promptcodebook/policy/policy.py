@@ -306,10 +306,8 @@ def load_policy(
     drawn takes `trust`, else it is a RunNotTrusted."""
     spec = lm or os.environ.get("PCO_LM", "")
     if not spec:
-        raise ConfigError(
-            "a policy file names no model, and none was given",
-            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
-        )
+        message = "a policy file names no model, and none was given"
+        raise ConfigError(message, hint="pass lm='http://host:8000/v1#model' or set PCO_LM")
     file = read_policy(path)
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
     settings = file.settings(above=above, where="load_policy()", name=str(path), trusted=trust)

@@ -288,10 +288,8 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
     state to which training added none is kept. Raises StoreError before the run's first event."""
     outline = store.outline()
     if outline.parameters is None:
-        raise StoreError(
-            f"the run {store.header.id} stopped before its first codebook was written",
-            hint=f"pco train --resume {run_reference(store.path)}",
-        )
+        message = f"the run {store.header.id} stopped before its first codebook was written"
+        raise StoreError(message, hint=f"pco train --resume {run_reference(store.path)}")
     last = store.header.config.get("keep") == "last"
     marks = [m for m in outline.validations if m.score is not None and not last]
     marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))

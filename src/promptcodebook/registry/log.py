@@ -103,10 +103,8 @@ def version_of(policy: bytes) -> str:
 def check_name(name: str) -> str:
     """The name of a codebook. Raises ConfigError."""
     if not re.fullmatch(WORD, name):
-        raise ConfigError(
-            f"a codebook cannot be called {name!r}",
-            hint="up to 60 letters, digits, '-', '_' and '.', such as tickets",
-        )
+        hint = "up to 60 letters, digits, '-', '_' and '.', such as tickets"
+        raise ConfigError(f"a codebook cannot be called {name!r}", hint=hint)
     return name
 
 
@@ -114,15 +112,11 @@ def check_ref(ref: str) -> str:
     """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError."""
     match = REF.fullmatch(ref)
     if match is None or _NUMBERED.fullmatch(match[2]):
-        raise ConfigError(
-            f"{ref!r} is no ref",
-            hint="a codebook, '@' and a word, such as tickets@production; not a number like v1",
-        )
+        hint = "a codebook, '@' and a word, such as tickets@production; not a number like v1"
+        raise ConfigError(f"{ref!r} is no ref", hint=hint)
     if match[2].lower() == LATEST:
-        raise ConfigError(
-            f"{ref} points to the newest version and is not moved by hand",
-            hint=f"take another word, such as {match[1]}@production",
-        )
+        message = f"{ref} points to the newest version and is not moved by hand"
+        raise ConfigError(message, hint=f"take another word, such as {match[1]}@production")
     return ref
 
 
@@ -212,18 +206,14 @@ class Log:
         if not VERSION.fullmatch(text):
             if (version := self.at(text)) is not None:
                 return version
-            raise RefNotFound(
-                f"no ref {text!r} in the registry{did_you_mean(text, self._history)}",
-                hint="pco codebook list shows the refs",
-            )
+            message = f"no ref {text!r} in the registry{did_you_mean(text, self._history)}"
+            raise RefNotFound(message, hint="pco codebook list shows the refs")
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
         several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
-        raise RefNotFound(
-            f"{several} in the registry",
-            hint="give more digits" if found else "pco codebook list shows what there is",
-        )
+        hint = "give more digits" if found else "pco codebook list shows what there is"
+        raise RefNotFound(f"{several} in the registry", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -481,10 +481,8 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
             raise Broken("it is missing: the file ends before its end")
     except (Broken, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
-        raise RegistryDamaged(
-            f"line {number} of the file: {fault}; nothing was taken in",
-            hint="export it again, or get another copy",
-        ) from None
+        message = f"line {number} of the file: {fault}; nothing was taken in"
+        raise RegistryDamaged(message, hint="export it again, or get another copy") from None
     return versions, log
 
 
