@@ -109,19 +109,15 @@ class HazardJudge:
         self._template = Template(_read("judge.md"))
 
     async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
-        """What it sees in each text, by its place. Raises LMError where one got no usable reply:
-        a text without a judgement must not pass for harmless."""
+        """What it sees in each text. Raises LMError for one that got no verdict."""
         found = await gather_all([self._judge(where, text) for where, text in texts.items()])
         return [finding for each in found for finding in each]
 
     async def _judge(self, where: str, text: str) -> list[Finding]:
         listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
-        values = {
-            "what": _KINDS.get(where.rstrip("0123456789"), "a prompt"),
-            "hazards": listed,
-            # As JSON, so that nothing in it can pass for the end of it.
-            "text": json.dumps(text, ensure_ascii=True),
-        }
+        what = _KINDS.get(where.rstrip("0123456789"), "a prompt")
+        # As JSON, so that nothing in the text can pass for the end of it.
+        values = {"what": what, "hazards": listed, "text": json.dumps(text, ensure_ascii=True)}
 
         def unknown(reply: HazardsReply) -> str | None:
             codes = [claim.hazard for claim in reply.findings if claim.hazard not in hazards()]
@@ -173,12 +169,9 @@ class PresidioScan:
         self._analyzer: Any = presidio.AnalyzerEngine(
             registry=registry, nlp_engine=engine, supported_languages=["en"]
         )
-        self.left_out: tuple[str, ...] = ()
-        if model is None:
-            self.left_out = (
-                "names of persons: Presidio finds them with a model of spaCy, and none is "
-                "installed (python -m spacy download en_core_web_sm)",
-            )
+        said = "names of persons: Presidio finds them with a model of spaCy, and none is "
+        said += "installed (python -m spacy download en_core_web_sm)"
+        self.left_out = () if model is not None else (said,)
 
     def find(self, text: str, where: str = "") -> Iterator[Finding]:
         """The personal data of a text, by its place."""

@@ -69,8 +69,7 @@ class _Lazy(TyperGroup):
 
 
 def outer_command(path: str, extra: str) -> Any:
-    """The command that a part registered as `path`, such as "serve" or "codebook.audit"; where the
-    part is not installed, a command that says what to install."""
+    """The command that a part registered, such as "codebook.audit", or one that names its extra."""
     from promptcodebook.cli.command import command_group
 
     typed = f"pco {path.replace('.', ' ')}"

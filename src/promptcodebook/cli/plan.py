@@ -92,12 +92,8 @@ def config(
             blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
         for each in shown:
             default = f" = {each.default}" if each.default else "   (must be given)"
-            parts = (
-                wrap_text(f"{each.key}{default}", ""),
-                wrap_text(each.text),
-                wrap_text(each.kind),
-            )
-            blocks.append("\n".join(parts))
+            head, *text = f"{each.key}{default}", each.text, each.kind
+            blocks.append("\n".join([wrap_text(head, ""), *map(wrap_text, text)]))
     print("\n\n".join(blocks))
 
 

@@ -205,13 +205,11 @@ def _distilled_text(made: Distillation, target: Path) -> str:
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
     least = f"-{number(made.margin)}"
-    verdict = (
-        f"Not shown to be as good: the interval does not lie above {least}. "
-        "Keep the encoder as the default, or judge it on more examples."
-    )
+    verdict = f"Not shown to be as good: the interval does not lie above {least}. "
+    verdict += "Keep the encoder as the default, or judge it on more examples."
     if made.non_inferior:
-        says = "The distilled policy can be the default."
-        verdict = f"Not inferior: the interval lies above {least}. {says}"
+        verdict = f"Not inferior: the interval lies above {least}. "
+        verdict += "The distilled policy can be the default."
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
 
 

@@ -20,13 +20,9 @@ from functools import cache, lru_cache
 from importlib import resources
 from urllib.parse import unquote
 
-LOOK_ALIKES = dict(
-    zip(
-        "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
-        "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo",
-        strict=True,
-    )
-)
+_STRANGE = "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+_FAMILIAR = "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo"
+LOOK_ALIKES = dict(zip(_STRANGE, _FAMILIAR, strict=True))
 """Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need."""
 _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
 """What most texts are made of is folded at once: a rewrite is scanned at each of its steps."""
@@ -323,11 +319,11 @@ def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
     found = (m for m in _WORD.finditer(text) if len(m.group()) > 1)
     words = [m for m in found if not of_code(*m.span())]
     names = sum(m.group().istitle() for m in words) < 0.5 * len(words)
+    known = [(match, _is_known(match.group())) for match in words]
     return [
-        (match, _is_known(match.group()))
-        for match in words
-        if not (names and match.group()[:1].isupper() and match.start() > 0)
-        or _is_known(match.group())
+        (match, is_known)
+        for match, is_known in known
+        if is_known or not (names and match.group()[:1].isupper() and match.start() > 0)
     ]
 
 

@@ -61,8 +61,7 @@ class FixedRow:
 
 class Policy:
     """Routes, composes and answers; sync and async. Within `with` (or `async with`) connections
-    stay open from one call to the next, and are closed at its end. Without it a synchronous call
-    opens and closes its own, and who calls the asynchronous ones calls `aclose` when done."""
+    stay open; else a synchronous call has its own, and `aclose` ends those of asynchronous ones."""
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
@@ -137,8 +136,7 @@ class Policy:
         return replace(reply, text=strip_think(reply.text))
 
     async def arespond(self, x: X) -> Response:
-        """The executor's answer with the prompt and the route that it was given under; raises
-        PolicyError for what a failed pass raised."""
+        """The executor's answer, with its prompt and route. PolicyError where the pass failed."""
         self.require_program()
         rollout = await self.arun(x)
         if (failure := rollout.failure) is not None:
@@ -192,8 +190,7 @@ class Policy:
 
     def row(self, name: str) -> FixedRow:
         """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat',
-        'best_fixed' or 'best_single'. Raises PolicyError for any other: `prompt(x)` is what the
-        learned policy gives each input."""
+        'best_fixed' or 'best_single'. Raises PolicyError for any other."""
         prompt = self.file.fixed_prompt(name)
         return FixedRow(name, prompt.text, prompt.stages)
 
@@ -352,9 +349,8 @@ _STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counti
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a prompt and its source: the base prompt, the output format, an instinct (its
-    index k is `instinct`), or the generator's own words. `exact`: it is there word for word; else
-    the words that they share show it."""
+    """A piece of a prompt and its source; `instinct` is an instinct's index k. `exact`: it is there
+    word for word; else the words that they share show it."""
 
     text: str
     source: Literal["base", "format", "instinct", "generator"]
@@ -403,8 +399,7 @@ def _cut(piece: Span, found: Span) -> Iterator[Span]:
 
 
 def _nearest(clause: str, words: Mapping[int, set[str]], shared: Counter[str]) -> int | None:
-    """The instinct that has the largest share of the clause's words (a word of several counts for
-    each in part); None where no share is large enough, hangs on one word, or two have the same."""
+    """The instinct that alone has the largest share of the clause's words, if large enough."""
     own = _words(clause)
     shares = {
         k: sum(1 / shared[word] for word in own & theirs)

@@ -56,8 +56,7 @@ def require_trust(
     header: Header, typed: Mapping[str, Any], *, trusted: bool, ref: str = ""
 ) -> None:
     """Raises RunNotTrusted where the run is not trusted and its own settings, `typed` laid over
-    them, would run code, call an address or send a body field that was not typed. `ref` is what is
-    typed for it."""
+    them, would run code, call an address or send a body field that was not typed."""
     if trusted:
         return
     config = load_typed(header.settings, typed=typed, where=f"the run {header.id}")
@@ -112,8 +111,7 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> list[str]:
 
 
 def _fields(config: Config, typed: Mapping[str, Any]) -> list[str]:
-    """The body fields that decide more than how a reply is drawn and were not typed. Secrets in
-    them are named with the address that they are sent to."""
+    """The body fields, but for secrets, that decide more than sampling and were not typed."""
     roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
     found: list[str] = []
     for role, settings in config.roles.items():
@@ -175,8 +173,7 @@ class Reference:
 
     @property
     def models(self) -> dict[str, Any]:
-        """The run's own models with their headers, as a layer of settings; {} where there are none
-        that can be used here."""
+        """The run's own models with their headers, as a layer of settings; {} = none to use."""
         if self.header is None or not self.trusted or self.header.settings.get("lm") == OWN_LM:
             return {}
         settings = self.header.settings
@@ -375,8 +372,7 @@ def stored_dataset(header: Header) -> Dataset:
 
 
 def stored_inputs(header: Header) -> dict[str, str]:
-    """Texts of the run's inputs by example id; none where the data is gone or was an object. It
-    reads files that the run names: ask first whether the run is the user's own."""
+    """Texts of the run's inputs by id, if any. It reads files that the run names: ask first."""
     try:
         data = stored_dataset(header)
     except (ConfigError, DataError, TaskError):

@@ -35,9 +35,8 @@ Source = Literal["rules", "data", "presidio", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one text: `text[start:end]` of the variable `where`, quoted. `kind` is a
-    kind of order, a trace, 'unreadable', 'copied', or the code of an AILuminate hazard. `reason`
-    says what the text does, beginning with "it"."""
+    """What is wrong with `text[start:end]` of the variable `where`: `kind` is a kind of order, a
+    trace, 'unreadable', 'copied', or a hazard's code; `reason` says what the text does."""
 
     where: str
     kind: str
@@ -149,9 +148,8 @@ _CLAUSE = 300  # characters before an order that can disarm it: six words and wh
 
 @lru_cache(maxsize=1024)
 def _orders(text: str) -> tuple[Finding, ...]:
-    """Each order that the text gives, in plain words or in encoded ones; then the words are the
-    decoded ones, at the place of the encoding. Cached: training asks of the same texts with every
-    rollout."""
+    """Each order that the text gives, in plain words or, at the place of the encoding, in decoded
+    ones. Cached: training asks of the same texts with every rollout."""
     found = [
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)

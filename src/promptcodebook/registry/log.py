@@ -413,8 +413,5 @@ def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
             wrong = f"its bytes are not those of {version}"
             faults.append(Fault(f"row {number} of the policies", wrong))
     missing = "the policy file that it stored is missing"
-    return faults + [
-        Fault(f"row {entry.seq} of the log", f"{missing}: {version}")
-        for version, entry in log.versions.items()
-        if version not in found
-    ]
+    lacking = [(v, entry.seq) for v, entry in log.versions.items() if v not in found]
+    return faults + [Fault(f"row {seq} of the log", f"{missing}: {v}") for v, seq in lacking]

@@ -397,8 +397,8 @@ class Taken:
 
 
 def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
-    """A registry as JSON lines to hand on; `sources` (NAME@REF, sha256:DIGITS) = these versions
-    without the log, none = everything. Raises RefNotFound, RegistryDamaged.
+    """A registry as JSON lines; `sources` (NAME@REF, sha256:DIGITS) = these versions without the
+    log, none = everything. Raises RefNotFound, RegistryDamaged.
 
         {"kind":"registry","format":"promptcodebook registry 1",...}
         {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
@@ -436,10 +436,8 @@ def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> 
     before = len(registry.versions())
     if name:
         ref = f"{check_name(name)}@{LATEST}"
-        entries = sum(
-            registry.store(tree["policy"], ref, "import", tree["facts"]) is not None
-            for tree in versions.values()
-        )
+        stored = (registry.store(t["policy"], ref, "import", t["facts"]) for t in versions.values())
+        entries = sum(entry is not None for entry in stored)
     elif not theirs.entries:
         hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
         raise StoreError("the file holds single versions and no log", hint=hint)
