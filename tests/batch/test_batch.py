@@ -180,16 +180,16 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": "http://127.0.0.1:9/v1#m"})
     order = Order(work / "in.jsonl", work / "out.jsonl", "pco batch")
-    held = Batch.open(order, file, config)
+    held = Batch(order, file, config)
     try:
         held.checkpoint.append([Answered("paid for", (1,))])
         with pytest.raises(RunBusy):
-            Batch.open(replace(order, restart=True), file, config)
+            Batch(replace(order, restart=True), file, config)
         assert [each.answer for each in held.checkpoint.results()] == ["paid for"]
         assert held.checkpoint.journal.paid() == {}
     finally:
         held.close()
-    anew = Batch.open(replace(order, restart=True), file, config)
+    anew = Batch(replace(order, restart=True), file, config)
     anew.close()
     assert anew.resumed == 0
 

@@ -38,7 +38,7 @@ def opened(work: Path, server: Server, size: int, **more: Any) -> tuple[Batch, A
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": server.spec, "cache": False})
     asked = Order(work / "in.jsonl", work / "out.jsonl", "pco batch", ray=True, **more)
-    batch = Batch.open(asked, file, config)
+    batch = Batch(asked, file, config)
     return batch, (job for _, job in shard_jobs(batch, file, config, work, size))
 
 

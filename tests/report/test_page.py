@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.errors import StoreError
-from promptcodebook.report import render_report, write_report
+from promptcodebook.report.page import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable

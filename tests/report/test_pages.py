@@ -17,14 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.report.pages import (
     Area,
     Chart,
     Line,
-    Numbers,
     Picture,
-    Spot,
     address,
     csv_text,
     draw,
@@ -100,7 +98,7 @@ CHART = Chart(
     "step",
     [Line("mean", [(1, 0.25), (2, 0.5)]), Line("none", []), Line("=1+1", [(1, 0.1)], "limit")],
     [Area("± 1 sd", [(1, 0.1, 0.4), (2, 0.3, 0.7)]), Area("empty", [])],
-    [Spot(2, 0.5, "best")],
+    [((2, 0.5), "best", "main")],
     (0.0, 1.0),
 )
 
@@ -191,25 +189,23 @@ def test_every_figure_of_a_report_can_be_kept_and_says_whose_numbers_it_shows(
             assert {len(row) for row in rows} == {len(rows[0])}
 
 
-def rows_of(numbers: Numbers) -> list[list[str]]:
-    return list(csv.reader(csv_text(numbers, "run x").splitlines()))
+def rows_of(picture: Picture) -> list[list[str]]:
+    return list(csv.reader(csv_text(picture, "run x").splitlines()))
 
 
 def test_the_numbers_are_those_of_the_chart_and_no_cell_is_a_formula() -> None:
-    head, *rows = rows_of(drawn(CHART).numbers)
+    head, *rows = rows_of(drawn(CHART))
     assert head == ["series", "step", "value", "low", "high", "source"]
     assert ["mean", "2", "0.5", "", "", "run x"] in rows
     assert ["± 1 sd", "2", "", "0.3", "0.7", "run x"] in rows
     assert {row[0] for row in rows} == {"mean", "'=1+1", "± 1 sd"}
-    assert rows_of(Numbers(("a",), [(-1.5,)]))[1] == ["-1.5", "run x"]
+    assert rows_of(drawn(Chart("t", "x", [Line("a", [(1, -1.5)])])))[1][2] == "-1.5"
 
 
 def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:
     """Else a run of thousands of steps is too large a file to be mailed."""
     points = [(float(x), x / 7500) for x in range(7500)]
-    _, *rows = rows_of(
-        drawn(Chart("t", "s", [Line("all", points), Line("few", points[:30])])).numbers
-    )
+    _, *rows = rows_of(drawn(Chart("t", "s", [Line("all", points), Line("few", points[:30])])))
     assert {row[-1] for row in rows} == {"run x, one point in 4"}
     assert [float(r[1]) for r in rows if r[0] == "all"] == [float(x) for x in range(0, 7500, 4)]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
 from promptcodebook.store.events import (

@@ -13,8 +13,8 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State, utilisation_bound
-from promptcodebook.policy.references import Best, Reference, resolve
-from promptcodebook.report.context import Context, DeployedState, Section, facts
+from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.report.context import Context, Section, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import IncidentsSection, SettingsSection, SpendSection
 from promptcodebook.report.traces import ExamplesSection
@@ -399,8 +399,7 @@ def test_a_test_example_shows_the_instincts_that_its_row_was_routed_over(
     rows = conclude([Entry(each.name, each) for each in judged], Terms(3)).table.as_json()
     store.append(Concluded("Unclear.", None, rows))
     parameters = replace(store.parameters_at(-1), codebook=later)
-    deployed = DeployedState(State.first(parameters), Best(None, -1))
-    made = JudgedSection(replace(Context.of(store, {}), deployed=deployed))
+    made = JudgedSection(replace(Context.of(store, {}), deployed=State.first(parameters)))
     made.add(Started(replace(parameters, codebook=first), "expert"))
     for each in judged:
         made.add(Compared(each))

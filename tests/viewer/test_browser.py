@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from tests.load import crowding

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import IN_A_BROWSER, SIMULATED, opened, view

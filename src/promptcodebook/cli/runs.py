@@ -165,7 +165,7 @@ def write_run_report(
     id; None reads them from its data, if this user made it or trusts it: the files that it names
     may be anybody's, and a report is handed on."""
     from promptcodebook.policy.references import stored_inputs
-    from promptcodebook.report import write_report
+    from promptcodebook.report.page import write_report
     from promptcodebook.store.run import RunStore
 
     with closing(RunStore.open(path)) as store:

@@ -1,8 +1,7 @@
 """What a report shows of a run on private data: figures, routes, and texts that are shared anyway.
 
-A report is a file that is handed on. Of a run whose data are real people's, it shows no input,
-prompt, stage, output or feedback, nor what models said of them: their lengths replace them.
-The texts of the codebook and the directives stay, since every rewrite of them was checked.
+It shows no input, prompt, stage, output or feedback, nor what models said of them: their lengths
+replace them. The texts of the codebook and the directives stay, since every rewrite was checked.
 """
 
 from __future__ import annotations
@@ -63,14 +62,8 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 }
 """By type and field, what replaces a text."""
 _AROUND = (
-    events.Broke,
-    events.Compared,
-    events.Concluded,
-    types.Evaluation,
-    events.Stepped,
-    types.Trace,
-    events.Validated,
-    *_TEXTS,
+    *(events.Broke, events.Compared, events.Concluded, events.Stepped, events.Validated),
+    *(types.Evaluation, types.Trace, *_TEXTS),
 )
 
 
