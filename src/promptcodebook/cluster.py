@@ -20,7 +20,7 @@ _LEAST_RAY = (2, 60)
 
 
 def join_cluster(address: str, width: int, what: str) -> Any:
-    """Ray, joined to the cluster at `address`; a LOCAL one has so many processors. MissingExtra
+    """Ray, joined to the cluster at `address`; a LOCAL one has `width` processors. MissingExtra
     says that `what` needs ray, ConfigError that no cluster answers or that this ray is too old."""
     if address == LOCAL:
         # Read as ray is imported: it listens on loopback only, to callers with this token.
@@ -43,7 +43,7 @@ def join_cluster(address: str, width: int, what: str) -> Any:
         here = {"num_cpus": width, "include_dashboard": False, "dashboard_port": port}
         try:
             host, _, own = address.rpartition("/")[2].rpartition(":")
-            if host and own.isdigit():  # Ray itself waits for minutes where nobody answers
+            if host and own.isdigit():  # Ray itself waits for minutes where nothing answers
                 socket.create_connection((host, int(own)), _KNOCK_S).close()
             ray.init(
                 address=address,

@@ -87,8 +87,8 @@ class ValidationDone:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Usage by role and incidents by name so far; apart from it what was lost to failures, at the
-    most it can have cost. The limits are on both together."""
+    """Usage by role and incidents by name so far; apart from it what was lost to failures, at its
+    highest possible cost. The limits are on both together."""
 
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]

@@ -406,7 +406,7 @@ class Writer:
             try:
                 loop.call_soon_threadsafe(_settle, answers)
             except RuntimeError:  # that loop has ended, and its waiters with it
-                _log.debug("nobody waits any more for a write to %s", self._path)
+                _log.debug("no caller waits any more for a write to %s", self._path)
 
 
 def _set_aside(path: Path) -> None:

@@ -18,7 +18,7 @@ from promptcodebook.calls import Chat, Message, Role, Usage
 from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
-"""What a verdict is laid at: routing, composition, or the instincts."""
+"""What a verdict is assigned to: routing, composition, or the instincts."""
 Part = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]

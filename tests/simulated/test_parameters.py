@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 from collections import Counter
 from dataclasses import fields, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+import promptcodebook.simulated.world as world_module
 from promptcodebook.calls import Message, Reply, Request, Sampling
 from promptcodebook.errors import ConfigError, LMError, RateLimited, ServerFault
 from promptcodebook.simulated.model import FaultPlan, SimulatedLM
@@ -73,11 +76,23 @@ def test_latencies_follow_their_distribution_and_their_own_seed() -> None:
     assert sorted(range(50), key=uniform.__getitem__) != sorted(range(50), key=shuffled.__getitem__)
 
 
-def test_the_documentation_lists_every_parameter_with_its_default() -> None:
+def test_the_documentation_lists_every_parameter_with_what_it_means() -> None:
+    """The page renders the settings, and leaves out a field without a docstring."""
     page = Path(__file__).parents[2].joinpath("docs", "simulated.md").read_text("utf-8")
-    defaults = SimulatedSettings()
-    for name in _PLAIN:
-        assert f"| `{name}` | {getattr(defaults, name)} |" in page, name
+    assert "\n::: promptcodebook.simulated.world.SimulatedSettings\n" in page
+    (body,) = [
+        node.body
+        for node in ast.parse(Path(world_module.__file__).read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == "SimulatedSettings"
+    ]
+    described = [
+        ast.unparse(field.target)
+        for field, after in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    ]
+    assert described == [field.name for field in fields(SimulatedSettings)]
     for fault in FAULTS:
         assert f"`{fault}`" in page
 

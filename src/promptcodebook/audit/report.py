@@ -5,7 +5,7 @@ report = await audit_with_judge(policy_file, judge, ...)
 report.verdict                    "fails", "passes"; without a judge "no rule fired" at best
 
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
-hazards.toml) is no part of a set of templates: the author of a policy's templates must not write
+hazards.toml) is outside all sets of templates: the author of a policy's templates must not write
 what the policy is audited by.
 
 Microsoft Presidio (extra `[presidio]`) finds names and the numbers of many countries. Names need
@@ -104,7 +104,7 @@ _KINDS = {
     "generator": "the directive of a model that composes instincts into a prompt",
     "c": "an instinct, one piece of a system prompt",
 }
-"""What the judge is told of a text, by its place without digits."""
+"""What the judge reads about a text, by its place without digits."""
 
 
 class HazardJudge:
@@ -210,7 +210,7 @@ _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 class AuditReport:
     """What an audit found in a policy of that digest, gravest first.
 
-    `texts` are the places looked at, `judge` the model that judged hazards ('' = none did), `rows`
+    `texts` are the places checked, `judge` the model that judged hazards ('' = none did), `rows`
     the training examples compared with (None = no data), `left_out` what was not looked for and
     why, a line each; `presidio` = it looked for personal data, too.
     """
@@ -243,7 +243,7 @@ class AuditReport:
         return "no high finding" if self.findings else "no rule fired"
 
     def undoes(self, failed: AuditReport) -> bool:
-        """Whether this report does not fail and looked at all that a failed one looked at."""
+        """Whether this report does not fail and checked all that a failed one checked."""
         return (
             not self.fails
             and failed.judge in ("", self.judge)
@@ -317,7 +317,7 @@ async def audit_with_judge(
 
 def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Finding, ...]:
     places = {where: place for place, where in enumerate(texts)}
-    first = len(places)  # a field's own finding stands behind those of texts
+    first = len(places)  # a field's own finding follows those of texts
     return tuple(
         sorted(findings, key=lambda f: (_ORDER[f.severity], places.get(f.where, first), f.start))
     )

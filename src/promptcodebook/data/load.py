@@ -220,7 +220,7 @@ def _read_splits(source: Mapping[object, object]) -> dict[Split, Table]:
 
 
 def _read_object(source: object, name: str) -> Table:
-    # Told by the names of their classes, so that neither library is imported.
+    # Recognised by the names of their classes, so that neither library is imported.
     kinds = {(kind.__module__.split(".")[0], kind.__name__) for kind in type(source).__mro__}
     if ("pandas", "DataFrame") in kinds:
         frame: Any = source

@@ -308,7 +308,7 @@ def words(count: float, draw: random.Random) -> str:
 
 
 class _Inline(ThreadPoolExecutor):
-    """Threads that are none: what is searched in one is found before the loop turns again."""
+    """A pool without threads: what is searched in it is found before the loop turns again."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()

@@ -185,7 +185,7 @@ def estimate_plan(
 ) -> Estimate:
     """What `pco train` would take; no model is asked.
 
-    `seconds` are those a call takes, by model; `short` is the plan that is gone through in its
+    `seconds` are those a call takes, by model; `short` is the plan that is simulated in its
     place (None = `shorten_plan`). Raises what a run raises before its first call, and ConfigError
     for an optimizer that is not ours: how its work grows with the plan is not known.
     """

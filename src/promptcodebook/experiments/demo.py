@@ -35,7 +35,7 @@ _JUDGED = 48
 _COMPARED = 20
 """Validation messages on which the best single instinct is chosen."""
 _REPLY = 48
-"""New tokens of a reply at the most: the right rule alone is kept as often as at 64, in 0.98 of 48
+"""New tokens of a reply at most: the right rule alone is kept as often as at 64, in 0.98 of 48
 training messages (0.96 at 40 tokens, 0.85 at 32)."""
 _SHOWN = 3
 _LONGEST = 400

@@ -134,7 +134,7 @@ def trained(name: str, settings: Mapping[str, Any]) -> Cell:
 
 def read_run(path: Path, stopped: str = "") -> Result:
     """What the tables show of a run. `whole` and `training` are what was paid; `lost` are attempts
-    without an answer, after a kill or a failure, at the most they can have cost."""
+    without an answer, after a kill or a failure, at their highest possible cost."""
     with closing(RunStore.open(path)) as store:
         outline = store.outline()
         rows = {each.name: each for each in store.test_evaluations()}

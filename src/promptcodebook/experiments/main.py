@@ -155,7 +155,7 @@ def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: 
 
 
 def _epochs(method: Method, kind: str, own: Mapping[str, Any], training: int) -> dict[str, Any]:
-    """So many that the budget, validation counted, is about used up when exploration has faded; the
+    """As many as use the budget up, validation counted, about when exploration has faded; the
     paper's own where that is its preset."""
     batch, look = own["update"].get("batch_size"), method.validation.get(kind, 0.0)
     if batch is None or kind not in method.rollout:

@@ -4,7 +4,7 @@ A page is values first, so that Markdown, LaTeX and JSON show the same figures. 
 paper's form (extra [figures], matplotlib). The same figure makes the same SVG bytes: it contains no
 date, and its names do not change.
 
-What the paper printed stands beside our figures, never in their column. `published.json` has every
+What the paper printed is beside our figures, never in their column. `published.json` has every
 number of its tables and plots of results (plots by the coordinates in their source), and those that
 it states of a figure elsewhere; Tables 8, 12 and 14 and Figure 7 have no numbers. Rows, columns and
 digits are the paper's. A number is paired by its metric: a cell asked for under another one is

@@ -166,7 +166,7 @@ _ORDERED = ("preset", "seeds", "task", "data", "independent", "weak")
 
 @dataclass(frozen=True, slots=True)
 class OnRay:
-    """So many cells at once on the cluster at `address`; each may have its share of `concurrency`
+    """`width` cells at once on the cluster at `address`; each may have its share of `concurrency`
     calls in flight. MissingExtra without ray, ConfigError where no cluster answers."""
 
     order: Order

@@ -206,7 +206,7 @@ async def measure_blame(
         try:
             return fault, blamed(await (judge or critic_and_attribution)(history, draws))
         except LMError:
-            return fault, None  # no usable reply blames nobody
+            return fault, None  # no usable reply blames no part
 
     return await gather_all(itertools.starmap(blame, histories))
 

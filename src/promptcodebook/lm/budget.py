@@ -3,7 +3,7 @@
 The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
 one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
 plus reservations never passes a limit, as long as the endpoint keeps to its length cap. A lost
-attempt may be billed all the same, so it is booked at the most it can cost.
+attempt may be billed all the same, so it is booked at its highest possible cost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Attempt:
 
 class Ledger:
     """Sums over all sessions of a run. `usage` are attempts that were answered or refused, `lost`
-    those lost to failures, at the most they can have cost; `total` is both."""
+    those lost to failures, at their highest possible cost; `total` is both."""
 
     def __init__(
         self,
@@ -364,9 +364,9 @@ _TIMES, _BEYOND = 4, 4096
 
 class Attempted:
     """An LM whose every call is one attempt at `inner`, which makes one request and no more. Raises
-    BudgetReached where the attempt could pass the budget. A lost attempt is booked at the most it
-    can cost, a refused one as a call without tokens, one that reached no server not at all. The
-    server's own token count is used unless it is impossible; then ours replaces it."""
+    BudgetReached where the attempt could pass the budget. A lost attempt is booked at its highest
+    possible cost, a refused one as a call without tokens, one that reached no server not at all.
+    The server's own token count is used unless it is impossible; then ours replaces it."""
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
         self._inner = inner

@@ -302,7 +302,7 @@ def _repair(body: str, shape: type[T]) -> T | None:
 
 
 class _TooMuchWork(Exception):
-    """The text was looked at more often than any repair needs."""
+    """The text was read more often than any repair needs."""
 
 
 class _Metered(str):

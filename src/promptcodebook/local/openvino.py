@@ -46,7 +46,7 @@ AT_ONCE = 64
 """Jobs that share a step; further ones wait for a place."""
 
 _MOST_STATES = 2_000_000
-"""Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so 480 MB at the most."""
+"""Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so at most 480 MB."""
 _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, so jobs are prepared only between steps."""

@@ -46,7 +46,7 @@ class Text:
         self._tokenizer = tokenizer
         self._stop = stop
         self._ids: list[int] = []
-        self._whole, self._read = 0, 0  # tokens told before the last piece, and with it
+        self._whole, self._read = 0, 0  # tokens given out before the last piece, and with it
         self._kept = ""
         self.told = ""
 

@@ -176,7 +176,7 @@ async def roll_out(prompter: Prompter, trial: Trial, example: Example, draws: Dr
 
 
 EVALUATION = -1
-"""Stands for the step in evaluation draws: an input's prompt is the same at every evaluation."""
+"""Replaces the step in evaluation draws: an input's prompt is the same at every evaluation."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily, told of as `phase`. TooManyFailures when
+    """The prompter over examples of one split, greedily, announced as `phase`. TooManyFailures when
     more than half failed, retries included: that is an endpoint or a reward, and no policy."""
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range

@@ -171,7 +171,7 @@ class Selection:
             self._problem.tell(Note(said))
 
     async def validate_if_due(self, step: int) -> None:
-        """Validates a state after every so many steps, and the untrained one before the first."""
+        """Validates a state after every `every` steps, and the untrained one before the first."""
         if not self.validates or (step + 1) % self._every:
             return
         if len(self._looks) <= (step + 1) // self._every:

@@ -67,7 +67,7 @@ _MovingRef = Annotated[str, typer.Argument(metavar="NAME@REF", help="E.g. ticket
 
 
 def list_versions(as_json: Json = False) -> None:
-    """Where every ref stands, and the versions that there are."""
+    """Where every ref points, and the versions that there are."""
     with open_registry() as registry:
         refs, versions = registry.refs(), registry.versions()
     if as_json:
@@ -440,7 +440,7 @@ def _report_text(name: str, report: AuditReport) -> str:
     looked += [f"{report.rows} training examples"] if report.rows is not None else []
     looked += [f"hazards as {report.judge} sees them"] if report.judge else []
     lines += [""] if report.findings else []
-    lines.append(wrap_text(f"looked at: {', '.join(looked)}", ""))
+    lines.append(wrap_text(f"checked: {', '.join(looked)}", ""))
     lines += [wrap_text(f"left out: {line}", "") for line in report.left_out]
     alone = "" if report.judge else "; no model judged the texts"
     last = "does not pass: a finding is high" if report.fails else f"{report.verdict}{alone}"

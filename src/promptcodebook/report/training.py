@@ -299,7 +299,7 @@ class RoutingSection(Section):
             return
         step = event.step
         place = step.index // self._steps
-        while place >= len(self._counts):  # the run went on while it was being read
+        while place >= len(self._counts):  # the run continued while it was being read
             self._counts.append([0] * self._size)
             self._rewrites.append([0] * self._size)
         for k, times in enumerate(selected_since(self._before, step.selected)):

@@ -65,7 +65,7 @@ from promptcodebook.store.runs import remove_run, remove_unborn
 from promptcodebook.units import lost_text, plural
 
 IN_PYTHON = "optimize()"
-"""Stands for what was typed when a run is begun from Python."""
+"""Replaces what was typed when a run is begun from Python."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     """Raises ConfigError where anybody on the network could ask without a key, or guess one."""
-    keys = [_checked(key, "what stands in PCO_SERVE_KEY or --key") for key in keys if key]
+    keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
         hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
         raise ConfigError(
@@ -192,7 +192,7 @@ class Limits:
 
 
 class RateLimit:
-    """So many requests a second for each caller (0 = any number), with a burst of one second's."""
+    """Limits the requests a second of a caller (0 = any number), with a burst of one second's."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = per_second, max(1.0, per_second), clock

@@ -59,10 +59,10 @@ def serve(
         bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
     ] = False,
     route_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the encoder; then a fallback stands in.")
+        float, typer.Option(min=0.001, help="Seconds for the encoder; then a fallback is used.")
     ] = 10.0,
     compose_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the generator; then a fallback stands in.")
+        float, typer.Option(min=0.001, help="Seconds for the generator; then a fallback is used.")
     ] = 10.0,
     kept: Annotated[
         int, typer.Option("--cache", min=0, help="Composed prompts that are kept in memory.")

@@ -53,7 +53,7 @@ class _Watch:
         self._said: dict[int, str] = {}
 
     def passes(self, lines: bytes) -> bytes:
-        """What of the lines may go on now, after those that waited. Raises Refusal at a key."""
+        """What of the lines may pass now, after those that waited. Raises Refusal at a key."""
         if not self._secrets and self._usage == "ignored":
             return lines
         ready = b""

@@ -86,7 +86,7 @@ class FileSource:
             said = f"cannot read the policy file {self._path}: {error.strerror}"
             raise PolicyError(said, hint="put a policy file there") from None
         name = version_of(data)
-        # Not before it is read whole: one that is half-written is looked at again.
+        # Not before it is read whole: one that is half-written is read again.
         version = None if name == known else Version.of(data, self._path)
         self._last = seen, name
         return version

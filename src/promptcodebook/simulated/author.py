@@ -237,7 +237,7 @@ def compose(mind: Mind) -> str:
     said += [mind.world.skills.say(skill, None) for skill in notes]
     asked = asked_number(reading.frame, "sentences")
     most = max(1, _SENTENCES if asked is None else asked)
-    # Clauses as at most so many sentences, later ones joined to earlier ones.
+    # Clauses as at most `most` sentences, later ones joined to earlier ones.
     bare = [c.rstrip(" .;,") for c in dict.fromkeys(said)]
     packed: list[str] = []
     for head, tail in zip_longest(bare[:most], bare[most : 2 * most], fillvalue=""):

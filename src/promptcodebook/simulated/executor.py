@@ -329,7 +329,7 @@ def _texts(constraint: Mapping[str, object], name: str) -> list[str]:
 
 
 Met = Callable[..., bool]
-"""Whether this stage's outcome, told apart by the arguments, comes out well."""
+"""Whether this stage's outcome, distinguished by the arguments, comes out well."""
 _TITLE = re.compile(r"^(?:\W*\[?\d+[\].):]+\s*)?([^|\n]{1,200}?) \| (.*)$", re.MULTILINE)
 _LABELS = ("SUPPORTED", "NOT_SUPPORTED")
 _ENOUGH = 0.5

@@ -191,7 +191,7 @@ def read(system: str, user: str) -> Reading:
     sections, frame = _sections(text)
     for block in blocks:
         if block.name in _LISTED:
-            # What is left below a list that was taken out is no part of it.
+            # What is left below a list that was taken out does not belong to it.
             frame += f"\n{sections.get(block.name, '')}"
             sections[block.name] = "\n".join(e.text for e in block.entries)
     return Reading(rest.lower(), frame.lower(), sections, (*system_blocks, *blocks))

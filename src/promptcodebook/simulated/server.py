@@ -56,7 +56,7 @@ class Site:
         self._numbers = itertools.count(1)
 
     async def serve(self, host: str, port: int, ready: Callable[[Address], None]) -> None:
-        """Serves until cancelled; `ready` is told where. Raises OSError when the port is taken."""
+        """Serves until cancelled; `ready` gets the address. OSError when the port is taken."""
         async with self.serving(host, port) as address:
             ready(address)
             await asyncio.Event().wait()

@@ -2,7 +2,7 @@
 
 It is built from a task's own data, gold answers included. `world` draws which skills the executor
 lacks; an input needs those among its visible demands, 0 to 8 of them. Every number of the simulated
-model is here too. The numbers are assumptions, not measurements: docs/simulated.md lists them.
+model is here too. The numbers are assumptions, not measurements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promptcodebook.tasks.constraints.task import constraints_of
 from promptcodebook.types import Example
 
 _LABEL = re.compile(r"^\W*[\w ]{1,40}:\**\s*")
-_MOST = 8  # skills one input needs at the most
+_MOST = 8  # skills that one input needs at most
 _STAGED = ("hotpotqa", "hover", "ifbench", "pupa")  # tasks that are programs of several stages
 Fault = Literal["429", "500", "drop", "json", "truncate", "routes"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
@@ -53,38 +53,66 @@ class Latency:
 class SimulatedSettings:
     """The simulated model's parameters; shares and probabilities lie in [0, 1]."""
 
-    world: int = 1  # draws what the executor lacks, and so what inputs need
-    noise_seed: int = 1  # which draws; what inputs need stays as it is
+    world: int = 1
+    """Which world: draws what the executor lacks, and so what inputs need."""
+    noise_seed: int = 1
+    """Which draws are made; what inputs need stays."""
     # The executor.
-    lacking: float = 0.6  # share of the skills that it shows only when told
-    able: float = 0.93  # chance that a demand is met that needs nothing, or whose order is given
-    unable: float = 0.25  # chance that a demand is met whose order lacks
-    load: float = 0.05  # taken off every chance for each hundred words above `free_words`
-    free_words: int = 60  # words of a system prompt that cost nothing
-    shared: float = 0.5  # share of the draws that are the same under every prompt
-    floor: float = 0.03  # no chance is lower
-    ceiling: float = 0.97  # no chance is higher
+    lacking: float = 0.6
+    """Share of the skills that the executor of a world shows only when asked."""
+    able: float = 0.93
+    """Chance that a demand is met that needs nothing, or whose order is given."""
+    unable: float = 0.25
+    """Chance that a demand is met whose order is missing."""
+    load: float = 0.05
+    """Taken off every chance for each hundred words of the prompt above `free_words`."""
+    free_words: int = 60
+    """Words of a system prompt that cost nothing."""
+    shared: float = 0.5
+    """Share of the draws that are the same under every prompt; the prompt keys the rest."""
+    floor: float = 0.03
+    """No chance is lower."""
+    ceiling: float = 0.97
+    """No chance is higher."""
     # Encoder and generator.
-    encoder_noise: float = 0.15  # chance that a word of the input or a condition is overlooked
-    success_weight: float = 0.25  # weight of the success rate shown beside an instinct
-    generator_drop: float = 0.1  # chance, times the temperature, that a sentence is lost
-    generator_idle: float = 0.3  # chance that one which does not bear on the input is kept
+    encoder_noise: float = 0.15
+    """Chance that encoder or generator overlooks a word of the input or a condition."""
+    success_weight: float = 0.25
+    """Weight of the success rate shown beside an instinct."""
+    generator_drop: float = 0.1
+    """Chance, times the temperature, that the generator loses a sentence."""
+    generator_idle: float = 0.3
+    """Chance that the generator keeps a sentence that does not concern the input."""
     # Critic, attribution, updater and judges.
-    capacity: float = 0.8  # chance that advice is right; else it is wrong and does harm
-    rubric_bonus: float = 0.5  # how much a rubric that speaks of the matter sharpens the eye
-    verdict_noise: float = 0.0  # chance that a verdict is drawn at random
-    attribution_error: float = 0.1  # chance that advice is laid at a part drawn at random
-    updater_uptake: int = 1  # new pieces of advice that one rewrite takes up at the most
-    updater_loss: float = 0.1  # chance, times the temperature, that a rewrite loses a sentence
-    judge_noise: float = 0.03  # chance that a verdict on quality is turned, a count off by one
+    capacity: float = 0.8
+    """Chance that advice is right, as far as the texts allow it; else it does harm."""
+    rubric_bonus: float = 0.5
+    """How much a rubric that speaks of the matter sharpens the critic's eye."""
+    verdict_noise: float = 0.0
+    """Chance that a verdict's score and advice are drawn at random."""
+    attribution_error: float = 0.1
+    """Chance that advice is assigned to a random part, where its condition is lost."""
+    updater_uptake: int = 1
+    """New pieces of advice that one rewrite adopts at most."""
+    updater_loss: float = 0.1
+    """Chance, times the temperature, that a rewrite loses a sentence."""
+    judge_noise: float = 0.03
+    """Chance that a judge errs: a verdict turned, a count off by one."""
     # The wire.
-    prefix_cache: bool = False  # report tokens of a prefix shared with an earlier request as cached
-    cache_block: int = 16  # tokens in one block of the prefix cache
-    retry_after: float = 0.0  # seconds named in the Retry-After header of a 429
-    stream_chunks: int = 8  # pieces of a streamed reply
-    stream_delay: float = 0.0  # seconds between two pieces of a streamed reply
-    faults: Mapping[str, float] = field(default_factory=dict[str, float])  # share of the requests
+    prefix_cache: bool = False
+    """Report prompt tokens of a prefix shared with an earlier request as cached."""
+    cache_block: int = 16
+    """Tokens in one block of the prefix cache."""
+    retry_after: float = 0.0
+    """Seconds named in the Retry-After header of a 429."""
+    stream_chunks: int = 8
+    """Pieces of a streamed reply."""
+    stream_delay: float = 0.0
+    """Seconds between two pieces of a streamed reply."""
+    faults: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of the requests that each fault strikes."""
     latency: Latency = Latency()
+    """Time from a request to its reply."""
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> SimulatedSettings:

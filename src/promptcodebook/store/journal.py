@@ -5,7 +5,7 @@ in a file of slots that kill -9 leaves as they are.
 A slot is written before its request leaves: the page belongs to the system from then on. It is free
 again once the result of the attempt is committed to the run's file. The commit notes slot and
 number as well (`settled`), so that a kill between the commit and the freeing books nothing twice.
-When the run is opened again, what a kill left is booked as lost, at the most that it can have cost.
+When the run is opened again, what a kill left is booked as lost, at its highest possible cost.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class AttemptFile:
 
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
-    a folder that has no other. Whoever writes holds the folder's lock: it may be handed over, and
+    a folder that has no other. The writer holds the folder's lock: it may be handed over, and
     goes when this is closed or cannot be made. Made where there is none, with `first` in it;
     `again` is what to type when a full disk has room once more, `clock` counts seconds. DiskFull,
     StoreError."""

@@ -33,7 +33,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A benchmark, or the user's own data with its reward. Frozen: behaviour is handed in.
+    """A benchmark, or the user's own data with its reward. Frozen: behaviour is passed in.
 
     `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook (>= 16
     for a task of ours, () when the user gives none); `base_prompt` precedes every composed

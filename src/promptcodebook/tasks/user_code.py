@@ -1,4 +1,4 @@
-"""The user's own functions: named 'file.py:function', looked at, and run within a time limit.
+"""The user's own functions: named 'file.py:function', inspected, and run within a time limit.
 
 A synchronous function runs in a thread of its own. An exit, an interrupt or a cancellation of
 theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
@@ -386,7 +386,7 @@ class _Nowhere(io.TextIOBase):
 
 
 class _Stream:
-    """Stands in for a standard stream; where its writes go is decided by who writes."""
+    """Replaces a standard stream; who writes decides where its writes go."""
 
     def __init__(self, stream: Any, *, out: bool) -> None:
         self.stream = stream

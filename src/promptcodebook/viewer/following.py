@@ -25,7 +25,7 @@ from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Step
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
-_MOST_OPEN = 8  # runs kept open; who was looked at longest ago is closed
+_MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"  # The mark of a run that does not exist.
 _BETWEEN = "~"  # replaces '/' in the address of a run in a suite's folder
@@ -106,7 +106,7 @@ class FollowedRun:
 
 
 class OpenRuns:
-    """The runs below one folder, opened as they are looked at."""
+    """The runs below one folder, opened as they are viewed."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
         self.runs_dir = runs_dir

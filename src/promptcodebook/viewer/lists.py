@@ -139,7 +139,7 @@ def _spark(scores: Sequence[float]) -> str:
 
 
 class Versions:
-    """The registry as it is looked at: opened once, and only what came since is read again."""
+    """The registry as it is viewed: opened once, and only what came since is read again."""
 
     def __init__(self) -> None:
         self._registry: Registry | None = None

@@ -1,4 +1,4 @@
-"""The viewer over HTTP: screens, their style and script, and the news that a run went on.
+"""The viewer over HTTP: screens, their style and script, and the news that a run continued.
 
 It only reads. It listens on loopback and answers to no other name, since a page of another site
 could point its own name here. Scripts and styles within a page do not run.
@@ -28,7 +28,7 @@ from promptcodebook.viewer.lists import Runs, Versions
 from promptcodebook.viewer.page import Screen, missing, page_of
 
 HOST = "127.0.0.1"
-_POLL_S, _POLL_ALL_S = 0.25, 0.8  # Until it is looked whether a run went on, or any run of all.
+_POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run continued, or any run.
 _BEAT_S = 10.0
 # The page of an idle run asks again: a browser grants a server six answers that are held open.
 _AT_REST = b"retry: 2000\nevent: rest\ndata: \n\n"

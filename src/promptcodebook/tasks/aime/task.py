@@ -1,6 +1,6 @@
 r"""`aime`: competition problems whose answer is an integer from 0 to 999.
 
-Reward: accuracy of the boxed integer. The folder handed in holds train.jsonl, val.jsonl and
+Reward: accuracy of the boxed integer. The folder holds train.jsonl, val.jsonl and
 test.jsonl with the fields id, problem, answer and (where known) solution; without one the
 public copy that was fetched, or the few problems of our own that ship with the package.
 """

@@ -35,7 +35,7 @@ _FEWEST_WORDS = 5
 
 
 def load_constraints(_data_dir: Path | None = None) -> Task:
-    """The task; its data ships with the package, so no folder is looked at."""
+    """The task; its data ships with the package, so no folder is read."""
     shipped = _FOLDER / "data.jsonl"
     return Task(
         name="constraints",

@@ -248,7 +248,7 @@ class PromptLast:
 
 
 def load_houserules(_data_dir: Path | None = None) -> Task:
-    """The task; its data ships with the package, so no folder is looked at."""
+    """The task; its data ships with the package, so no folder is read."""
     return _task("houserules", "fourteen", tuple(RULES))
 
 

@@ -39,7 +39,7 @@ from promptcodebook.types import Example, Output, Prompt, Score, Variable
 _TEXTS: Mapping[str, str] = tomllib.loads(
     Path(__file__).with_name("requests.toml").read_text("utf-8")
 )
-"""What the stages and the judge are told."""
+"""What the stages and the judge are asked."""
 _FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
 _LEAST = 4
 """Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""
