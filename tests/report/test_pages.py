@@ -30,7 +30,6 @@ from promptcodebook.report.pages import (
     read_style,
     render,
     svg_text,
-    ticks,
 )
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
@@ -116,6 +115,8 @@ def test_a_chart_is_drawn_from_its_description() -> None:
     assert picture.range == (1, 2, 0.0, 1.0)
     series = re.findall(r'data-name="(.*?)" data-look="(.*?)"', picture.shapes)
     assert series == [("± 1 sd", "area"), ("mean", "main"), ("=1+1", "limit")]
+    scale = re.findall(r'<text class="tick end"[^>]*>([\d.]+)</text>', picture.shapes)
+    assert scale == ["0", "0.25", "0.5", "0.75", "1"], "round"
     # 380 wide and 172 high: 0.25 is at three quarters of the height, 0.5 at the middle
     assert '<path class="main" d="M0 129L380 86"/>' in picture.shapes
     assert '<path class="area" d="M0 103.2L380 51.6L380 120.4L0 154.8Z"/>' in picture.shapes
@@ -146,19 +147,6 @@ def test_single_points_places_and_long_lines_are_drawn_as_such() -> None:
     assert places.range is None and places.shapes.count('class="dot"') == 2
     long = drawn(Chart("t", "x", [Line("a", [(float(x), 0.0) for x in range(2000)])]))
     assert long.shapes.count("L") == 666 and "<circle" not in long.shapes  # three in one
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
-        (0, 50, [0, 20, 40]),
-        (3, 3, [3]),
-        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
 
 
 # --- Figures as files: whole, well-formed, and never without the word that they are simulated ---

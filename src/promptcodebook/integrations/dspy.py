@@ -79,8 +79,7 @@ class ComposedProgram(_dspy.Module):
         self.student = attend(student.deepcopy())
         self.run: Run | None = None
         self._models = (lm, roles)
-        self._trust = trust
-        self._policy = policy
+        self._trust, self._policy = trust, policy
         self._compiled = policy is not None  # within another program it is left alone
 
     @property
@@ -290,8 +289,7 @@ class _Runner:
         self._student = attend(student.deepcopy())
         self.stages = tuple(name for name, _ in self._student.named_predictors())
         self._score = _reward(metric)
-        self._rows = rows
-        self._floor = floor
+        self._rows, self._floor = rows, floor
         # As they are where `compile` is called: rollouts run in threads of their own.
         self._settings = dict(_dspy.settings.copy())
         models = [p.lm for p in self._student.predictors()]

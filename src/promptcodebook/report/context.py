@@ -174,8 +174,7 @@ class Section:
     """A part of the report: it takes every event once, in order, and then shows what it kept, which
     is no more of a long run than of a short one. Its `anchor` names its template."""
 
-    title = ""
-    anchor = ""
+    title, anchor = "", ""
 
     def __init__(self, context: Context) -> None:
         self.context = context

@@ -15,9 +15,7 @@ from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
-FIRST, LAST, REFUSED = 6, 14, 4
-"""Rewrites of one variable shown: the first and the latest on either side of the mark, and the
-latest refused ones."""
+FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
 DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
     ("encoder", "θ", "encoder: directive and selection criteria"),
     ("generator", "φ", "generator: directive and style guide"),
@@ -86,8 +84,7 @@ class _Biography:
 class HistorySection(Section):
     """Θ over time: every c_k, θ, φ and ψ."""
 
-    title = "What changed"
-    anchor = "history"
+    title, anchor = "What changed", "history"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -132,8 +129,7 @@ class HistorySection(Section):
 
 
 class CandidatesSection(Section):
-    title = "Prompts tried"
-    anchor = "candidates"
+    title, anchor = "Prompts tried", "candidates"
 
 
 def candidate_sections(context: Context) -> list[Section]:

@@ -89,8 +89,7 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
 
 
 class IncidentsSection(Section):
-    title = "Incidents"
-    anchor = "incidents"
+    title, anchor = "Incidents", "incidents"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -140,11 +139,9 @@ class IncidentsSection(Section):
 
 
 class SpendSection(Section):
-    """Everything paid in all sessions of the run, and nothing that came from a cache. An unknown
-    price is shown as unknown, never as 0."""
+    """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
-    title = "Usage and cost"
-    anchor = "cost"
+    title, anchor = "Usage and cost", "cost"
 
     def values(self) -> Mapping[str, Any]:
         context, usage = self.context, self.context.usage
@@ -161,8 +158,7 @@ class SpendSection(Section):
 
 
 class SettingsSection(Section):
-    title = "Settings"
-    anchor = "settings"
+    title, anchor = "Settings", "settings"
 
     def values(self) -> Mapping[str, Any]:
         context = self.context

@@ -141,8 +141,8 @@ def csv_text(picture: Picture, source: str) -> str:
 
 
 def svg_text(picture: Picture, source: str) -> str:
-    """The drawing under its title, on white, in the colours of the light theme: not every program
-    that opens an SVG file knows variables."""
+    """The drawing under its title, in the colours of the light theme (not every program that opens
+    an SVG file knows variables)."""
     light = read_asset("style.css").partition("}")[0]
     colours = {name: of.strip() for name, of in re.findall(r"(--[\w-]+):\s*([^;]+);", light)}
     variable = r"var\((--[\w-]+)\)"

@@ -47,8 +47,7 @@ def routed_over(rollout: Rollout, codebook: Codebook) -> Instincts:
 
 def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Parts:
     """Route, prompt, stages, output and feedback by name, those that are there. `own` are the base
-    prompt and the output format. A prompt is in pieces, each with its source: `places` are the
-    colours of instincts."""
+    prompt and the output format; `places` are the colours of instincts in a prompt."""
     prompt: Any = shorten(rollout.prompt, _LONG)
     if instincts and prompt:
         prompt = {
@@ -130,8 +129,7 @@ def _failure(failure: Failure | None) -> str:
 @dataclass(frozen=True, slots=True)
 class Training:
     """One time that training drew the example. `rewrites` are those of the step whose text its
-    gradients blamed: what changed because of it, and of others of its batch that blamed the same.
-    `reverted` were taken back."""
+    gradients blamed; `reverted` were taken back."""
 
     step: int
     trace: Trace
@@ -150,8 +148,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`validated` is what the kept policy made of an example of the validation split, `judged` has
-    the verdict's rows of one of the test split."""
+    """`validated` is what the kept policy made of it, `judged` has the verdict's rows."""
 
     example_id: str
     trainings: tuple[Training, ...]
@@ -202,8 +199,7 @@ def _ranks(trace: Trace) -> dict[str, float | None]:
 class ExamplesSection(Section):
     """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
-    title = "Training examples"
-    anchor = "examples"
+    title, anchor = "Training examples", "examples"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

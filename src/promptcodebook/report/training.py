@@ -40,8 +40,7 @@ _INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at lea
 
 
 class CurvesSection(Section):
-    title = "Training"
-    anchor = "training"
+    title, anchor = "Training", "training"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -154,11 +153,9 @@ class CurvesSection(Section):
 
 
 class RouterSection(Section):
-    """What was tried, how sure the router grew, what its routes are worth: sums by stretch of the
-    training and by instinct."""
+    """What was tried, how sure the router grew, what its routes are worth."""
 
-    title = "How the router learned"
-    anchor = "router"
+    title, anchor = "How the router learned", "router"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -227,8 +224,7 @@ def router_sections(context: Context) -> list[Section]:
 
 
 class CodebookSection(Section):
-    title = "Codebook"
-    anchor = "codebook"
+    title, anchor = "Codebook", "codebook"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -277,10 +273,9 @@ def codebook_values(context: Context) -> dict[str, Any]:
 
 
 class RoutingSection(Section):
-    """Which instincts were selected when: a row for each; keeps counts by column, not by step."""
+    """Which instincts were selected when: a row for each."""
 
-    title = "Routing over time"
-    anchor = "routing"
+    title, anchor = "Routing over time", "routing"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -362,12 +357,10 @@ class RoutingSection(Section):
 
 
 class TheorySection(Section):
-    """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5). Of
-    the residuals δ it keeps their number, the sums of δ and |δ|, and the largest |δ|: of those that
-    count ρ(g_ψ) and those that do not, apart."""
+    """Theorem 3 (utilisation) and Theorem 5 (additivity) beside what was measured. Of the residuals
+    δ it keeps number, sums of δ and |δ|, and largest |δ|: with ρ(g_ψ) and without, apart."""
 
-    title = "Theory beside measurement"
-    anchor = "theory"
+    title, anchor = "Theory beside measurement", "theory"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

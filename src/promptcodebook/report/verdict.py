@@ -32,8 +32,7 @@ def _rows_of(state: RunState) -> tuple[Row, ...]:
 
 
 class VerdictSection(Section):
-    title = "Verdict"
-    anchor = "verdict"
+    title, anchor = "Verdict", "verdict"
 
     def values(self) -> Mapping[str, Any]:
         rows = _rows_of(self.context.state)
@@ -71,8 +70,7 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One test example under two rows; `difference` is the second's reward less the first's, where
-    a failed one counts as the bottom of the range."""
+    """One test example under two rows; `difference` is the second's reward less the first's."""
 
     first: Rollout
     second: Rollout
@@ -80,10 +78,7 @@ class Pair:
 
     @property
     def outcome(self) -> str:
-        """'win', 'loss' or 'tie', of the second."""
-        if not self.difference:
-            return "tie"
-        return "win" if self.difference > 0 else "loss"
+        return "tie" if not self.difference else "win" if self.difference > 0 else "loss"
 
 
 def pairs_of(first: Evaluation, second: Evaluation) -> tuple[Pair, ...]:
@@ -107,8 +102,8 @@ def tally(pairs: Sequence[Pair]) -> str:
 
 
 def result_of(state: RunState, rows: Sequence[Evaluation]) -> Evaluation | None:
-    """The row that the verdict is about, its last; None until there is a verdict: whichever row was
-    judged latest is no result. Raises StoreError where the stored verdict is damaged."""
+    """The row that the verdict is about, its last; None until there is a verdict. Raises StoreError
+    where the stored verdict is damaged."""
     judged = _rows_of(state)
     return next((row for row in rows[::-1] if judged and row.name == judged[-1].name), None)
 
@@ -116,8 +111,7 @@ def result_of(state: RunState, rows: Sequence[Evaluation]) -> Evaluation | None:
 class JudgedSection(Section):
     """Keeps the row that gains are measured from, and the result."""
 
-    title = "Test examples"
-    anchor = "test"
+    title, anchor = "Test examples", "test"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -169,8 +163,7 @@ class JudgedSection(Section):
 
 
 class PromptsSection(Section):
-    title = "Prompts compared"
-    anchor = "prompts"
+    title, anchor = "Prompts compared", "prompts"
 
     def values(self) -> Mapping[str, Any]:
         state, present = self.context.state, self.context.header.present
@@ -181,8 +174,7 @@ class PromptsSection(Section):
 
 
 class UseSection(Section):
-    title = "How to use this result"
-    anchor = "use"
+    title, anchor = "How to use this result", "use"
 
     def values(self) -> Mapping[str, Any]:
         conclusion = self.context.state.conclusion

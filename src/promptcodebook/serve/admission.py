@@ -110,8 +110,7 @@ def daily_budget(text: str, where: str) -> Budget:
 
 
 def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Budget]:
-    """What callers may spend a day, by name: a key its own budget, else that `for_each`; without
-    keys all share that one. Raises ConfigError."""
+    """What callers may spend a day, by name; without keys all share the one `for_each`."""
     rest = daily_budget(for_each, "--daily-budget") if for_each else None
     found = {caller_of(key): own or rest for key, own in keys.items()} or {"": rest}
     return {caller: budget for caller, budget in found.items() if budget is not None}
@@ -127,8 +126,7 @@ def _digest(key: str) -> str:
 
 
 class Callers:
-    """Who may ask: those with one of the keys, or without any key this machine. `several` = there
-    is more than one key, so a caller may keep others out."""
+    """Who may ask: those with one of the keys, or without any key this machine."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys if key]
@@ -219,8 +217,7 @@ class Shares:
     gets three quarters at most, two three sevenths each). Not `fair` = one caller may hold all."""
 
     def __init__(self, most: int, *, fair: bool = True) -> None:
-        self.free = most
-        self._fair = fair
+        self.free, self._fair = most, fair
         self._held: dict[str, int] = {}
 
     def take(self, who: str, amount: int = 1) -> bool:
@@ -351,8 +348,7 @@ class Admission:
     """Lets requests in, a bounded number at a time."""
 
     def __init__(self, callers: Callers, limits: Limits) -> None:
-        self.limits = limits
-        self._callers = callers
+        self.limits, self._callers = limits, callers
         self._rate = RateLimit(limits.rate)
         self._places = Shares(limits.in_flight, fair=callers.several)
         self._most_bytes = int(limits.body_mb * 2**20)
@@ -369,8 +365,7 @@ class Admission:
     async def listening(
         self, paths: Paths, metrics: Metrics | None, host: str, port: int
     ) -> AsyncGenerator[Address]:
-        """The address while the block runs; requests in flight at its end may finish. Raises
-        OSError when the port is taken."""
+        """The address while the block runs; requests in flight may finish. OSError: taken port."""
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path
@@ -517,8 +512,7 @@ def showing(page: Callable[[], Mapping[str, Any]]) -> Answers:
 
 
 class Seldom(logging.Filter):
-    """Lets a line a second of each kind into a log; the next one says how many were left out. So
-    no caller can fill a disk."""
+    """Lets a line a second of each kind into a log: no caller can fill a disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -208,8 +208,7 @@ def _response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream.
-    `created` is in Unix seconds. `index` says which of several choices a chunk belongs to."""
+    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream."""
 
     id: str
     model: str

@@ -48,8 +48,7 @@ _T = TypeVar("_T", ChatRequest, PromptRequest)
 
 
 def check(kind: type[_T], body: Mapping[str, Any]) -> _T:
-    """The fields of a body that are read here; all others are passed on as they came. Raises
-    Refusal with the field at fault."""
+    """The fields of a body that are read here. Raises Refusal with the field at fault."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -62,8 +62,7 @@ def _text_of(message: Mapping[str, Any]) -> str:
 
 
 def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Messages:
-    """The messages with the prompt before them; `joined`: within the caller's own first
-    instruction, if that is how the conversation begins."""
+    """The prompt goes before them; `joined`: into an instruction of the caller's that is first."""
     if not prompt:
         return messages
     first = messages[0]
@@ -75,24 +74,6 @@ def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Me
     elif content:
         told = f"{prompt}\n\n{content}"
     return [{**first, "content": told}, *messages[1:]]
-
-
-class PolicyMetrics(Metrics):
-    def __init__(self, in_flight: Callable[[], int], live: Live) -> None:
-        super().__init__("serving a policy", in_flight)
-        self._prompts = self.counter(
-            "pco_prompts", "Prompts composed, by calls an answer and cache.", "mode", "cached"
-        )
-        self._fallbacks = self.counter(
-            "pco_fallbacks", "Prompts without a model's part, and why.", "part", "reason"
-        )
-        self.gauge("pco_version_moves", "Versions taken up since the start.", lambda: live.moves)
-        self.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
-
-    def composed(self, mode: str, composed: Composed) -> None:
-        self._prompts.labels(mode, composed.cached or "no").inc()
-        for fallback in composed.fallbacks:
-            self._fallbacks.labels(*fallback.split(":")).inc()
 
 
 @dataclass
@@ -114,7 +95,15 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._metrics = PolicyMetrics(lambda: self.admission.in_flight, self.live)
+        metrics = Metrics("serving a policy", lambda: self.admission.in_flight)
+        about = "Prompts composed, by calls an answer and cache."
+        self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
+        about = "Prompts without a model's part, and why."
+        self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
+        about, live = "Versions taken up since the start.", self.live
+        metrics.gauge("pco_version_moves", about, lambda: live.moves)
+        metrics.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
+        self._metrics = metrics
 
     @asynccontextmanager
     async def serving(
@@ -214,7 +203,9 @@ class Proxy:
         if self.spending is not None:
             self.spending.paying(visit.caller)
         composed = await composing.compose(text)
-        self._metrics.composed(composing.mode, composed)
+        self._prompts.labels(composing.mode, composed.cached or "no").inc()
+        for fallback in composed.fallbacks:
+            self._fallbacks.labels(*fallback.split(":")).inc()
         visit.headers |= {
             "x-pco-version": composing.version,
             "x-pco-route": ",".join(map(str, composed.route.indices)),
@@ -226,8 +217,7 @@ class Proxy:
         return composed
 
     async def _version(self, model: object) -> Composing:
-        """What a request's model names: the version of now by the ref's name, or also one from
-        before by its hash. Raises Refusal."""
+        """The version of now by the ref's name, or also one from before by its hash. Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
         hashed = _HASH.fullmatch(name)
         if name in ("", self.name) or (hashed and live.version.startswith(name)):

@@ -251,8 +251,7 @@ class Spending(_Kept):
         _caller.set(caller)
 
     def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body of a request with what bounds its cost and tells it: a length, and the usage at
-        the end of a stream. Raises Refusal."""
+        """The body with a length, and with the usage at the end of a stream. Raises Refusal."""
         budget = self._allowed.get(_caller.get())
         if budget is None or (budget.tokens is None and budget.usd is None):
             return body
@@ -270,8 +269,7 @@ class Spending(_Kept):
 
     @contextmanager
     def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
-        """A call whose body has `size` bytes; what is yielded reads from an answer what the call
-        took. One that says nothing took the most. Raises Refusal."""
+        """What is yielded reads what the call took; else it took the most. Raises Refusal."""
         times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
         longest, prompt = times * max(0, *named, 0), size + _PREAMBLE

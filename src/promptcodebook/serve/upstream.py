@@ -40,14 +40,13 @@ Usage = Literal["ignored", "told", "hidden"]
 
 
 class _Watch:
-    """Reads a stream's events: their usage (`told`), and a key that comes in pieces. Lines wait in
+    """Reads a stream's events: their usage, and a key that comes in pieces. Lines wait in
     `held` while a key may have begun in them."""
 
     def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
         self.told: dict[str, object] = {}
         self.held = b""
-        self._usage = usage
-        self._hidden = False
+        self._usage, self._hidden = usage, False
         self._secrets = [each.decode("latin-1") for each in secrets]
         self._most = max(map(len, self._secrets), default=0)
         self._said: dict[int, str] = {}
@@ -170,8 +169,7 @@ class Upstream:
         own: Mapping[str, object],
         secrets: Sequence[str] = (),
     ) -> None:
-        self.model = spec.model
-        self._own = own
+        self.model, self._own = spec.model, own
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
@@ -197,8 +195,7 @@ class Upstream:
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> Answer:
-        """The reply to a body, to be closed. Raises Refusal where there is none, or where it is our
-        key that was refused."""
+        """The reply, to be closed. Raises Refusal where there is none or our key was refused."""
         try:
             reply = await self._transport.open(self._url, self._where, data)
         except LMError as error:

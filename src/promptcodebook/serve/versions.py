@@ -137,9 +137,7 @@ class Composing:
     """One version at work. `users` are the requests that use it, and `over` = no more will."""
 
     def __init__(self, policy: Policy, version: str, patience: Patience = Patience()) -> None:
-        self.policy = policy
-        self.version = version
-        self.users = 0
+        self.policy, self.version, self.users = policy, version, 0
         self.over = False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
@@ -230,8 +228,7 @@ class _Recent(Generic[_K, _V]):
 
 
 class Live:
-    """What is served `now`, and for a ref what was before. `make` puts a version to work; `moves`
-    and `failures` are counts."""
+    """What is served `now`, and for a ref what was before. `make` puts a version to work."""
 
     def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
         self._source, self._make = source, make
@@ -240,9 +237,7 @@ class Live:
         self.now = make(first)
         self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._refused = ""
-        self.moves = 0
-        self.failures = 0
+        self._refused, self.moves, self.failures = "", 0, 0
 
     @property
     def version(self) -> str:
@@ -318,7 +313,7 @@ class Live:
         await self.now.close()
 
     def _end(self, served: Composing, *, over: bool = True) -> None:
-        """Closes a version that is over once nobody uses it."""
+        """Closes a version that is over once no request uses it."""
         served.over = served.over or over
         if served.over and not served.users:
             task = asyncio.ensure_future(served.close())

@@ -152,28 +152,7 @@ def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
     pairs = pairs_of(*judged) if len(judged) == 2 else ()
     changed = differences(contexts[0].header.settings, contexts[1].header.settings, HIDDEN)
     marks = [context.simulated for context in contexts]
-    said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
-    body = render(
-        "viewer/templates/compare.html.jinja",
-        context=next((each for each in contexts if each.simulated), contexts[0]),
-        sides=[
-            (word, look.key, look.context, facts(look.context), result is not None)
-            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
-        ],
-        warnings=_warnings(contexts),
-        difference=_between(contexts, judged, pairs) if pairs else "",
-        pairs=[
-            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
-            for pair in pairs[:_MOST_PAIRS]
-        ],
-        count=len(pairs),
-        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
-    )
-    return Screen("Compare", body, above=(("Runs", "/"),), simulated=said)
-
-
-def _warnings(contexts: Sequence[Context]) -> list[str]:
-    """What makes the two hard to compare: other rewards, data or ranges."""
+    simulated = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
     one, other = (context.header for context in contexts)
     said = [_reward_warning(one, other)]
     ranges = {context.reward_range for context in contexts}
@@ -182,7 +161,23 @@ def _warnings(contexts: Sequence[Context]) -> list[str]:
             "Their test data or the ranges of their rewards differ: these figures compare the "
             "examples with the same ids, and may not mean the same in both."
         )
-    return [each for each in said if each]
+    body = render(
+        "viewer/templates/compare.html.jinja",
+        context=next((each for each in contexts if each.simulated), contexts[0]),
+        sides=[
+            (word, look.key, look.context, facts(look.context), result is not None)
+            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
+        ],
+        warnings=[each for each in said if each],
+        difference=_between(contexts, judged, pairs) if pairs else "",
+        pairs=[
+            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
+            for pair in pairs[:_MOST_PAIRS]
+        ],
+        count=len(pairs),
+        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
+    )
+    return Screen("Compare", body, above=(("Runs", "/"),), simulated=simulated)
 
 
 def _reward_warning(one: Header, other: Header) -> str:

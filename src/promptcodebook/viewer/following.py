@@ -109,8 +109,7 @@ class OpenRuns:
     """The runs below one folder, opened as they are viewed."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
-        self.runs_dir = runs_dir
-        self._trust = trust
+        self.runs_dir, self._trust = runs_dir, trust
         self._open: dict[str, FollowedRun] = {}
         self._readers: Counter[FollowedRun] = Counter()
         self._lock = threading.Lock()
