@@ -19,15 +19,7 @@ from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardErr
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import (
-    Contains,
-    Exact,
-    JsonSchema,
-    Normalised,
-    Numeric,
     Part,
-    Regex,
-    TokenF1,
-    ValidJson,
     WeightedSum,
     apply_reward,
     describe_reward,
@@ -35,6 +27,16 @@ from promptcodebook.tasks.rewards import (
     make_reward,
     reward_factory,
     reward_kinds,
+)
+from promptcodebook.tasks.rewards.ready import (
+    Contains,
+    Exact,
+    JsonSchema,
+    Normalised,
+    Numeric,
+    Regex,
+    TokenF1,
+    ValidJson,
 )
 from promptcodebook.types import Example, Output, Reward, Score
 

@@ -22,7 +22,8 @@ from promptcodebook.errors import ExecutorError, RewardError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.program import Agent
-from promptcodebook.tasks.rewards import Exact, apply_reward
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt

@@ -21,7 +21,6 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import (
@@ -36,6 +35,7 @@ from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
     NoLeakCheck,
+    Rerun,
     Updater,
     near_copy,
 )

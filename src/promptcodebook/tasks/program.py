@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,8 +35,7 @@ _REASONING = "reasoning"
 
 
 class ModuleReply(dict[str, str]):
-    """A module's outputs by name ("" = it gave none), its `stage` for the trace, and `truncated`.
-    `reasoning` is among them for a chain-of-thought module."""
+    """A module's outputs by name ("" = it gave none), with its `stage` for the trace."""
 
     __slots__ = ("stage", "truncated")
     stage: Stage
@@ -57,9 +57,10 @@ async def think(
     outputs: Sequence[str],
 ) -> ModuleReply:
     """One chain-of-thought module: its own part of the composed prompt, then its instruction.
-    `fields` are the named inputs, `outputs` the names asked for; `prompt` may hold a part for the
-    stage. The role is always `executor`: a composed prompt is for no other. LMError as the chat
-    raises it."""
+
+    `fields` are the named inputs, `outputs` the names asked for. The role is always `executor`: a
+    composed prompt is for no other. LMError as the chat raises it.
+    """
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
@@ -101,11 +102,41 @@ def _join(*parts: str) -> str:
 def make_output(
     text: str, steps: Iterable[ModuleReply], fields: Mapping[str, object] | None = None
 ) -> Output:
-    """y with the stages on the way, in order; cut when any of their replies was. `fields` are what
-    the reward needs beside the text: plain JSON values."""
+    """y with the stages on the way; cut when any reply was. `fields` (JSON) are for the reward."""
     taken = tuple(steps)
     cut = any(step.truncated for step in taken)
     return Output(text, tuple(step.stage for step in taken), cut, fields or {})
+
+
+def read_modules(folder: Path) -> dict[str, tuple[str, str]]:
+    """By stage, in order: its instruction and the name of its output, of modules.toml."""
+    read = tomllib.loads((folder / "modules.toml").read_text("utf-8"))
+    return {stage: (each["instruction"], each["output"]) for stage, each in read.items()}
+
+
+@dataclass
+class Chain:
+    """One run of chain-of-thought modules, which all read what is `given`."""
+
+    lm: Chat
+    prompt: Prompt
+    given: Mapping[str, str]
+    modules: Mapping[str, tuple[str, str]]
+    steps: list[ModuleReply] = field(default_factory=list[ModuleReply], kw_only=True)
+
+    async def module(self, stage: str, **fields: str) -> str:
+        """A stage's output."""
+        instruction, output = self.modules[stage]
+        step = await think(
+            self.lm,
+            prompt=self.prompt,
+            stage=stage,
+            instruction=instruction,
+            fields={**self.given, **fields},
+            outputs=(output,),
+        )
+        self.steps.append(step)
+        return step[output]
 
 
 def render_fields(fields: Mapping[str, str]) -> str:
@@ -205,9 +236,7 @@ _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output
 
 @dataclass(frozen=True)
 class Agent:
-    """The user's own agent as a Program, whether it is async or not; `calls` runs it. It gets the
-    prompt as text, or as `Prompt` where it annotates its first parameter so. Its attributes
-    `stages` and `roles`, where it has them, declare what a Program declares."""
+    """The user's own agent as a Program; it may declare `stages` and `roles` as attributes."""
 
     function: _Function
     name: str
@@ -227,8 +256,7 @@ class Agent:
         return annotated_as(self.function, 0, Prompt)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One run. TypeError for one that returns neither text nor Output: an agent that forgot
-        its return must not be scored for it. ExecutorError for one that hangs or tries to exit."""
+        """One run. TypeError for a return that is no answer; ExecutorError if it hangs or exits."""
         given = prompt if self.wants_prompt else prompt.text
         try:
             returned = await self.calls.run_agent(self.function, given, example, lm)

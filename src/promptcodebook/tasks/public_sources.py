@@ -47,9 +47,7 @@ _HOSTS = {
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One file: of a data set on the Hugging Face hub, or of a repository on GitHub. `unpack` names
-    the folder that an archive's content goes to, for what is not rows. A file (or an archive's
-    content) of more than `most_bytes` is refused."""
+    """A file of a data set on the Hugging Face hub, or of a repository on GitHub."""
 
     host: Literal["hub", "github"]
     repo: str
@@ -77,8 +75,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A benchmark's public home; `arrange` makes its files' rows into train, val, test (, corpus).
-    `note` says how the result differs from the paper's data."""
+    """A benchmark's public home; `arrange` makes its files' rows into splits (and a corpus)."""
 
     name: str
     files: tuple[Remote, ...]
@@ -86,10 +83,7 @@ class Source:
     note: str = ""
 
     def fetch(self, cache_dir: Path, *, accept: bool = False) -> Fetched:
-        """Downloads the files, splits them by their protocol, and writes the splits to `cache_dir`.
-        Each file's SHA-256 is recorded at the first download; TaskError when a later one differs
-        (the old copy stays; `accept` takes the new one), when a file cannot be had, and when the
-        copy cannot be written."""
+        """Writes the splits to `cache_dir`. TaskError if a file cannot be had or has changed."""
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:
@@ -201,8 +195,7 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
-    """The rows of a downloaded file; its name tells its format. DataError for a Parquet file that
-    unpacks to more than its source may have."""
+    """The rows of a downloaded file; its name tells its format."""
     try:
         if path.suffix == ".parquet":
             parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
@@ -336,10 +329,11 @@ def _question(row: Mapping[str, object]) -> dict[str, object]:
 
 
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
-    """Train, val and test by the paper's protocol, and the corpus in the order of the titles. The
-    paper searches five million abstracts, which no hub that we know of has as a table. HoVer grew
-    out of HotpotQA, so the paragraphs that come with HotpotQA's questions (hundreds of thousands of
-    pages) hold the gold pages of most claims; the other claims are left out."""
+    """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
+
+    The paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA,
+    whose paragraphs hold the gold pages of most claims; the other claims are left out.
+    """
     corpus = dict[str, list[object]]()
     for row in (row for rows in files[1:] for row in rows):
         context = cast("dict[str, list[list[object]]]", row["context"])

@@ -1,8 +1,7 @@
 r"""Scoring AIME answers, integers from 0 to 999, in two ways.
 
 `accuracy` reads the last \boxed{...} (or \fbox{...}), else the last integer of the last line that
-speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact. Neither evaluates
-expressions. `reward` is the task's: the accuracy, with what a critic should know.
+speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact.
 """
 
 from __future__ import annotations

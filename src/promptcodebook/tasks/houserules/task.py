@@ -4,9 +4,9 @@
 of the topic. A message under two topics has two rules; one under none wants a plain answer. The
 reward is the share of the message's rules that the reply keeps, by one small pure check per kind.
 
-Each check says what it found, in a clause that follows "the reply"; `check` makes it a sentence. A
-blank or endlessly repeating reply keeps no rule. List marks and white space around a line do not
-count, nor do capitals where texts are compared.
+Each check says what it found, in a clause that follows "the reply". A blank or endlessly repeating
+reply keeps no rule. List marks and white space around a line do not count, nor do capitals where
+texts are compared.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def plain(reply: str) -> CheckResult:
 
 
 def spoiled(reply: str) -> str:
-    """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one. Blank,
-    or nothing but one line or one sentence said three times or more; the last of them may be cut
-    short."""
+    """What makes a reply worthless: it is blank, or one line or sentence, repeated; '' for none."""
     if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
@@ -83,9 +81,7 @@ def spoiled(reply: str) -> str:
 
 
 def guess_language(text: str) -> str:
-    """The language whose frequent words are most of the text's; '' when too few tell. One of the
-    names in stop_words.toml. At least 3 words, at least 2 and a seventh of them frequent ones, and
-    more of them than of any other language."""
+    """The language of stop_words.toml whose frequent words are most of the text's, or ''."""
     found = re.findall(r"[^\W\d_]+", text.lower())
     counts = Counter(
         {name: sum(w in known for w in found) for name, known in _stop_words().items()}
@@ -232,9 +228,10 @@ MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mar
 
 
 class PromptLast:
-    """One call: the message and, after a blank line, the prompt, both in the customer's turn. Small
-    models follow what comes last and ignore a system prompt (docs/tasks/houserules.md has the
-    figures)."""
+    """One call: the message and, after a blank line, the prompt, both in the customer's turn.
+
+    Small models follow what comes last and ignore a system prompt (docs/tasks/houserules.md).
+    """
 
     name = "message, then prompt"
     stages: tuple[str, ...] = ()
@@ -307,8 +304,7 @@ def topics_of(example: Example) -> tuple[str, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Kept / all rules of the message's topics, in [0, 1]; the feedback names each and its topic. A
-    message without a topic: 1 for a plain English reply, else 0."""
+    """The share of its topics' rules kept. Without a topic: 1 for a plain English reply, else 0."""
     topics = topics_of(example)
     if not topics:
         result = plain(output)
