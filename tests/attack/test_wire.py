@@ -44,36 +44,21 @@ def http(body: bytes, *headers: str, status: str = "200 OK", length: int | None 
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def at_once(*pieces: bytes) -> Attack:
-    """Sends the pieces and hangs up."""
+def at_once(*pieces: bytes, then: bytes | None = None, pause: float = 0.0) -> Attack:
+    """Sends the pieces and hangs up, or sends `then` again and again as long as anybody listens."""
 
     async def attack(head: bytes) -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
-
-    return attack
-
-
-def for_ever(first: bytes, piece: bytes, pause: float = 0.0) -> Attack:
-    """Sends `first` and then the same piece again and again, as long as anybody listens."""
-
-    async def attack(head: bytes) -> AsyncIterator[bytes]:
-        yield first
-        while True:
-            yield piece
+        while then is not None:
+            yield then
             await asyncio.sleep(pause)
 
     return attack
 
 
-def silent(first: bytes) -> Attack:
-    """Sends `first` and then nothing, without hanging up."""
-
-    async def attack(head: bytes) -> AsyncIterator[bytes]:
-        yield first
-        await asyncio.sleep(3600)
-
-    return attack
+def for_ever(first: bytes, piece: bytes, pause: float = 0.0) -> Attack:
+    return at_once(first, then=piece, pause=pause)
 
 
 @dataclass
@@ -207,8 +192,8 @@ EITHER = {
 LATE = {
     "a drip": for_ever(http(b"", length=10**6), b" ", 0.05),
     "a dripping head": for_ever(b"HTTP/1.1 200 OK\r\n", b"X", 0.05),
-    "silence": silent(b""),
-    "silence in the body": silent(http(b"{", length=100)),
+    "silence": for_ever(b"", b"", 3600),
+    "silence in the body": for_ever(http(b"{", length=100), b"", 3600),
 }
 FAULTS = {
     "no such status": at_once(http(b"", status="999 What")),

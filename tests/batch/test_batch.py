@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from promptcodebook.batch.rows import Result as Answered
-from promptcodebook.batch.session import Batch, Order, answer_rows
-from promptcodebook.data.table import Record
+from promptcodebook.batch.session import Batch, Order
 from promptcodebook.errors import RunBusy
-from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
-from tests.batch.rows import ROUTE, answering, read_lines, write_rows
+from tests.batch.rows import answering, read_lines, write_rows
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server, fails
-from tests.serve.proxied import deployed, one_call
 
 
 def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:
@@ -283,19 +280,3 @@ def test_equal_rows_are_paid_for_once_and_written_as_they_can_be_read(
     rows = read_lines(work / "out.jsonl")
     assert [row["question"] for row in rows] == ["How far is \ud83d?"] * 200
     assert '"é"' in (work / "out.jsonl").read_text("utf-8"), "as in IN, not escaped"
-
-
-async def test_a_fault_of_our_own_ends_the_workers_and_leaves_the_rest_unasked() -> None:
-    kept = list[Answered]()
-
-    def keep(results: list[Answered]) -> None:
-        if not kept:
-            kept.extend(results)
-            raise ZeroDivisionError
-
-    lm = ScriptedLM().reply_with(lambda request: ROUTE if request.role == "encoder" else "x")
-    policy = deployed(one_call(), lm)
-    rows = ((Record(f"in:{n}", {"input": f"How far is {n}?"}), None) for n in range(50))
-    with pytest.raises(ZeroDivisionError):
-        await answer_rows(policy, rows, keep, at_once=2)
-    assert len(list(rows)) > 0 and len(lm.history) <= 12

@@ -122,6 +122,8 @@ def test_a_batch_goes_on_the_way_it_was_begun(work: Path, server: Server) -> Non
     batch.close()
     before = server.calls
     pco(*args, cwd=work).error(2, "begun with --ray", "--ray local")
+    few = ("--ray", "local", "--budget", "5calls")
+    pco(*args, *few, cwd=work).error(2, "a budget cannot be kept", "--ray")
     assert server.calls == before
     assert pco(*args, "--restart", "--budget", "3calls", cwd=work).code == 3
     pco(*args, "--ray", "local", cwd=work).error(2, "begun without --ray", "leave out --ray")
@@ -187,12 +189,6 @@ def test_what_is_recorded_is_removed_elsewhere(work: Path, elsewhere: Path, serv
     batch.close()
     forget_batch(first["machine"], first["folder"])
     assert not list(elsewhere.iterdir())
-
-
-def test_a_budget_is_refused_on_a_cluster(work: Path, server: Server) -> None:
-    write_rows(work / "in.jsonl", 3)
-    args = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", server.spec, "--ray", "local")
-    pco(*args, "--budget", "5calls", cwd=work).error(2, "a budget cannot be kept", "--ray")
 
 
 ELSEWHERE = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
-from promptcodebook.policy.references import Reference, resolve
+from promptcodebook.policy.references import resolve
 from promptcodebook.report.context import Context, Section, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
@@ -26,7 +25,6 @@ from promptcodebook.report.training import (
     RoutingSection,
 )
 from promptcodebook.report.verdict import (
-    MOST,
     JudgedSection,
     PromptsSection,
     UseSection,
@@ -37,7 +35,7 @@ from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Rewrite, Rollout, Route
-from tests.report.scripted_run import HOSTILE, ScriptedRun
+from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page, require_approved, section
 
 Write = Callable[..., RunStore]
@@ -131,19 +129,6 @@ STOPPED = ScriptedRun(steps=25, verdict=False, hostile="", config=READABLE)
 """Validated after steps 10 and 20, better each time, and stopped after step 25."""
 
 
-def cells(markup: str) -> list[list[str]]:
-    """The body rows of a table, as text."""
-    rows = re.findall(r"<tr>(.*?)</tr>", markup, re.S)[1:]
-    return [
-        [html.unescape(re.sub(r"<[^>]*>", "", td)) for td in re.findall(r"<td.*?</td>", row, re.S)]
-        for row in rows
-    ]
-
-
-def policy_of(store: RunStore) -> Reference:
-    return resolve(store.path.parent, store.header.id)
-
-
 @pytest.mark.parametrize(
     ("run", "step"),
     [
@@ -158,21 +143,13 @@ def test_the_codebook_is_the_one_that_every_other_command_takes(
     write: Write, run: ScriptedRun, step: int
 ) -> None:
     store = write(run)
-    reference = policy_of(store)
-    assert reference.best is not None
-    assert reference.best.step == step
-    rewritten = Counter(
-        r.variable for s in store.steps() if s.index <= step for r in s.rewrites if r.kept
-    )
+    reference = resolve(store.path.parent, store.header.id)
+    assert reference.best is not None and reference.best.step == step
     markup = section(store, CodebookSection)
     name = "the untrained state" if step < 0 else f"the state after step {step + 1},"
     assert f"The codebook as it is deployed: {name}" in markup
-    for k, (entry, row) in enumerate(zip(reference.file.codebook, cells(markup), strict=True)):
-        assert row[0] == str(k)
-        assert row[1] == entry.text + ("frozen" if entry.frozen else "")
-        assert row[2] == (f"{entry.success:.2f}" if entry.selected else "untried")
-        assert row[4] == f"{entry.selected:,}"
-        assert row[6] == str(rewritten[k])
+    texts = re.findall(r'<span class="text">(.*?)</span>', markup)
+    assert [html.unescape(text) for text in texts] == [e.text for e in reference.file.codebook]
 
 
 def biographies(markup: str) -> list[list[str]]:
@@ -215,20 +192,18 @@ def test_history_says_what_maintenance_did_and_why_and_marks_the_words(write: Wr
     assert f'<blockquote class="diff">{diff}' in markup
 
 
-def test_history_counts_all_rewrites_and_shows_the_first_and_the_latest(write: Write) -> None:
-    text = flat(long_history(write(STOPPED), 100))
-    assert "100 rewrites were kept and 100 refused" in text
-    assert "80 rewrites made after it are below the mark" in text
-    assert "100 kept (80 not deployed), 100 refused" in text
-    assert f"{80 - FIRST - LAST} rewrites left out" in text
-    assert "100 × leak" in text
-    assert "gradient 0" in text and "gradient 99" in text and "gradient 50" not in text
-    assert text.count("refused: leak: example") == REFUSED
-
-
 def test_rewrites_left_out_are_counted_on_their_side_of_the_mark(write: Write) -> None:
     store = write(replace(STOPPED, steps=45))  # the best validation is after step 40
-    (timeline, *_) = biographies(long_history(store, 100))
+    markup = long_history(store, 100)
+    for said in (
+        "100 rewrites were kept and 100 refused",
+        "100 × leak",
+        "gradient 0",
+        "gradient 99",
+    ):
+        assert said in flat(markup)
+    assert "gradient 50" not in markup and markup.count("refused: leak: example") == REFUSED
+    (timeline, *_) = biographies(markup)
     mark = timeline.index("deployed up to here (the state after step 40)")
     before, after = 40 - FIRST - LAST, 60 - FIRST - LAST
     gaps = {place: e for place, e in enumerate(timeline) if e.endswith("left out")}
@@ -250,18 +225,6 @@ def test_pairs_come_as_wins_then_losses_then_ties_the_greatest_difference_first(
     second = evaluation("learned", 0.6, 0.5, 0.1, 0.9, 1.0, 0.0, 1.0)
     found = [f"{p.second.example_id} {p.outcome}" for p in pairs_of(first, second)]
     assert found == ["e4 win", "e0 win", "e2 loss", "e3 loss", "e1 tie", "e5 tie"]
-
-
-def test_test_examples_are_titled_by_their_input_and_say_that_they_are_a_sample(
-    write: Write,
-) -> None:
-    inputs = {f"test-{i}": f"Question {i}?\n{HOSTILE}" for i in range(60)}
-    text = flat(section(write(ScriptedRun(steps=2)), JudgedSection, inputs))
-    assert "learned against present on 60 test examples: 18 wins, 0 losses, 42 ties" in text
-    assert "Shown here, a sample: 12 wins" in text
-    titles = re.findall(r"win Question (\d+)\? ", text)
-    assert len(titles) == len(set(titles)) == MOST
-    assert text.count("0.00 → 1.00") == MOST
 
 
 @pytest.mark.parametrize(

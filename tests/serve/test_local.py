@@ -314,6 +314,9 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         await ready.wait()
         return ScriptedEngine()
 
+    async def fails() -> Engine:
+        raise ConfigError("no such file")
+
     async with serving_locally(load, Terms()) as (address, loading):
         url = address.base_url.removesuffix("/v1")
         status, body, headers = await ask(url, json={"messages": SAID})
@@ -325,13 +328,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
         assert (await ask(url, json={"messages": SAID}))[0] == 200
-
-
-async def test_a_model_that_cannot_be_loaded_is_told_to_who_waits_for_it() -> None:
-    async def load() -> Engine:
-        raise ConfigError("no such file")
-
-    async with serving_locally(load, Terms()) as (address, loading):
+    async with serving_locally(fails, Terms()) as (address, loading):
         with pytest.raises(ConfigError, match="no such file"):
             await loading
         status, body, _ = await ask(address.base_url.removesuffix("/v1"), "/healthz")

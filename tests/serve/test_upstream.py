@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-from contextlib import suppress
 from typing import Any
 
-import aiohttp
 import openai
 import pytest
-from aiohttp import web
 
 from promptcodebook.lm.endpoint import Transport
 from promptcodebook.lm.spec import ApiKey, parse_spec
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Upstream
 from tests.lm.server import Server, fails, raw, says
-from tests.serve.proxied import SAID, Up, up
+from tests.serve.proxied import SAID, up
 from tests.serve.test_proxy import streams
 
 
@@ -107,29 +103,6 @@ async def test_a_stream_that_only_begins_like_a_key_comes_whole() -> None:
     assert key.encode() not in await passed_on(
         streams(long[: 2**20 + 7], long[2**20 + 7 :], delay=0.3), key
     )
-
-
-async def test_a_reply_whose_caller_is_gone_before_it_begins_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    prepare, told, broken = web.StreamResponse.prepare, list[str](), list[bool]()
-
-    async def breaks(response: web.StreamResponse, request: Any) -> Any:
-        if "x-pco-version" in response.headers:
-            broken.append(True)
-            raise ConnectionResetError
-        return await prepare(response, request)
-
-    served: Up
-    async with up() as served:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: told.append(context["message"])
-        )
-        served.upstream.script(streams(b"data: 1\n\n", delay=5.0))
-        monkeypatch.setattr(web.StreamResponse, "prepare", breaks)
-        with suppress(aiohttp.ClientError):
-            await served.ask(json={"messages": SAID, "stream": True})
-    assert broken and "Unclosed response" not in told
 
 
 async def test_the_openai_client_works_unmodified() -> None:

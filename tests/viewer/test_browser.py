@@ -239,6 +239,7 @@ def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
             page.get_by_text("Up to date at").wait_for()
             shows_the_next(page, store, 2.0)
             store.close()
+            page.reload()
             page.get_by_text("Not running now.").wait_for()
             again = RunStore.open(store.path, write=True)
             shows_the_next(page, again, 4.0)

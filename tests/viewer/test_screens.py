@@ -138,44 +138,28 @@ def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, st
         assert "Two runs are compared" in text and "Next: /compare?run=ID" in text
 
 
-def test_the_registry_shows_refs_versions_and_its_log(
-    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_registry_shows_refs_versions_its_log_and_what_is_simulated(
+    get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
     assert "no version in the registry" in text_of(get, "/registry")
     with open_registry(who="<Ada>") as registry:
-        first = registry.freeze(policy("words"), "tickets", why="the <first>")
-        registry.freeze(policy("lines"), "tickets")
-        registry.promote(first.version, "tickets@production", override="I <know> it")
-    text = text_of(get, "/registry")
-    assert "tickets@production" in text and "<Ada> (promote)" in text
-    assert "override: I <know> it" in text and "the <first>" in text
-    assert text.count(" was never audited") == 1  # what the gate said
-    assert text.count(" never audited") == 3
-
-
-def test_a_validation_score_of_a_simulated_run_is_marked_in_the_registry(
-    get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
-    said = "Some of the numbers here come from a simulated model"
-    with open_registry(who="Ada") as registry:
         for word, task in (("words", "real"), ("lines", "simulated")):
             store = RunStore.open(runs_dir / keys[task])
             facts = Facts(run=store.path.name, score=0.5, configuration=store.header.settings)
             store.close()
-            registry.freeze(policy(word), "tickets", facts)
+            version = registry.freeze(policy(word), "tickets", facts, why="the <reason>").version
             rows = re.findall(r"<tr>.*?</tr>", get("/registry").text)
             for row in (r for r in rows if "0.500" in r):
                 assert ("simulated</span>" in row) is (keys["real"] not in row)
-            assert (said in text_of(get, "/registry")) is (task == "simulated")
-
-
-def test_the_paper_stands_beside_what_was_measured_here(get: Get) -> None:
-    text = text_of(get, "/paper")
-    assert "main Table 1" in text and "Table 13: routing diversity" in text
-    table = text_of(get, "/paper/Table%201")
-    assert "42.33" in table and "exact_match" in table
+            marked = "Some of the numbers here come" in text_of(get, "/registry")
+            assert marked is (task == "simulated")
+        registry.promote(version, "tickets@production", override="I <know> it")
+    text = text_of(get, "/registry")
+    assert "tickets@production" in text and "<Ada> (promote)" in text
+    assert "override: I <know> it" in text and "the <reason>" in text
+    assert text.count(" was never audited") == 1  # what the gate said
+    assert text.count(" never audited") == 3
 
 
 _RUN = ScriptedRun(steps=3, size=6, select=2, batch=2, hostile="")

@@ -69,8 +69,7 @@ def open_journal(folder: Path, again: str) -> Journal:
 
 
 class Checkpoint:
-    """The folder while a process writes it. `job` is what the batch was begun with; `failed` of the
-    `count` results so far are errors."""
+    """The folder while a process writes it; `failed` of the `count` results so far are errors."""
 
     def __init__(
         self, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
@@ -135,18 +134,16 @@ class Checkpoint:
 
 
 def _require_ours(folder: Path) -> None:
-    """Raises ConfigError where the folder holds something, and no batch: its end would delete it.
-    A process that died before it wrote job.json has left its lock alone."""
+    """Raises ConfigError where the folder holds something else, which the end would delete."""
     with on_disk(folder):
         if not folder.exists():
             return
         names = [entry.name for entry in folder.iterdir()]
+    # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        raise ConfigError(
-            f"{folder} is there already and is no batch's: it has {min(left)!r} and no {_JOB}",
-            hint="name another OUT, or move that folder",
-        )
+        said = f"is there already and is no batch's: it has {min(left)!r} and no {_JOB}"
+        raise ConfigError(f"{folder} {said}", hint="name another OUT, or move that folder")
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
@@ -160,9 +157,8 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
                 return job
             known: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError:
-        raise StoreError(
-            f"{path} is damaged", hint=f"remove {folder} to start again; that discards paid answers"
-        ) from None
+        hint = f"remove {folder} to start again; that discards paid answers"
+        raise StoreError(f"{path} is damaged", hint=hint) from None
     # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch` checks,
     # and settings that decide no answer of a deployed policy.
     free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]

@@ -258,8 +258,7 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
             read = json.loads(route) if isinstance(route, str) else route
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
         except (ValueError, TypeError):
-            raise DataError(
-                f"{record.where}: {route!r} is not a route", hint="name an OUT that pco batch wrote"
-            ) from None
+            said = f"{record.where}: {route!r} is not a route"
+            raise DataError(said, hint="name an OUT that pco batch wrote") from None
         said = (None if each is None else str(each) for each in (answer, error))
         yield Result(next(said), known, next(said))

@@ -55,9 +55,8 @@ Kept = tuple[Record, Result | None]  # A row, and its result where an earlier ba
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for: IN through a policy to OUT. `again` is the command as it was typed;
-    `retry` asks the failed rows of a finished OUT; `restart` discards previous results; `ray` = on
-    a cluster, whose tasks keep their replies elsewhere."""
+    """IN through a policy to OUT. `again` is the command as it was typed; `retry` asks the failed
+    rows of a finished OUT; `restart` discards previous results; `ray` = on a cluster."""
 
     source: Path
     target: Path
@@ -180,10 +179,9 @@ class Batch:
     def conclude(self, *, simulated: bool) -> Summary:
         """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
-            raise DataError(
-                f"{self.source.path} was changed while its batch was running",
-                hint=f"restore it, then {self.order.again}; or {self.order.again} --restart",
-            )
+            said, again = "was changed while its batch was running", self.order.again
+            hint = f"restore it, then {again}; or {again} --restart"
+            raise DataError(f"{self.source.path} {said}", hint=hint)
         made, order = self.checkpoint, self.order
         first = next((r.error for r in made.results() if r.error is not None), "")
         write_output(order.target, self.source, made.results(), order.prefix)

@@ -19,9 +19,8 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
 def withhold_ending(state: events.RunState, run: str) -> events.RunState:
-    """The state without what the error that ended the run of this id may have quoted (a run of
-    version 0.1 kept the server's words), and without the prompts of another optimizer, which saw
-    the data. How to resume a failed run is no secret."""
+    """The state without what the error that ended the run may have quoted (version 0.1 kept the
+    server's words), and without the prompts of another optimizer, which saw the data."""
     hint = f"pco train --resume {run}" if state.ended == "failed" else state.hint
     concluded = state.conclusion and withhold(state.conclusion)
     return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)

@@ -19,15 +19,7 @@ from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import (
-    Codebook,
-    Failure,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    Variable,
-)
+from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
 from promptcodebook.units import number
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text

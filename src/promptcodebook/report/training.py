@@ -10,24 +10,10 @@ from typing import Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import mean_interval
-from promptcodebook.method.state import (
-    average_success,
-    entropy,
-    has_collapsed,
-    selected_since,
-    utilisation,
-    utilisation_bound,
-)
+from promptcodebook.method import state
+from promptcodebook.method.state import entropy, has_collapsed, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
-from promptcodebook.report.pages import (
-    MISSING,
-    Area,
-    Chart,
-    Line,
-    Picture,
-    Point,
-    render,
-)
+from promptcodebook.report.pages import MISSING, Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Step, Variable
 from promptcodebook.units import number, percent
@@ -266,7 +252,7 @@ def codebook_values(context: Context) -> dict[str, Any]:
         "sums": [
             ("entropy", f"{number(entropy(counts), 2)} bits"),
             ("utilisation", f"{percent(utilisation(counts))} ({len(tried)} of {len(counts)})"),
-            ("average success", number(average_success(counts, statistics.success))),
+            ("average success", number(state.average_success(counts, statistics.success))),
         ],
         "usage": context.draw(usage),
     }
@@ -400,7 +386,7 @@ class TheorySection(Section):
         size, select = len(context.codebook), int(context.setting("select"))
         tau = float(context.setting("explore.tau"))
         narrow, wide = (
-            utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
+            state.utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
             for wide in (False, True)
         )
         return [

@@ -200,12 +200,7 @@ class Upstream:
             reply = await self._transport.open(self._url, self._where, data)
         except LMError as error:
             raise _refusal(error) from None
-        return await self._answer(reply, _Watch(self._telling, usage))
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    async def _answer(self, reply: OpenReply, watch: _Watch) -> Answer:
+        watch = _Watch(self._telling, usage)
         kind = reply.headers.get("Content-Type", "application/json")
         wait = reply.headers.get("Retry-After", "")
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
@@ -223,6 +218,9 @@ class Upstream:
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
         return Answer(reply.status, kind, headers, body)
+
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def _lines(self, reply: OpenReply, watch: _Watch) -> AsyncGenerator[bytes, None]:
         """The pieces of a stream, each to the end of a line: an event is cut nowhere else."""

@@ -73,9 +73,8 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, ...], Rollo
 
 
 def _difference(look: Look, k: int) -> tuple[int, int, str]:
-    """How many rollouts had the instinct and how many did not, and how their rewards differ. An
-    example that came again is no independent one: each counts once, with the mean of its rollouts.
-    """
+    """How many rollouts had the instinct and how many did not, and how their rewards differ. Each
+    example counts once, with the mean of its rollouts: those of one are not independent."""
     groups: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
     for _, indices, rollout in _routed(look.steps):
         if rollout.reward is not None:

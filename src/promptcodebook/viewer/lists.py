@@ -33,8 +33,7 @@ _Files = tuple[list[list[int] | None], int | None]
 
 
 class _Line(NamedTuple):
-    """What a line shows beyond the run's summary: its validation scores in order, and over how many
-    examples the best was."""
+    """Validation scores in order, and over how many examples the best was."""
 
     scores: tuple[float, ...]
     n: int
@@ -42,8 +41,7 @@ class _Line(NamedTuple):
 
 
 class Runs:
-    """The runs of one folder; a run is read again only when its files changed. From any thread; all
-    pages that follow the list share one look a `kept_s`."""
+    """The runs of one folder. From any thread; pages that follow them share one look a `kept_s`."""
 
     def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
         self._runs_dir, self._kept_s = runs_dir, kept_s
@@ -109,8 +107,7 @@ class Runs:
 
 
 def _files(folder: Path) -> _Files:
-    """What a run's line is read from: its files, and of one whose log of writes is there, as of a
-    run that was killed, who writes it."""
+    """What a run's line is read from: its files, and who writes it where its log of writes is."""
     marks = file_marks(folder)
     return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
 

@@ -154,8 +154,7 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
 
 
 def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
-    """Server-sent events: the mark, whenever it is another than the page's. Of an idle run it says
-    so and ends, and the page asks again a little later."""
+    """Server-sent events: the mark, whenever it is another than the page's, until the run rests."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
