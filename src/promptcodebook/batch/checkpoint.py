@@ -106,10 +106,6 @@ class Checkpoint:
             self._file.seek(end)
             self._open = opened.pop_all()
 
-    @property
-    def answered(self) -> int:
-        return self.count - self.failed
-
     def append(self, results: list[Result]) -> None:
         """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
         with on_disk(self.folder / _ROWS):
@@ -127,10 +123,6 @@ class Checkpoint:
         """Writes what waits and releases the folder. Safe to call twice."""
         with on_disk(self.folder / _ROWS):
             self._open.close()
-
-    def remove(self) -> None:
-        self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _require_ours(folder: Path) -> None:

@@ -104,7 +104,8 @@ def shard_jobs(
             shard.known.append(known)
             if known is None:
                 sent.append([record.where, dict(record.values)])
-        now = {"recorded": checkpoint.count // size, "answered": checkpoint.answered}
+        answered = checkpoint.count - checkpoint.failed
+        now = {"recorded": checkpoint.count // size, "answered": answered}
         yield shard, json.dumps({**said, "number": number, "rows": sent, **now})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -161,7 +162,7 @@ class Batch:
         at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:
-                answered = checkpoint.answered > 0
+                answered = checkpoint.count > checkpoint.failed
                 await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
         except (Stop, StoreError) as error:
             more = " --budget MORE" if error.exit_code == 3 else ""
@@ -188,7 +189,8 @@ class Batch:
         books = (made.journal.paid(), made.journal.lost())
         spent, lost = (sum(book.values(), Usage()) for book in books)
         came = made.count, made.failed, self.resumed, first, spent, lost, made.journal.elapsed_s
-        made.remove()
+        made.close()
+        shutil.rmtree(made.folder, ignore_errors=True)
         return Summary(*came, simulated)
 
     def close(self) -> None:
