@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from promptcodebook.lm.endpoint import Transport
-from promptcodebook.lm.spec import ApiKey, parse_spec
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Upstream
 from tests.lm.server import Server, fails, raw, says
@@ -28,8 +28,8 @@ async def passed_on(
     await server.start()
     server.script(step)
     given = ApiKey("PCO_API_KEY", key)
-    spec, transport = parse_spec(f"{server.url}#m", {}), Transport(server.url, given, 10.0, {})
-    upstream = Upstream(spec, given, transport, {}, secrets)
+    transport = Transport(server.url, Credentials(given), 10.0)
+    upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, {}, secrets)
     try:
         answer = await upstream.ask(upstream.body({"messages": SAID}))
         try:
