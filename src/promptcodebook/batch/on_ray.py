@@ -178,8 +178,9 @@ class _Tasks:
         for reference in references:
             self._ray.cancel(reference)
         try:
-            count = len(references)
-            home = count and self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)[0]
+            count, home = len(references), list[Any]()
+            if count:
+                home, _ = self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)
             for shard in self._open:
                 if shard.reference in home:
                     with suppress(PcoError):  # the first error is the one to report
