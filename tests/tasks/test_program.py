@@ -37,41 +37,26 @@ async def thought(lm: ScriptedLM, prompt: Prompt, stage: str = "answer") -> Modu
     )
 
 
-async def test_a_module_sends_prompt_instruction_and_form_and_keeps_its_stage() -> None:
-    lm = ScriptedLM().enqueue(LABELLED)
-    said = await thought(lm, Prompt("COMPOSED"))
-    assert said == {"reasoning": "the map says so", "answer": "Paris"}
-    assert said.stage == Stage("answer", "<question>\nCapital of France?\n</question>", LABELLED)
-    (request,) = lm.history
-    system, user = request.messages
-    assert system.content.startswith("COMPOSED\n\nAnswer the question.\n\n")
-    assert system.content.index("reasoning:") < system.content.index("answer:")
-    assert user == Message("user", said.stage.input)
-    assert request.role == "executor"
-
-
-async def test_a_prompt_per_stage_reaches_its_own_stage_alone() -> None:
+async def test_a_module_sends_its_own_prompt_instruction_and_form_and_keeps_its_stage() -> None:
     lm = ScriptedLM().enqueue(LABELLED, LABELLED)
-    parts = Prompt("all of it", {"hop": "FOR HOP", "answer": "FOR ANSWER"})
-    await thought(lm, parts, "hop")
+    parts = Prompt("all of it", {"hop": "FOR HOP"})
+    said = await thought(lm, parts, "hop")
+    assert said == {"reasoning": "the map says so", "answer": "Paris"}
+    assert said.stage == Stage("hop", "<question>\nCapital of France?\n</question>", LABELLED)
     await thought(lm, parts, "answer")
-    first, second = (request.messages[0].content for request in lm.history)
-    assert first.startswith("FOR HOP\n\n")
-    assert "ANSWER" not in first
-    assert second.startswith("FOR ANSWER\n\n")
-    assert "all of it" not in first + second
+    first, second = lm.history
+    system, user = first.messages
+    assert system.content.startswith("FOR HOP\n\nAnswer the question.\n\n")
+    assert system.content.index("reasoning:") < system.content.index("answer:")
+    assert "all of it" not in system.content
+    assert user == Message("user", said.stage.input) and first.role == "executor"
+    assert second.messages[0].content.startswith("all of it\n\n")
 
 
 async def test_a_plain_module_takes_the_whole_reply() -> None:
     lm = ScriptedLM().enqueue("  answer: is this a label?\nNo.\n")
-    said = await ask(
-        chat(lm),
-        prompt=Prompt("P"),
-        stage="respond",
-        instruction="Reply.",
-        fields={"q": "x"},
-        output="response",
-    )
+    given = {"stage": "respond", "instruction": "Reply.", "fields": {"q": "x"}}
+    said = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
     assert said == {"response": "answer: is this a label?\nNo."}
     assert lm.history[0].messages[0].content == "P\n\nReply."
 

@@ -133,14 +133,7 @@ async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
 
 @pytest.mark.parametrize(
     ("forward", "backward", "leaks", "value"),
-    [
-        (True, True, 0, 1.0),
-        (False, False, 0, 1.0),
-        (False, True, 0, 0.0),
-        (False, True, 4, -1.0),
-        (True, False, 9, 0.0),
-        (True, False, -3, 1.0),
-    ],
+    [*((True, True, 0, 1.0), (False, True, 0, 0.0), (False, True, 4, -1.0), (True, False, 9, 0.0))],
 )
 async def test_what_the_judge_says_is_what_counts(
     forward: bool, backward: bool, leaks: int, value: float
