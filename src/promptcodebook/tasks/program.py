@@ -1,8 +1,8 @@
 """The modules that compound executors are made of: one model call each, with named fields.
 
-A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels;
-a plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model, which
-sees the message it is given and nothing else. Texts are data: they are joined, never formatted.
+A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels; a
+plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model. Texts are
+data: they are joined, never formatted.
 """
 
 from __future__ import annotations
@@ -145,12 +145,11 @@ def render_fields(fields: Mapping[str, str]) -> str:
 
 
 def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[str, str]:
-    """The outputs (and the reasoning) values in a reply, "" for those that are missing.
+    """The outputs (and the reasoning) in a reply, "" for those that are missing.
 
     Understood: labels in any case, plain, bold, as headings or tags; a JSON object; and, where one
-    output was asked for, a bare text. The labels count in the order asked for, the first of each,
-    and the last output runs to the end, so that it may hold words that look like labels. A reply
-    that was `cut` before its first output has none.
+    output was asked for, a bare text. The last output runs to the end, so that it may hold words
+    that look like labels. A reply that was `cut` before its first output has none.
     """
     names = (_REASONING, *outputs)
     values = dict.fromkeys(names, "")

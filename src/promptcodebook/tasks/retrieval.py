@@ -1,12 +1,8 @@
 """Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up.
 
-A corpus file holds one page a line, `{"title": ..., "sentences": [...]}` (or `"text"` instead). It
-may hold millions of pages, so it is read line by line and, once indexed, one page at a time. The
-index is built by bm25s (k1 0.9 and b 0.4, its Lucene variant, English stop words removed,
-Snowball's English stemmer), saved as plain arrays and memory-mapped when opened.
-
-A `Retriever` searches; a `Search` does so off the event loop and remembers. `Hops` runs a program's
-modules between searches; `describe_hops` says for the critic what they found.
+A corpus may hold millions of pages, one a line, so it is read line by line and, once indexed, one
+page at a time. bm25s builds the index (k1 0.9 and b 0.4, its Lucene variant, English stop words
+removed, Snowball's English stemmer); it is saved as plain arrays and memory-mapped.
 """
 
 from __future__ import annotations
@@ -42,8 +38,7 @@ _SETTINGS: dict[str, object] = {"format": 1, "k1": 0.9, "b": 0.4}
 _ARRAYS = ("spans", "keys", "pages")
 _META = "meta.json"
 _REPLACED = "replaced"
-_KEPT = 65_536
-"""(query, k) pairs remembered, the oldest forgotten first; an entry is k page numbers."""
+_KEPT = 65_536  # (query, k) pairs remembered; an entry is k page numbers
 
 
 @dataclass(frozen=True, slots=True)

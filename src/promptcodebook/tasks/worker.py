@@ -1,9 +1,8 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
 A regular expression can take exponential time and a SymPy simplification may never end; a thread
-can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes, and
-kills and replaces one that is late. Where the system counts processor time, that is the limit, so
-that a score does not depend on the machine's other work.
+can stop neither. Where the system counts processor time, that is the limit, so that a score does
+not depend on the machine's other work.
 
 A process runs this module. Both sides write one JSON object a line. Request: {"function":
 "module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
@@ -44,10 +43,6 @@ class CallResult:
     value: object = None
     timed_out: bool = False
     error: str = ""
-
-    @property
-    def done(self) -> bool:
-        return not self.timed_out and not self.error
 
 
 class Worker:

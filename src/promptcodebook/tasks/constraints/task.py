@@ -28,8 +28,7 @@ from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
 _FOLDER = Path(__file__).parent
-_FEWEST_WORDS = 5
-"""What an answer to a prompt without constraints needs to count as one."""
+_FEWEST_WORDS = 5  # of an answer to a prompt without constraints
 
 
 def load_constraints(_data_dir: Path | None = None) -> Task:

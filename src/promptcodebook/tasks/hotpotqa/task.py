@@ -27,8 +27,7 @@ from promptcodebook.tasks.retrieval import (
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
-PASSAGES = 7
-"""Passages wanted from each hop."""
+PASSAGES = 7  # wanted from each hop
 
 _FOLDER = Path(__file__).parent
 MODULES = read_modules(_FOLDER)

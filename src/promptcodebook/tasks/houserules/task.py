@@ -23,11 +23,9 @@ from typing import cast
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
 from promptcodebook.errors import DataError, TaskError, did_you_mean
-from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
+from promptcodebook.tasks.constraints.checks import CheckResult, Found, sentences, words
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
-
-Found = tuple[bool, str]
 
 _FOLDER = Path(__file__).parent
 _SHIPPED: Mapping[str, Mapping[str, str]] = tomllib.loads(

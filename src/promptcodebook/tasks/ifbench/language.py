@@ -26,16 +26,12 @@ from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.home import BenchmarkRow, check_row
 from promptcodebook.tasks.worker import shared_worker
 
-MARKS = string.punctuation
-"""The 32 ASCII punctuation marks."""
+MARKS = string.punctuation  # the 32 ASCII punctuation marks
 EDGES = MARKS + " "
-CONTEXT = 3
-"""The tagger's choice for a text's first token depends on this many tokens."""
+CONTEXT = 3  # tokens on which the tag of the first one depends
 
-_REPEATED = 1024
-"""Sentences remembered while one text is tokenised; a degenerate reply repeats itself."""
-_LIMIT_S = 1.5
-"""For the patterns of one constraint."""
+_REPEATED = 1024  # sentences remembered; a degenerate reply repeats itself
+_LIMIT_S = 1.5  # for the patterns of one constraint
 _HARMLESS = re.compile(r"[^*+?{|]{0,200}")
 _DELETE = str.maketrans("", "", MARKS)
 _WORD = re.compile(r"\w+")
@@ -226,7 +222,7 @@ class Language:
             return count_each(patterns, text, around, ignore_case)
         args = [patterns, text, around, ignore_case]
         result = shared_worker().call(f"{__name__}:count_each", args, _LIMIT_S)
-        if not result.done:
+        if result.timed_out or result.error:
             raise TimeoutError("a pattern took too long")
         return cast("list[int]", result.value)
 

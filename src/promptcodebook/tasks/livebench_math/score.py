@@ -18,10 +18,8 @@ from typing import Any
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.tasks.worker import shared_worker
 
-ALGEBRA = ("sympy", "lark", "math_verify")
-"""The packages that comparing formulas takes."""
-Ids = tuple[int | None, ...]
-"""Expression ids in order; None means a piece that is not a number."""
+ALGEBRA = ("sympy", "lark", "math_verify")  # what comparing formulas takes
+Ids = tuple[int | None, ...]  # of expressions; None for a piece that is not a number
 
 _KINDS = {
     **{"amc": "choice", "smc": "choice", "aime": "aime"},
@@ -30,10 +28,8 @@ _KINDS = {
 """The scorer by the first part of the subtask."""
 _AIME_TAIL = 50
 _TAIL = 20
-_LONGEST = 4000
-"""Characters of an AMPS answer that is still compared by algebra; no gold is nearly as long."""
-_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}
-"""For each comparison by algebra, in their order."""
+_LONGEST = 4000  # characters that are still compared by algebra; no gold is as long
+_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}  # in their order
 
 _OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
 _OPTION_END = re.compile(r"\\qquad|\$|\n")
