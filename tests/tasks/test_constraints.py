@@ -9,11 +9,7 @@ import pytest
 from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import TaskError
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, check
-from promptcodebook.tasks.constraints.task import (
-    SIZES,
-    compose,
-    reward,
-)
+from promptcodebook.tasks.constraints.task import SIZES, compose, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 

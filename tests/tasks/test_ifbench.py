@@ -67,9 +67,7 @@ def test_own_examples(case: str) -> None:
 
 
 @pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
-def test_a_blank_response_follows_nothing_and_arguments_are_named(
-    instruction_id: str,
-) -> None:
+def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id: str) -> None:
     kwargs = fitting(instruction_id)
     said = describe(instruction_id, {**kwargs, "unused": None})
     assert not any(check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.program import (
-    ModuleReply,
-    ask,
-    make_output,
-    outside,
-    read_outputs,
-    think,
-)
+from promptcodebook.tasks.program import ModuleReply, ask, make_output, outside, read_outputs, think
 from promptcodebook.types import Prompt, Stage
 
 LABELLED = "reasoning: the map says so\nanswer: Paris"

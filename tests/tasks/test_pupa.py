@@ -21,12 +21,7 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.score import (
-    PupaScore,
-    combine,
-    distinct_units,
-    leaked_units,
-)
+from promptcodebook.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
 from promptcodebook.tasks.pupa.task import (
     JudgeReward,
     Papillon,
