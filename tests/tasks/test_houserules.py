@@ -128,20 +128,15 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
     dataset: Dataset,
 ) -> None:
     six = load_task("houserules_six")
-    whole = {split: {e.id: e for e in part} for split, part in dataset.items()}
     for split, part in six.dataset.items():
-        assert {e.id for e in part} == {
-            e.id for e in whole[split].values() if set(topics_of(e)) <= set(SIX)
-        }
-        assert Counter(t for e in part for t in topics_of(e)).keys() == set(SIX)
-        assert all(whole[split][e.id] == e for e in part)
+        assert list(part) == [e for e in getattr(dataset, split) if {*topics_of(e)} <= {*SIX}]
+        assert {topic for e in part for topic in topics_of(e)} == set(SIX)
     assert six.oracle is not None
     for e in six.dataset.test:
         said = six.oracle(e)
         assert all(rule in present_prompt(SIX) for rule in said.splitlines())
         assert bool(said) == bool(topics_of(e))
     assert len(six.seeds) == 8 and all(seed in present_prompt(SIX) for seed in six.seeds)
-    assert len(present_prompt(SIX)) < len(present_prompt()) / 2
 
 
 # Each house rule holds where it is kept and fails where it is nearly kept.

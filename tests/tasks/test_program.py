@@ -69,20 +69,13 @@ async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:
 @pytest.mark.parametrize("text", ["{question}", "%s {0} {fields[x]}", "$name <question>", "\\1"])
 async def test_texts_are_data(text: str) -> None:
     lm = ScriptedLM().enqueue(LABELLED)
-    said = await think(
-        chat(lm),
-        prompt=Prompt(text),
-        stage="s",
-        instruction=text,
-        fields={"question": text, "context": "{question}"},
-        outputs=("answer",),
-    )
+    given = {"question": text, "context": "{question}"}
+    sent = {"stage": "s", "instruction": text, "fields": given, "outputs": ("answer",)}
+    said = await think(chat(lm), prompt=Prompt(text), **sent)
     system, user = lm.history[0].messages
     assert system.content.startswith(f"{text}\n\n{text}\n\n")
-    assert user.content == (
-        f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
-    )
-    assert said["answer"] == "Paris"
+    wanted = f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
+    assert user.content == wanted and said["answer"] == "Paris"
 
 
 @pytest.mark.parametrize(

@@ -33,34 +33,27 @@ EXAMPLE = Example("e7", "question", "answer")
 UNIT = (0.0, 1.0)
 
 
-class Gate:
-    """Counts who is inside at once; opens when `wanted` are."""
-
-    def __init__(self, wanted: int) -> None:
-        self.inside = self.most = 0
-        self._wanted = wanted
-        self._change = threading.Condition()
-
-    def __call__(self, *_: object) -> float:
-        with self._change:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-            self._change.notify_all()
-            self._change.wait_for(lambda: self.most >= self._wanted, timeout=20)
-        time.sleep(0.02)
-        with self._change:
-            self.inside -= 1
-        return 1.0
-
-
 @pytest.mark.parametrize("threads", [1, 8])
 async def test_synchronous_rewards_run_side_by_side(threads: int) -> None:
-    gate, calls = Gate(threads), UserCalls(threads=threads)
-    scores = await asyncio.gather(
-        *(apply_reward(gate, EXAMPLE, Output("y"), UNIT, calls) for _ in range(24))
-    )
-    assert [score.value for score in scores] == [1.0] * 24
-    assert gate.most == threads
+    inside, most, changed = 0, 0, threading.Condition()
+
+    def gate(*_: object) -> float:
+        """Opens when as many are inside as may be."""
+        nonlocal inside, most
+        with changed:
+            inside += 1
+            most = max(most, inside)
+            changed.notify_all()
+            changed.wait_for(lambda: most >= threads, timeout=20)
+        time.sleep(0.02)
+        with changed:
+            inside -= 1
+        return 1.0
+
+    calls = UserCalls(threads=threads)
+    asked = (apply_reward(gate, EXAMPLE, Output("y"), UNIT, calls) for _ in range(24))
+    assert [score.value for score in await asyncio.gather(*asked)] == [1.0] * 24
+    assert most == threads
 
 
 async def test_what_is_async_or_ours_stays_in_the_loop() -> None:

@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.calls import Chat, Reply, Role
-from promptcodebook.data import Dataset
 from promptcodebook.errors import ExecutorError
-from promptcodebook.tasks.task import RewardFactory, Task
 from promptcodebook.tasks.user_code import (
     Escape,
     Overdue,
@@ -225,7 +223,6 @@ class SingleCall:
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut."""
         reply = await lm(example.messages or example.input, system=prompt.text, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")
 
@@ -291,23 +288,3 @@ def make_program(
         function = spec
         name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
     return Agent(cast("_Function", function), name, calls or UserCalls())
-
-
-def user_task(
-    dataset: Dataset,
-    reward: RewardFactory,
-    *,
-    program: Program,
-    reward_range: tuple[float, float] = (0.0, 1.0),
-    base_prompt: str = "",
-) -> Task:
-    """The task that a configuration without `task` describes; its seeds come from `init`."""
-    return Task(
-        dataset.name,
-        dataset,
-        reward,
-        program,
-        reward_range,
-        base_prompt=base_prompt,
-        description=f"the user's own data: {dataset.name}",
-    )

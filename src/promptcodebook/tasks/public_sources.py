@@ -190,7 +190,6 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
-    """The rows of a downloaded file; its name tells its format."""
     try:
         if path.suffix == ".parquet":
             parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")

@@ -247,7 +247,6 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
 def _call_in_thread(
     function: Callable[..., object], arguments: Sequence[object]
 ) -> asyncio.Future[_Outcome]:
-    """The outcome, once a daemon thread has it."""
     done = concurrent.futures.Future[_Outcome]()
 
     def work() -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -53,7 +53,7 @@ class Worker:
         self._free = LifoQueue[_Process]()
         for process in self._processes:
             self._free.put(process)
-        self._finalizer = weakref.finalize(self, _end_all, self._processes)
+            weakref.finalize(self, process.end)
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
@@ -83,11 +83,6 @@ class Worker:
         for process in idle:
             process.end()
             self._free.put(process)
-
-
-def _end_all(processes: Iterable[_Process]) -> None:
-    for process in processes:
-        process.end()
 
 
 @cache

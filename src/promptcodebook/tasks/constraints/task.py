@@ -124,7 +124,6 @@ def read_wordings() -> Mapping[str, Sequence[str]]:
 def _phrase(
     constraint: Mapping[str, object], wordings: Mapping[str, Sequence[str]], rng: random.Random
 ) -> str:
-    """One constraint in words, in a phrasing drawn from `rng`."""
     text = rng.choice(wordings[str(constraint["kind"])])
     for name, value in constraint.items():
         if isinstance(value, list):

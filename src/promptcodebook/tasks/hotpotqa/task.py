@@ -40,7 +40,6 @@ class HotpotProgram(HopProgram):
     stages = tuple(MODULES)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One question through both hops. Errors of chat and search."""
         hops = Hops(lm, prompt, {"question": example.input}, MODULES, self.search)
         first = await hops.find(example.input, PASSAGES)
         summary1 = await hops.module("summarize1", passages=first)

@@ -50,7 +50,6 @@ class HoverProgram(HopProgram):
     stages = tuple(MODULES)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One claim through all hops. Errors of chat and search."""
         hops = Hops(lm, prompt, {"claim": example.input}, MODULES, self.search)
         first = await hops.find(example.input, HOPS[0])
         summary1 = await hops.module("summarize1", passages=first)

@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -30,10 +30,8 @@ from promptcodebook.text import words_of
 from promptcodebook.types import Example, Output, Prompt, Score, Variable
 
 T = TypeVar("T", bound=ReplyShape)
-_TEXTS: Mapping[str, str] = tomllib.loads(
-    Path(__file__).with_name("requests.toml").read_text("utf-8")
-)
-"""What the stages and the judge are asked."""
+_FOLDER = Path(__file__).parent
+_TEXTS = tomllib.loads((_FOLDER / "requests.toml").read_text("utf-8"))
 _LEAST = 4  # characters of a unit: shorter ones turn up in any text
 WEIGHT = 1.0  # λ: what a whole leak costs, in units of quality
 ENOUGH = 0.5  # of the reference's words in an answer as good as it
@@ -72,7 +70,7 @@ def load_pupa(data_dir: Path | None = None) -> Task:
         reward_range=(-WEIGHT, 1.0),
         private=not home.own,
         checks=(NoUnitCheck(dataset.train),),
-        **read_texts(Path(__file__).parent, weight=WEIGHT, origin=home.origin),
+        **read_texts(_FOLDER, weight=WEIGHT, origin=home.origin),
     )
 
 

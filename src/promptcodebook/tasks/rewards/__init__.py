@@ -197,7 +197,6 @@ def make_reward(
 
 
 def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
-    """A reward dataclass from its options, types checked."""
     if kind == "schema" and isinstance(options.get("schema"), str):
         path = base / str(options["schema"])
         try:
