@@ -96,36 +96,30 @@ def test_labels_in_many_dresses(reply: str) -> None:
     assert read_outputs(reply, ("answer",)) == {"reasoning": "because", "answer": "Paris"}
 
 
-def test_a_bare_text_is_the_only_output() -> None:
-    assert read_outputs("Paris", ("answer",))["answer"] == "Paris"
-    assert read_outputs("Paris", ("answer", "city")) == {"reasoning": "", "answer": "", "city": ""}
-    assert read_outputs('{"other": 1}', ("answer",))["answer"] == '{"other": 1}'
-    assert read_outputs("reasoning: so Paris", ("answer",))["answer"] == "so Paris"
-    read = read_outputs('{"answer": 42, "titles": ["A", "Ä"], "note": null}', ("answer", "titles"))
-    assert read == {"reasoning": "", "answer": "42", "titles": '["A", "Ä"]'}
-    assert read_outputs('{"answer": null}', ("answer",))["answer"] == ""
+BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
 
 
-def test_a_reply_cut_while_it_reasons_has_no_output() -> None:
-    assert read_outputs("reasoning: so Par", ("answer",), cut=True)["answer"] == ""
-    assert read_outputs("answer: Par", ("answer",), cut=True)["answer"] == "Par"
-
-
-def test_several_outputs_and_names_of_several_words() -> None:
-    text = "reasoning: r\n**Final Answer:** A\nsearch-query: Q {x}"
-    read = read_outputs(text, ("final_answer", "search_query"))
-    assert read == {"reasoning": "r", "final_answer": "A", "search_query": "Q {x}"}
-    assert read_outputs("search query: Q", ("final_answer", "search_query")) == {
-        "reasoning": "",
-        "final_answer": "",
-        "search_query": "Q",
-    }
-
-
-def test_the_last_output_runs_to_the_end_and_keeps_its_form() -> None:
-    body = "  one\n    two\n\nResponse: not a label\n**bold**"
-    assert read_outputs(f"reasoning: r\nresponse:\n{body}\n", ("response",))["response"] == body
-    assert read_outputs("answer: **Paris**", ("answer",))["answer"] == "**Paris**"
+@pytest.mark.parametrize(
+    ("text", "cut", "expected"),
+    [
+        ("Paris", False, {"answer": "Paris"}),
+        ("Paris", False, {"answer": "", "city": ""}),
+        ('{"other": 1}', False, {"answer": '{"other": 1}'}),
+        ('{"answer": null}', False, {"answer": ""}),
+        ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
+        ("reasoning: so Paris", False, {"answer": "so Paris"}),
+        ("reasoning: so Par", True, {"answer": ""}),
+        ("answer: Par", True, {"answer": "Par"}),
+        ("answer: **Paris**", False, {"answer": "**Paris**"}),
+        ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
+        ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
+        (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
+    ],
+)
+def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
+    read = read_outputs(text, tuple(expected), cut)
+    assert read == {"reasoning": read["reasoning"], **expected}
+    assert read_outputs("reasoning: r\nanswer: A", ("answer",))["reasoning"] == "r"
 
 
 async def test_a_cut_reply_marks_the_output() -> None:
