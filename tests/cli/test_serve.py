@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,33 +128,6 @@ def test_what_requests_say_is_on_no_disk(
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
-def test_a_promoted_and_rolled_back_version_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
-    ref, move = "tickets@production", ("--override", "a test", "--json")
-    for word in ("a", "b"):
-        one_call(base_prompt=f"Number {word}.").save(tmp_path / f"{word}.json")
-    pco("codebook", "promote", "a.json", ref, *move, cwd=tmp_path)
-    with served(Server()) as server, serving(tmp_path, ref, "--lm", server.spec) as (_, said):
-
-        def until_served(version: str) -> None:
-            for _ in range(1000):
-                _, headers = ask(said["base_url"], "", model=said["model"])
-                if headers["x-pco-version"] == version:
-                    return
-                time.sleep(0.02)
-            raise AssertionError(f"{version} is not served")
-
-        a = said["version"]
-        until_served(a)
-        b = pco("codebook", "promote", "b.json", ref, *move, cwd=tmp_path).json["version"]
-        until_served(b)
-        pco("codebook", "rollback", ref, cwd=tmp_path)
-        until_served(a)
-    assert said["model"] == f"pco/{ref}" and b != a
-
-
 @pytest.mark.parametrize(
     ("args", "error"),
     [
@@ -189,7 +161,7 @@ def test_what_cannot_be_served_is_refused_before_anything_listens(
     [
         ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
         ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
-        ("litellm/azure/m", "r.sqlite", "--lm https://HOST/v1#MODEL"),
+        ("http://127.0.0.1:1/v1#m", "r.sqlite", "cannot listen on 127.0.0.1:PORT"),
     ],
 )
 def test_only_an_address_that_is_taken_is_told_as_one(
@@ -197,19 +169,12 @@ def test_only_an_address_that_is_taken_is_told_as_one(
 ) -> None:
     monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / requests))
     file_of().save(tmp_path / "p.json")
-    said = pco("serve", "p.json", "--lm", lm, "--port", "0", cwd=tmp_path).err
-    assert error in " ".join(said.split())
-    assert "cannot listen" not in said and "pco serve p.json --port 0" not in said
-
-
-def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of().save(tmp_path / "p.json")
-    monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        args = ("--lm", "http://127.0.0.1:1/v1#m", "--port", port)
-        said = pco("serve", "p.json", *args, cwd=tmp_path)
-    said.error(2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0")
+        free = port if "PORT" in error else "0"
+        said = pco("serve", "p.json", "--lm", lm, "--port", free, cwd=tmp_path).err
+    assert error.replace("PORT", port) in " ".join(said.split())
+    assert ("pco serve p.json --port 0" in said) is ("PORT" in error)
 
 
 # `pco view` as it is typed.

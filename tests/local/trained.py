@@ -85,14 +85,10 @@ class Routes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A run that was killed once and resumed.
-
-    `before` = replies on disk at the kill, `after` = at the end; `served` and `reported` what the
-    server and the report count of both sessions, `unbooked` = what was answered as the kill fell,
-    and never read; `blamed` = some reply blamed a part, so that there was a text to rewrite;
-    `again` = calls made when a copy of the killed run was given the finished run's replies and
-    resumed, and `equal` whether that ended at the same policy. `run` = its folder.
-    """
+    """A run that was killed once and resumed, in the folder `run`. `before` = replies on disk at
+    the kill, `after` = at the end; `unbooked` = what was answered as the kill fell, and never read;
+    `blamed` = some reply blamed a part. `again` = calls made when a copy of the killed run was
+    given the finished run's replies and resumed; `equal` = that ended at the same policy."""
 
     before: int
     after: int

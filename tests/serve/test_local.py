@@ -14,7 +14,7 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.local.engine import Embedding, Engine, Generation, Job, Load, TokenLogprob
-from promptcodebook.local.server import Terms, serving_locally
+from promptcodebook.local.server import LocalServer, Terms
 
 Script = Callable[[Job], str]
 
@@ -104,7 +104,7 @@ async def up(engine: Engine | None = None, terms: Terms | None = None) -> AsyncG
     async def load() -> Engine:
         return engine or ScriptedEngine()
 
-    async with serving_locally(load, terms or Terms()) as (address, loading):
+    async with LocalServer(terms or Terms()).serving(load) as (address, loading):
         await loading
         yield address.base_url.removesuffix("/v1")
 
@@ -359,7 +359,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         await ready.wait()
         return ScriptedEngine()
 
-    async with serving_locally(load, Terms()) as (address, loading):
+    async with LocalServer(Terms()).serving(load) as (address, loading):
         url = address.base_url.removesuffix("/v1")
         status, body, headers = await ask(url, json={"messages": SAID})
         assert (status, headers["Retry-After"]) == (503, "1")
@@ -376,7 +376,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_to_who_waits_for_it() -> No
     async def load() -> Engine:
         raise ConfigError("no such file")
 
-    async with serving_locally(load, Terms()) as (address, loading):
+    async with LocalServer(Terms()).serving(load) as (address, loading):
         with pytest.raises(ConfigError, match="no such file"):
             await loading
         status, body, _ = await ask(address.base_url.removesuffix("/v1"), "/healthz")

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from promptcodebook.lm.endpoint import Transport
-from promptcodebook.lm.spec import ApiKey, parse_spec
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Upstream
 from tests.lm.server import Server, Step, fails, raw, says
@@ -35,7 +35,7 @@ async def passed_on(
     upstream = Upstream(
         parse_spec(f"{server.url}#m", {}),
         given,
-        Transport(server.url, given, 10.0, {}),
+        Transport(server.url, Credentials(given), 10.0),
         {},
         secrets,
     )

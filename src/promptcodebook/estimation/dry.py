@@ -426,7 +426,7 @@ class Passes:
 def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
     config = plan.config
-    schedule = Schedule(plan.split("train"), config.update, config.randomness)
+    schedule = Schedule(plan.dataset.train, config.update, config.randomness)
     every = rounds_every(config)
     updates = schedule.updates()
     rollouts = routed = 0

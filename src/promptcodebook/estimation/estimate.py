@@ -340,7 +340,7 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
         f"and the others blame {manners('blamed', 100)} % of the parts that may be to blame"
     )
-    if plan.split("val") and config.validation.every:
+    if plan.dataset.val and config.validation.every:
         yield "low: training ends as early as validation.patience and target_score let it"
     yield (
         f"a typical answer has {ANSWER} tokens; replies may be {OTHER_REPLIES:g} times longer or "

@@ -137,7 +137,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     headers = dict(settings.headers) if settings is not None else {}
     found = find_credentials(spec.key_names, headers, environment)
     if not spec.model:
-        async with Endpoint(spec, found.key, timeout=10.0, headers=found.headers) as endpoint:
+        async with Endpoint(spec, found, timeout=10.0) as endpoint:
             listed = await endpoint.models()
         if len(listed) != 1:
             raise ConfigError(
@@ -146,7 +146,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
             )
         spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
     most_bytes = int(config.max_reply_mb * 1e6)
-    transport = Transport(spec.base_url, found.key, config.timeout, found.headers, most_bytes)
+    transport = Transport(spec.base_url, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
     return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
