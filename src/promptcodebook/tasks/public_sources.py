@@ -322,8 +322,9 @@ def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
             pairs = zip(facts["title"], facts["sent_id"], strict=True)
             gold = {"gold_titles": list(dict.fromkeys(facts["title"]))}
             splits[split].append(made | {"supporting_facts": [list(p) for p in pairs]} | gold)
-    pages = _pages(chain.from_iterable(parts.values()))
-    return splits | {"corpus": [{"title": t, "sentences": s} for t, s in pages.items()]}
+    corpus = _pages(chain.from_iterable(parts.values()))
+    pages: Rows = [{"title": t, "sentences": s} for t, s in corpus.items()]
+    return splits | {"corpus": pages}
 
 
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
