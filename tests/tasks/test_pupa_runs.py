@@ -25,7 +25,7 @@ from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.events import Ended, Stepped
