@@ -17,7 +17,7 @@ from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.paths import reply_cache_path, runs_dir, unfinished_folder
 from promptcodebook.policy.references import run_behind, stored_inputs
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
 from promptcodebook.store.lock import holder
