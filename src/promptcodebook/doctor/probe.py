@@ -9,7 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
@@ -87,7 +87,6 @@ async def probe(
     try:
         spec = parse_spec(spec_text, env)
         access = find_credentials(spec.key_names, headers, env)
-        spec, key = replace(spec, key_names=access.names), access.key
         if spec.kind == "simulated" and simulated is not None:
             return Section(spec_text, tuple(await _by_calls(simulated(spec))))
         if spec.kind == "local" and local is not None:
@@ -100,8 +99,8 @@ async def probe(
     except (ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
-    async with Endpoint(spec, key, timeout=timeout, headers=access.headers) as endpoint:
-        findings = await _address(endpoint, spec, key)
+    async with Endpoint(spec, access, timeout=timeout) as endpoint:
+        findings = await _address(endpoint, spec, access.key)
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()

@@ -51,7 +51,7 @@ from promptcodebook.optimizers.fixed import (
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
-from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
+from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
@@ -140,14 +140,14 @@ def build_learner(assembled: Assembled) -> Learner:
     checks: list[tuple[Check, Incident | None]] = [
         (LengthCheck(config.update), Incident.REWRITES_LONG),
         (near_copy, Incident.REWRITES_COPYING),
-        (SafetyCheck() if safe else TraceCheck(), Incident.REWRITES_UNSAFE),
+        (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
         (NoLeakCheck(train), Incident.REWRITES_LEAKING),
         *((check, None) for check in assembled.task.checks),
     ]
     parts = ask, templates, models.tally
     updater = Updater(ask, templates, config, AllChecks(checks, models.tally), models.tally)
     critic = Critic(*parts, SafetyClause.read() if safe else None)
-    credit = Credit(critic, Attribution(*parts), config, OrderCheck(), models.tally)
+    credit = Credit(critic, Attribution(*parts), config, order_check, models.tally)
     return Learner(
         config=config,
         composer=composer,
