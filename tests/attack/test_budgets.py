@@ -190,21 +190,13 @@ class Bill:
     @property
     def over(self) -> list[str]:
         """The limits that were passed, and what is shown below the bill."""
-        limits = self.mode.budget
         cost, shown = self.billed.cost or 0.0, self.shown.cost or 0.0
-        return [
-            name
-            for name, wrong in (
-                ("calls", self.made > limits.get("calls", self.made)),
-                ("tokens", self.billed.tokens > limits.get("tokens", self.billed.tokens)),
-                ("usd", cost > limits.get("usd", cost) + 1e-9),
-                ("seconds", self.seconds > limits.get("seconds", self.seconds) + 3 * _TIMEOUT_S),
-                ("calls shown", self.shown.calls < self.made),
-                ("tokens shown", self.shown.tokens < self.billed.tokens),
-                ("cost shown", shown < cost - 1e-9),
-            )
-            if wrong
-        ]
+        took = {"calls": self.made, "tokens": self.billed.tokens, "usd": cost - 1e-9}
+        took["seconds"] = self.seconds - 3 * _TIMEOUT_S
+        passed = [name for name, most in self.mode.budget.items() if took[name] > most]
+        passed += ["calls shown"] if self.shown.calls < self.made else []
+        passed += ["tokens shown"] if self.shown.tokens < self.billed.tokens else []
+        return [*passed, *(["cost shown"] if shown < cost - 1e-9 else [])]
 
 
 def attack(mode: Mode, server: Served, folder: Path) -> Bill:

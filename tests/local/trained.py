@@ -20,7 +20,7 @@ import jsonschema
 
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.method.policy import route_fault, route_schema
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of

@@ -25,7 +25,7 @@ from promptcodebook.method.critic import (
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.scan import OrderCheck
+from promptcodebook.policy.scan import order_check
 from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Trace, Verdict
@@ -407,7 +407,7 @@ def harm(*claims: tuple[str, str], score: float = 0.9, feedback: str = "too long
 
 def credit(world: World, *, clause: bool = True, orders: bool = False) -> Credit:
     critic = Critic(world.ask, world.templates, world.tally, CLAUSE if clause else None)
-    check = OrderCheck() if orders else None
+    check = order_check if orders else None
     return Credit(critic, world.attribution, world.config, check, world.tally)
 
 
