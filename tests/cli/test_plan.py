@@ -23,16 +23,13 @@ FILES = ("pco.toml", "data.jsonl", "reward.py")
 def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path) -> None:
     result = pco("init", "mytask", cwd=tmp_path)
     assert result.code == 0
-    folder = tmp_path / "mytask"
-    assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
+    assert sorted(p.name for p in (tmp_path / "mytask").iterdir()) == sorted(FILES)
     for step in ("pco doctor", "pco estimate", "pco train"):
         assert step in result.out
-    result = pco("train", "--lm", "simulated", *QUICK, "--json", cwd=folder)
+    result = pco("train", *QUICK, "--json", cwd=tmp_path / "mytask")
     assert result.code == 0, result.err
-    names = [row["name"] for row in result.json["rows"]]
-    assert names == ["present", "concat", "best_fixed", "untrained", "learned"]
     assert result.json["verdict"].startswith("On the simulated model")
-    assert Path(folder / result.json["policy"]).is_file()
+    assert Path(tmp_path / "mytask" / result.json["policy"]).is_file()
 
 
 def test_every_commented_setting_is_one_that_exists_with_its_default(folder: Path) -> None:
@@ -118,14 +115,6 @@ def test_a_value_is_json_or_toml_or_text(pair: str, tree: dict[str, Any]) -> Non
 # --- `pco templates`: a set of prompts copied, edited and trained with ---
 
 
-def test_the_sets_are_listed_with_their_templates(tmp_path: Path) -> None:
-    sets = pco("templates", "list", "--json", cwd=tmp_path).json
-    assert set(sets) == {"default", "paper"}
-    assert {"critic", "encoder", "generator", "updater", "theta"} <= set(sets["paper"])
-    out = pco("templates", "list", cwd=tmp_path).out
-    assert "default  " in out and "paper    " in out and "pco templates copy DIR" in out
-
-
 def test_a_copied_set_says_what_to_put_in_pco_toml_and_is_used(folder: Path) -> None:
     copied = pco("templates", "copy", "mine", cwd=folder)
     assert copied.code == 0 and 'templates = "./mine"' in copied.out
@@ -142,6 +131,9 @@ def test_a_copied_set_says_what_to_put_in_pco_toml_and_is_used(folder: Path) -> 
 
 
 def test_a_set_by_its_name_is_copied_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    sets = pco("templates", "list", "--json", cwd=tmp_path).json
+    assert {"critic", "encoder", "generator", "updater", "theta"} <= set(sets["paper"])
+    assert set(sets) == {"default", "paper"}
     made = pco("templates", "copy", "p", "--set", "paper", "--json", cwd=tmp_path).json
     assert made["templates"] == "./p" and (tmp_path / "p" / "set.toml").is_file()
     assert all((tmp_path / file).is_file() for file in made["files"])

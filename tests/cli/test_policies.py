@@ -85,19 +85,24 @@ def test_the_training_budget_does_not_bind_an_evaluation(folder: Path) -> None:
     assert pco("eval", "last", "--set", "budget.calls=1", cwd=folder).code == 0
 
 
-def test_compare_reads_saved_evaluations(trained: Path) -> None:
+def test_compare_reads_saved_evaluations_and_is_a_gate(trained: Path) -> None:
+    """The interval decides, which is wider than the mean of six equal differences."""
     tree = evaluate(trained).json
     assert tree["n"] == 6 and tree["reward_range"] == [0.0, 1.0]
     for name, reward in (("a", 1.0), ("b", 0.75), ("c", 0.0)):
-        for example in tree["examples"]:
-            example["reward"] = reward
-        (trained / f"{name}.json").write_text(json.dumps(tree))
-    comparison = pco("compare", "a.json", "b.json", "--json", cwd=trained).json
-    assert comparison["gain"]["mean"] == pytest.approx(0.25)
-    # Six equal differences: what would be a quarter better on these may be worse on others.
+        examples = [{**example, "reward": reward} for example in tree["examples"]]
+        (trained / f"{name}.json").write_text(json.dumps({**tree, "examples": examples}))
+    gain = pco("compare", "a.json", "b.json", "--json", cwd=trained).json["gain"]
+    assert gain["mean"] == pytest.approx(0.25)
     assert "no clear difference" in pco("compare", "a.json", "b.json", cwd=trained).out
     assert "A is better" in pco("compare", "a.json", "c.json", cwd=trained).out
     assert "B is better" in pco("compare", "c.json", "a.json", cwd=trained).out
+    sides = ("b.json", "a.json")
+    low = -pco("compare", *sides, "--json", cwd=trained).json["gain"]["low"]
+    assert low > 0.25
+    assert pco("compare", *sides, "--margin", str(low), cwd=trained).code == 0
+    missed = pco("compare", *sides, "--margin", "0.25", cwd=trained)
+    assert missed.code == 1 and "more than --margin 0.25" in missed.err
 
 
 def test_a_policy_judged_with_another_program_is_noted_once(trained: Path, run_id: str) -> None:
@@ -197,20 +202,6 @@ def test_an_evaluation_is_a_gate(trained: Path) -> None:
     assert (passed.code, missed.code) == (0, 1)
     assert missed.json["score"]["mean"] == mean, "the result is on stdout all the same"
     assert "is below --at-least" in missed.err
-
-
-def test_a_comparison_is_a_gate(tmp_path: Path) -> None:
-    """A loss of 0.1 on each of thirty: the interval decides, which is wider than the mean."""
-    for name, reward in (("new", 0.5), ("old", 0.6)):
-        examples = [{"id": str(n), "reward": reward} for n in range(30)]
-        tree = {"examples": examples, "split": "test", "simulated": False}
-        (tmp_path / f"{name}.json").write_text(json.dumps(tree), "utf-8")
-    sides = ("new.json", "old.json")
-    low = -pco("compare", *sides, "--json", cwd=tmp_path).json["gain"]["low"]
-    assert low > 0.1
-    assert pco("compare", *sides, "--margin", str(low), cwd=tmp_path).code == 0
-    missed = pco("compare", *sides, "--margin", "0.1", cwd=tmp_path)
-    assert missed.code == 1 and "more than --margin 0.1" in missed.err
 
 
 # `pco explain`, also on an example of the run, and `pco prompt`, alone on stdout.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import QUICK
-from tests.cli.invoked import pco, served
+from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 
@@ -32,7 +32,7 @@ def started(*words: str, folder: Path | None = None, **more: Any) -> subprocess.
 
 def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(tmp_path: Path) -> None:
     words = ("lm", "serve", "simulated", "--task", "constraints", "--port", "0")
-    with started(*PCO, *words) as process:
+    with running(*words) as process:
         assert process.stdout is not None
         spec = process.stdout.readline().strip()
         assert spec.startswith("http://127.0.0.1:") and spec.endswith("/v1#simulated")

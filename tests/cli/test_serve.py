@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +17,7 @@ import pytest
 from promptcodebook.policy.references import Reference
 from promptcodebook.serve.cli import served_name
 from promptcodebook.serve.spending import find_record
-from tests.cli.invoked import pco, served
+from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 from tests.policy.test_references import header
@@ -41,20 +39,10 @@ def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str,
 @contextmanager
 def serving(folder: Path, *args: str, **env: str) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The process of `pco serve` with these words, and what it says of itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "promptcodebook.cli", "serve", *args, "--port", "0", "--json"],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    words = ("serve", *args, "--port", "0", "--json")
+    with running(*words, cwd=folder, env={**os.environ, **env}) as process:
         assert process.stdout is not None
         yield process, json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
@@ -137,14 +125,12 @@ def test_what_requests_say_is_on_no_disk(
         (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
         (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
         (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
-        (
-            ("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
-            "a money budget needs a price",
-        ),
+        (("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
+         "a money budget needs a price"),
         (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
         (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
@@ -179,8 +165,6 @@ def test_only_an_address_that_is_taken_is_told_as_one(
 
 # `pco view` as it is typed.
 
-PCO = [sys.executable, "-m", "promptcodebook.cli"]
-
 
 @pytest.mark.parametrize("options", [(), ("--open",)])
 def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
@@ -190,14 +174,8 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
     browser.chmod(0o755)
-    process = subprocess.Popen(
-        [*PCO, "view", "last", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"},
-    )
-    try:
+    env = {**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"}
+    with running("view", "last", "--port", "0", *options, env=env) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:") and url.endswith("-tickets")
@@ -208,11 +186,6 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
         taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def test_a_run_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:

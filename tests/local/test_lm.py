@@ -155,6 +155,7 @@ def test_a_request_as_an_engine_takes_it() -> None:
         ("presence_penalti", 1, r"did you mean 'presence_penalty'\?"),
         *(("stop", value, "stop is not a text, or a list of texts") for value in ([3], [""], 3)),
         *(("frequency_penalty", v, "is not a number from -2 to 2") for v in ("high", True, 2.1)),
+        ("presence_penalty", -2.1, "presence_penalty is not a number from -2 to 2"),
     ],
 )
 def test_a_field_that_no_local_model_takes_is_named(name: str, value: object, said: str) -> None:

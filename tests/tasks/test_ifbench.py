@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Chat
 from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
@@ -67,9 +66,7 @@ def test_own_examples(case: str) -> None:
 
 
 @pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
-def test_a_blank_response_follows_nothing_and_arguments_are_named(
-    instruction_id: str,
-) -> None:
+def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id: str) -> None:
     kwargs = fitting(instruction_id)
     said = describe(instruction_id, {**kwargs, "unused": None})
     assert not any(check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
@@ -247,10 +244,6 @@ TWO = Example(
 )
 
 
-def chat(lm: ScriptedLM) -> Chat:
-    return BoundChat(lm, lambda purpose: 7)
-
-
 def row(key: str, **changed: object) -> dict[str, object]:
     return {
         "key": key,
@@ -274,7 +267,9 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
         "reasoning: no commas\nfinal_response:\nA keel\n  holds",
     )
     constraints = ConstraintReward(Language())
-    made = await IFBenchProgram(constraints.report)(Prompt("PROMPT"), TWO, chat(lm))
+    made = await IFBenchProgram(constraints.report)(
+        Prompt("PROMPT"), TWO, BoundChat(lm, lambda purpose: 7)
+    )
     assert made.text == "A keel\n  holds"
     assert [s.name for s in made.trace] == ["generate", "generate: check", "rewrite"]
     assert IFBenchProgram.stages == ("generate", "rewrite")
@@ -291,7 +286,9 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
 async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
     bare = Example("1", "Tell me about boats.")
-    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), bare, chat(lm))
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(
+        Prompt("P"), bare, BoundChat(lm, lambda purpose: 7)
+    )
     assert [s.name for s in made.trace] == ["generate", "rewrite"]
     with pytest.raises(RewardError, match="no constraints to check"):
         ConstraintReward(Language())(bare, made.text)

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,18 +25,10 @@ from tests.tasks.shared import vectors
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data folder, and no public copy that someone fetched earlier."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def example(subtask: str, gold: str, question: str = "?") -> Example:
     return Example("x", question, gold, fields={"task": "t", "subtask": subtask})
 
 
-@pytest.mark.usefixtures("own")
 async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> None:
     task = load_task("livebench_math")
     kinds = Counter[str]()

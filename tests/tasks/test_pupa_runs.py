@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
+from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import roll_out
@@ -36,13 +37,6 @@ from promptcodebook.tasks.task import asks_nobody, load_task
 from promptcodebook.types import Example, Output, Prompt, Rewrite
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
-
-
-@pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a data folder nor a public copy of the one who runs the tests is met."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
 
 
 def test_what_ships() -> None:
@@ -268,31 +262,18 @@ def test_of_data_that_are_not_private_the_servers_words_are_told(
     assert "cannot read: " in said and "withheld" not in said
 
 
-class Explodes:
-    name = "explodes"
+class Program:
+    name = "program"
     stages: tuple[str, ...] = ()
     roles: frozenset[Any] = frozenset()
 
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        raise KeyError(example.input)
+    def __init__(self, raises: bool) -> None:
+        self._raises = raises
 
-
-class Answers(Explodes):
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        if self._raises:
+            raise KeyError(example.input)
         return Output("an answer")
-
-
-def _assembled(data: Path, **parts: Any) -> Assembled:
-    """The task with code of somebody else's, as a plug-in would bring it."""
-    config = load_config({"task": "pupa", "data_dir": str(data), "lm": "own"})
-    plan = plan_run(config, Sources())
-    task = replace(load_pupa(data), **parts)
-    assert task.private
-
-    async def lm(request: Any) -> Reply:
-        return Reply("fine")
-
-    return Plan(plan.config, task, plan.templates).connect(Supplies(own=lm))
 
 
 def _reward(example: Example, output: str) -> float:
@@ -300,21 +281,21 @@ def _reward(example: Example, output: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("parts", "stage", "kind"),
+    ("raises", "reward", "stage", "kind"),
     [
-        ({"program": Explodes()}, "execute", "KeyError"),
-        ({"program": Answers(), "reward": asks_nobody(_reward)}, "reward", "ValueError"),
-        (
-            {"program": Answers(), "reward": asks_nobody(lambda e, y: e.input)},
-            "reward",
-            "RewardError",
-        ),
+        (True, _reward, "execute", "KeyError"),
+        (False, _reward, "reward", "ValueError"),
+        (False, lambda e, y: e.input, "reward", "RewardError"),
     ],
 )
 async def test_code_that_quotes_a_row_when_it_fails_is_told_by_its_kind(
-    data: Path, parts: dict[str, Any], stage: str, kind: str
+    data: Path, raises: bool, reward: Any, stage: str, kind: str
 ) -> None:
-    assembled = _assembled(data, **parts)
+    plan = plan_run(load_config({"task": "pupa", "data_dir": str(data), "lm": "own"}), Sources())
+    task = replace(load_pupa(data), program=Program(raises), reward=asks_nobody(reward))
+    assert task.private
+    own = Supplies(own=ScriptedLM().reply_with(lambda request: "fine"))
+    assembled = Plan(plan.config, task, plan.templates).connect(own)
     example = assembled.dataset.train[0]
     draws = assembled.config.randomness.at(0, example.id)
     rollout = await roll_out(FixedPrompt("p"), assembled.trial(), example, draws)

@@ -32,7 +32,7 @@ def corpus(tmp_path: Path) -> Path:
     return written(tmp_path, list(PAGES))
 
 
-def test_finds_passages_best_first(corpus: Path) -> None:
+def test_finds_passages_best_first_and_a_page_by_its_title(corpus: Path) -> None:
     retriever = open_retriever(corpus)
     assert len(retriever) == 5
     found = retriever.search("Which island has lighthouses?", 2)
@@ -42,28 +42,20 @@ def test_finds_passages_best_first(corpus: Path) -> None:
         ["Oak | An oak is a tree. Oaks bear acorns."],
         ["Lighthouse | A lighthouse shows ships the way."],
     ]
-
-
-def test_equal_scores_come_in_corpus_order(corpus: Path) -> None:
-    retriever = open_retriever(corpus)
+    # Equal scores come in corpus order.
     assert retriever.rank(["tree"], 3) == [(2, 3, 1)]
     assert retriever.rank(["tree"], 1) == [(2,)]
     assert len(retriever.search("tree lighthouse", 100)) == 5
     assert retriever.search("tree", 0) == []
+    page = retriever.page("Tern Island")
+    assert page == Page("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
+    assert passage_of(page) == retriever.search("tern", 1)[0]
+    assert retriever.page("tern island") is retriever.page("Zebra") is None
 
 
 @pytest.mark.parametrize("query", ["", "the of and", "zebra", "?!", "{braces} %s \x00"])
 def test_pages_without_a_shared_word_are_not_returned(corpus: Path, query: str) -> None:
     assert open_retriever(corpus).search(query, 7) == []
-
-
-def test_a_page_by_its_title(corpus: Path) -> None:
-    retriever = open_retriever(corpus)
-    page = retriever.page("Tern Island")
-    assert page == Page("Tern Island", ("Tern Island has a lighthouse.", "", "It is small."))
-    assert passage_of(page) == retriever.search("tern", 1)[0]
-    assert retriever.page("tern island") is None
-    assert retriever.page("Zebra") is None
 
 
 def test_the_index_is_saved_beside_the_corpus_and_used_again(corpus: Path) -> None:

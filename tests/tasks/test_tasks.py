@@ -84,13 +84,6 @@ FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
 """Changes of a good row, or a line, and what is said of it."""
 
 
-@pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test meets a data folder or a public copy of the person who runs it."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path, name: str) -> Path:
     """A data folder that holds what ships as examples."""
@@ -185,7 +178,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = [{"id": f"{split}{n}", "question": f"{n}?", "answer": "Ada"} for n in range(10)]
         (site / "examples" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     offer(site, "orders = orders:load")
-    monkeypatch.delenv("PCO_DATA", raising=False)
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "orders", raising=False)
     return site
@@ -249,8 +241,7 @@ def chat(lm: ScriptedLM) -> Chat:
     return BoundChat(lm, lambda purpose: 7, greedy=False)
 
 
-def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PCO_DATA", raising=False)
+def test_the_registry() -> None:
     assert {"aime", "constraints", "hover"} <= set(task_names())
     for name in task_names():
         task = load_task(name)

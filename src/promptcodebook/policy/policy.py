@@ -368,8 +368,7 @@ class Span:
 def prompt_spans(
     prompt: str, instincts: Sequence[tuple[int, str]], base_prompt: str = "", form: str = ""
 ) -> tuple[Span, ...]:
-    """The prompt in pieces by their sources; joined they are the prompt again, to the letter.
-    `instincts` are those of its route, as (k, text); `form` is the output format."""
+    """The prompt in pieces by their sources; joined they are the prompt again, to the letter."""
     known = [Span(base_prompt, "base", exact=True), Span(form, "format", exact=True)]
     known += [Span(text, "instinct", k, exact=True) for k, text in instincts]
     words = {k: _words(text) for k, text in instincts}
@@ -464,8 +463,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why this input got this prompt. `expected` is what each instinct promises, where routes were
-    learned from outcomes; `spans` are the prompt in pieces by their sources."""
+    """Why this input got this prompt; `expected` is what each instinct promises, if learned."""
 
     input: str
     route: Route
@@ -492,8 +490,7 @@ class Explanation:
 
     @property
     def ranked(self) -> tuple[tuple[int | None, float], ...]:
-        """Every instinct with the reward that it promises alone, None for no instinct, best first;
-        () where nothing was learned of that."""
+        """Every instinct (None = none) with the reward that it promises alone, best first."""
         if self.expected is None:
             return ()
         alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]

@@ -213,8 +213,7 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A version of a registry: its name, its policy file, the run that it came from ('' = none is
-    known), and the version that its ref would be rolled back to ('' = none)."""
+    """A version of a registry, its file and run, and what its ref would be rolled back to."""
 
     version: str
     text: str
@@ -223,8 +222,7 @@ class StoredVersion:
 
 
 Versions = Callable[[str], StoredVersion]
-"""What a registry registers as an entry point of the group `promptcodebook.versions`: the version
-that NAME@REF or sha256:DIGITS means. RefNotFound."""
+"""What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:

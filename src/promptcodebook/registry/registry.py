@@ -89,8 +89,7 @@ class Version:
 
 
 Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
-"""What a version must pass before a ref moves to it: says what the log's entry should say, or
-raises PromotionRefused. A rollback passes none."""
+"""What a version must pass before a ref moves to it: facts for the log, or PromotionRefused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Where a benchmark's rows and texts come from, and how they are read and checked.
 
-Rows come from the given folder, the public copy, or our own examples. Each is a folder with
-train.jsonl, val.jsonl and test.jsonl, so all three are read alike. A benchmark declares its fields
-as a `BenchmarkRow`.
+Rows come from the given folder, the public copy, or our own examples, all in train.jsonl, val.jsonl
+and test.jsonl.
 """
 
 from __future__ import annotations
@@ -95,8 +94,15 @@ def read_texts(folder: Path, **facts: object) -> TaskTexts:
 
 def home_of(name: str, data_dir: Path | None = None) -> Home:
     """`data_dir` if given, else the public copy if it was fetched, else our own examples."""
+    for folder in () if data_dir is None else (data_dir / name, data_dir):
+        missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
+        if not missing:
+            return Home(folder, "the data folder that was given")
+        if len(missing) < len(SPLITS):
+            lacks = folder / f"{missing[0]}.jsonl"
+            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
     if data_dir is not None:
-        return Home(folder_of(name, data_dir), "the data folder that was given")
+        raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
     copy = default_data_cache() / name
     kept = kept_record(copy).get("local", {})
     for file, digest in kept.items():
@@ -129,18 +135,6 @@ def sha256_of(path: Path) -> str:
     """SHA-256 (hex) of a file of any size."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def folder_of(name: str, data_dir: Path) -> Path:
-    """`data_dir` or its folder `name`, whichever holds the splits; TaskError if one is missing."""
-    for folder in (data_dir / name, data_dir):
-        missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
-        if not missing:
-            return folder
-        if len(missing) < len(SPLITS):
-            lacks = folder / f"{missing[0]}.jsonl"
-            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
-    raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
 
 
 def jsonl_splits(

@@ -1,8 +1,8 @@
 """The modules that compound executors are made of: one model call each, with named fields.
 
-A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels;
-a plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model, which
-sees the message it is given and nothing else. Texts are data: they are joined, never formatted.
+A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels; a
+plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model. Texts are
+data: they are joined, never formatted.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.calls import Chat, Reply, Role
-from promptcodebook.data import Dataset
 from promptcodebook.errors import ExecutorError
-from promptcodebook.tasks.task import RewardFactory, Task
 from promptcodebook.tasks.user_code import (
     Escape,
     Overdue,
@@ -145,12 +143,11 @@ def render_fields(fields: Mapping[str, str]) -> str:
 
 
 def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[str, str]:
-    """The outputs (and the reasoning) values in a reply, "" for those that are missing.
+    """The outputs (and the reasoning) in a reply, "" for those that are missing.
 
     Understood: labels in any case, plain, bold, as headings or tags; a JSON object; and, where one
-    output was asked for, a bare text. The labels count in the order asked for, the first of each,
-    and the last output runs to the end, so that it may hold words that look like labels. A reply
-    that was `cut` before its first output has none.
+    output was asked for, a bare text. The last output runs to the end, so that it may hold words
+    that look like labels. A reply that was `cut` before its first output has none.
     """
     names = (_REASONING, *outputs)
     values = dict.fromkeys(names, "")
@@ -226,7 +223,6 @@ class SingleCall:
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut."""
         reply = await lm(example.messages or example.input, system=prompt.text, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")
 
@@ -292,23 +288,3 @@ def make_program(
         function = spec
         name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
     return Agent(cast("_Function", function), name, calls or UserCalls())
-
-
-def user_task(
-    dataset: Dataset,
-    reward: RewardFactory,
-    *,
-    program: Program,
-    reward_range: tuple[float, float] = (0.0, 1.0),
-    base_prompt: str = "",
-) -> Task:
-    """The task that a configuration without `task` describes; its seeds come from `init`."""
-    return Task(
-        dataset.name,
-        dataset,
-        reward,
-        program,
-        reward_range,
-        base_prompt=base_prompt,
-        description=f"the user's own data: {dataset.name}",
-    )

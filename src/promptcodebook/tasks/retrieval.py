@@ -1,12 +1,8 @@
 """Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up.
 
-A corpus file holds one page a line, `{"title": ..., "sentences": [...]}` (or `"text"` instead). It
-may hold millions of pages, so it is read line by line and, once indexed, one page at a time. The
-index is built by bm25s (k1 0.9 and b 0.4, its Lucene variant, English stop words removed,
-Snowball's English stemmer), saved as plain arrays and memory-mapped when opened.
-
-A `Retriever` searches; a `Search` does so off the event loop and remembers. `Hops` runs a program's
-modules between searches; `describe_hops` says for the critic what they found.
+A corpus may hold millions of pages, one a line, so it is read line by line and, once indexed, one
+page at a time. bm25s builds the index (k1 0.9 and b 0.4, its Lucene variant, English stop words
+removed, Snowball's English stemmer); it is saved as plain arrays and memory-mapped.
 """
 
 from __future__ import annotations
@@ -41,9 +37,7 @@ _HINT = 'each line is a page: {"title": "...", "sentences": ["...", "..."]}'
 _SETTINGS: dict[str, object] = {"format": 1, "k1": 0.9, "b": 0.4}
 _ARRAYS = ("spans", "keys", "pages")
 _META = "meta.json"
-_REPLACED = "replaced"
-_KEPT = 65_536
-"""(query, k) pairs remembered, the oldest forgotten first; an entry is k page numbers."""
+_KEPT = 65_536  # (query, k) pairs remembered; an entry is k page numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,6 @@ class Retriever:
         return self.passages(self.rank([query], k)[0])
 
     def search_many(self, queries: Sequence[str], k: int) -> list[list[str]]:
-        """`search` for each query."""
         return [self.passages(ranked) for ranked in self.rank(queries, k)]
 
     def rank(self, queries: Sequence[str], k: int) -> list[tuple[int, ...]]:
@@ -141,7 +134,6 @@ class Retriever:
             return [_best(bm25, bm25.get_tokens_ids(words), k) for words in stems]
 
     def passages(self, numbers: Sequence[int]) -> list[str]:
-        """The passages of these pages."""
         return [passage_of(self._page(number)) for number in numbers]
 
     def page(self, title: str) -> Page | None:
@@ -270,9 +262,9 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
         mark = {"sha256": index.digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
         (made / _META).write_text(json.dumps(mark | _SETTINGS) + "\n", "utf-8")
         if folder.exists():
-            settle(folder, made / _REPLACED)
+            settle(folder, made / "replaced")
         settle(made, folder)
-        shutil.rmtree(folder / _REPLACED, ignore_errors=True)
+        shutil.rmtree(folder / "replaced", ignore_errors=True)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise  # else another process has just saved the same

@@ -33,8 +33,7 @@ from typing import Any, cast, get_args
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
-_GRACE_S = 1.0
-"""How long a coroutine that is out of time may take to clean up."""
+_GRACE_S = 1.0  # for a coroutine that is out of time to clean up
 
 
 def load_function(
@@ -248,7 +247,6 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
 def _call_in_thread(
     function: Callable[..., object], arguments: Sequence[object]
 ) -> asyncio.Future[_Outcome]:
-    """The outcome, once a daemon thread has it."""
     done = concurrent.futures.Future[_Outcome]()
 
     def work() -> None:
@@ -336,7 +334,6 @@ class _AgentChat:
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Awaitable[Reply] | Reply:
-        self._require_open()
         asked = self._ask(messages, system=system, role=role, schema=schema, purpose=purpose)
         try:
             loop = asyncio.get_running_loop()
@@ -347,16 +344,13 @@ class _AgentChat:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._home))
 
     async def _ask(self, messages: str | Sequence[Message], **options: Any) -> Reply:
-        self._require_open()
-        with self._allowance.waiting():
-            return await self._inner(messages, **options)
-
-    def _require_open(self) -> None:
         if self.closed:
             raise ExecutorError(
                 "the executor asked a model after its rollout was over",
                 hint="wait for every call before returning; user_code.seconds limits a rollout",
             )
+        with self._allowance.waiting():
+            return await self._inner(messages, **options)
 
 
 _prints_to = contextvars.ContextVar[Any]("what prints go to in place of their stream", default=None)

@@ -1,9 +1,8 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
 A regular expression can take exponential time and a SymPy simplification may never end; a thread
-can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes, and
-kills and replaces one that is late. Where the system counts processor time, that is the limit, so
-that a score does not depend on the machine's other work.
+can stop neither. Where the system counts processor time, that is the limit, so that a score does
+not depend on the machine's other work.
 
 A process runs this module. Both sides write one JSON object a line. Request: {"function":
 "module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -45,10 +44,6 @@ class CallResult:
     timed_out: bool = False
     error: str = ""
 
-    @property
-    def done(self) -> bool:
-        return not self.timed_out and not self.error
-
 
 class Worker:
     """`size` processes, started when needed, for any number of callers from threads or a loop."""
@@ -58,7 +53,7 @@ class Worker:
         self._free = LifoQueue[_Process]()
         for process in self._processes:
             self._free.put(process)
-        self._finalizer = weakref.finalize(self, _end_all, self._processes)
+            weakref.finalize(self, process.end)
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
@@ -88,11 +83,6 @@ class Worker:
         for process in idle:
             process.end()
             self._free.put(process)
-
-
-def _end_all(processes: Iterable[_Process]) -> None:
-    for process in processes:
-        process.end()
 
 
 @cache

@@ -19,8 +19,7 @@ _WRAPPER = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
 _DEGREE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
 _GROUPED = re.compile(r"\d{1,3}(?:(?:,|\{,\})\d{3})+")
 
-_FEEDBACK_CHARS = 1500
-"""Worked solutions are cut here, so that the critic's context holds several examples."""
+_FEEDBACK_CHARS = 1500  # of a solution, so that the critic sees several examples
 
 
 def accuracy(output: str, gold: str) -> float:

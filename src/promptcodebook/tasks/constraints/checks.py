@@ -104,8 +104,8 @@ def _max_words(constraint: Constraint, text: str) -> Found:
 
 
 def _numbered(constraint: Constraint, text: str) -> Found:
-    numbers, n = numbered_lines(text), _number(constraint)
-    if numbers == tuple(range(1, n + 1)):
+    numbers, n = [*map(int, _LINE_NUMBER.findall(text))], _number(constraint)
+    if numbers == [*range(1, n + 1)]:
         return True, f"The list is numbered 1 to {n}, as asked."
     shown = ", ".join(f"{k}." for k in numbers[:12]) or "none"
     return False, f'Lines "1. " to "{n}. " were asked for; numbered lines found: {shown}.'
@@ -177,7 +177,7 @@ def _letter_count(constraint: Constraint, text: str) -> Found:
 
 
 def _two_versions(_constraint: Constraint, text: str) -> Found:
-    parts = versions(text)
+    parts = [part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n"))]
     if len(parts) != 2:
         count = _many(len(parts), "part")
         return False, f'The answer has {count} around lines "******", not exactly 2.'
@@ -241,6 +241,7 @@ _LIST_NUMBER = re.compile(r"^[ \t]*\d+\.(?=\s)", re.MULTILINE)
 _ABBREVIATION = re.compile(r"\b(?:P\.S|e\.g|i\.e|Mrs?|Ms|Dr|vs)\.(?=\s+\S)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*_]*(?=\s|$)")
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+_LINE_NUMBER = re.compile(r"^([0-9]{1,6})\.[ \t]", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[ \t]*\*{6}[ \t]*$", re.MULTILINE)
 
 
@@ -270,13 +271,3 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def bullet_items(text: str) -> tuple[str, ...]:
     """The text after "- " on the lines that start with it."""
     return tuple(line[2:].strip() for line in text.splitlines() if line.startswith("- "))
-
-
-def numbered_lines(text: str) -> tuple[int, ...]:
-    """The numbers of the lines that start with "<number>. ", in their order."""
-    return tuple(int(m) for m in re.findall(r"^([0-9]{1,6})\.[ \t]", text, re.MULTILINE))
-
-
-def versions(text: str) -> tuple[str, ...]:
-    """The pieces between lines that consist of six asterisks, blank ones included."""
-    return tuple(part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n")))

@@ -28,8 +28,7 @@ from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
 _FOLDER = Path(__file__).parent
-_FEWEST_WORDS = 5
-"""What an answer to a prompt without constraints needs to count as one."""
+_FEWEST_WORDS = 5  # of an answer to a prompt without constraints
 
 
 def load_constraints(_data_dir: Path | None = None) -> Task:
@@ -125,7 +124,6 @@ def read_wordings() -> Mapping[str, Sequence[str]]:
 def _phrase(
     constraint: Mapping[str, object], wordings: Mapping[str, Sequence[str]], rng: random.Random
 ) -> str:
-    """One constraint in words, in a phrasing drawn from `rng`."""
     text = rng.choice(wordings[str(constraint["kind"])])
     for name, value in constraint.items():
         if isinstance(value, list):

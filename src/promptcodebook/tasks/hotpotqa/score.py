@@ -17,8 +17,7 @@ from promptcodebook.types import Example, Output, Score
 # Against any other answer these earn nothing, whatever words they share.
 _CLOSED = ("yes", "no", "noanswer")
 
-_FACTS_CHARS = 1200
-"""All supporting sentences together are cut here, so that the critic's context holds a batch."""
+_FACTS_CHARS = 1200  # of all facts, so that the critic's context holds a batch
 _FACT_CHARS = 400
 
 

@@ -27,8 +27,7 @@ from promptcodebook.tasks.retrieval import (
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
-PASSAGES = 7
-"""Passages wanted from each hop."""
+PASSAGES = 7  # wanted from each hop
 
 _FOLDER = Path(__file__).parent
 MODULES = read_modules(_FOLDER)
@@ -41,7 +40,6 @@ class HotpotProgram(HopProgram):
     stages = tuple(MODULES)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One question through both hops. Errors of chat and search."""
         hops = Hops(lm, prompt, {"question": example.input}, MODULES, self.search)
         first = await hops.find(example.input, PASSAGES)
         summary1 = await hops.module("summarize1", passages=first)

@@ -23,17 +23,13 @@ from typing import cast
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
 from promptcodebook.errors import DataError, TaskError, did_you_mean
-from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
+from promptcodebook.tasks.constraints.checks import CheckResult, Found, sentences, words
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
 
-Found = tuple[bool, str]
-
 _FOLDER = Path(__file__).parent
-_SHIPPED: Mapping[str, Mapping[str, str]] = tomllib.loads(
-    (_FOLDER / "rules.toml").read_text("utf-8")
-)
-RULES = _SHIPPED["kinds"]
+_SHIPPED = tomllib.loads((_FOLDER / "rules.toml").read_text("utf-8"))
+RULES: Mapping[str, str] = _SHIPPED["kinds"]
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
 """The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
@@ -151,19 +147,16 @@ def _recipe(reply: str) -> Found:
 
 
 def _russian(reply: str) -> Found:
-    """At least half of the letters are Cyrillic."""
     count, total = len(re.findall("[\u0400-\u04ff]", reply)), sum(c.isalpha() for c in reply)
     return 0 < total <= 2 * count, f"has {count} Cyrillic letters among {total}"
 
 
 def _story(reply: str) -> Found:
-    """ "Once upon a time" occurs."""
     held = "once upon a time" in reply.lower()
     return held, "says so" if held else "does not say so"
 
 
 def _letter(reply: str) -> Found:
-    """A line begins with "Dear" and a word."""
     held = re.search(r"^\W*Dear[ \t]+\w", reply, re.MULTILINE) is not None
     return held, "has one" if held else "has none"
 
@@ -175,7 +168,6 @@ def _json(reply: str) -> Found:
 
 
 def _found(pattern: str, noun: str, least: int = 1) -> Callable[[str], Found]:
-    """The pattern occurs `least` times."""
     compiled = re.compile(pattern, re.MULTILINE)
 
     def holds(reply: str) -> Found:
@@ -238,7 +230,6 @@ class PromptLast:
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut; without a prompt there is only the message."""
         turn = "\n\n".join(part for part in (example.input, prompt.text) if part.strip())
         reply = await lm(turn, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")

@@ -9,7 +9,7 @@ needs the label too. docs/tasks/hover.md names the files and fields.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
@@ -37,8 +37,7 @@ from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt
 
 T = TypeVar("T")
-HOPS: tuple[int, int, int] = (7, 7, 10)
-"""Passages wanted from each hop; at most 24 in all."""
+HOPS: tuple[int, int, int] = (7, 7, 10)  # passages wanted from each hop; at most 24 in all
 
 _FOLDER = Path(__file__).parent
 MODULES = read_modules(_FOLDER)
@@ -51,7 +50,6 @@ class HoverProgram(HopProgram):
     stages = tuple(MODULES)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One claim through all hops. Errors of chat and search."""
         hops = Hops(lm, prompt, {"claim": example.input}, MODULES, self.search)
         first = await hops.find(example.input, HOPS[0])
         summary1 = await hops.module("summarize1", passages=first)
@@ -65,11 +63,9 @@ class HoverProgram(HopProgram):
         return hops.output(parse_label(label) or label)
 
 
-OFFICIAL = "hover_train_release_v1.1.json"
-"""The official training claims, as their repository names the file."""
+OFFICIAL = "hover_train_release_v1.1.json"  # the training claims
 
-_WORTH_KEEPING = 1_000_000
-"""From this size (bytes) the index of a corpus is saved; a smaller one is built in an instant."""
+_WORTH_KEEPING = 1_000_000  # bytes of a corpus; a smaller index is built in an instant
 
 
 class ClaimRow(BenchmarkRow):
@@ -157,7 +153,8 @@ def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]
         if not whole and (folder / OFFICIAL).is_file():
             origin = f"{OFFICIAL} of the data folder that was given, split as the paper does"
             rows = read_json(folder / OFFICIAL).rows
-            parts = paper_splits([read_claim(row.values, row.where) for row in rows])
+            claims = (check_row(row.values, row.where, ClaimRow).example() for row in rows)
+            parts = paper_splits(list(claims))
             break
     else:
         home = home_of("hover", data_dir)
@@ -170,11 +167,6 @@ def _claims(data_dir: Path | None) -> tuple[Path, str, dict[Split, list[Example]
         if not parts[split]:
             raise DataError(f"{folder}: no claims for {split}", hint="each split needs some")
     return folder, origin, parts
-
-
-def read_claim(row: Mapping[str, object], where: str) -> Example:
-    """One row as an Example; DataError naming `where`."""
-    return check_row(row, where, ClaimRow).example()
 
 
 def paper_splits(claims: Sequence[Example]) -> dict[Split, list[Example]]:

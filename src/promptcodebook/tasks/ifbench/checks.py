@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import cast
 
 from promptcodebook.tasks.ifbench.language import (
-    CONTEXT,
     EDGES,
     MARKS,
     Arguments,
@@ -26,12 +25,8 @@ from promptcodebook.tasks.ifbench.language import (
     without_marks,
 )
 
-_LISTS = {
-    name: tuple(words.split())
-    for name, words in tomllib.loads(
-        Path(__file__).with_name("lists.toml").read_text("utf-8")
-    ).items()
-}
+_READ = tomllib.loads(Path(__file__).with_name("lists.toml").read_text("utf-8"))
+_LISTS: Mapping[str, tuple[str, ...]] = {name: (*text.split(),) for name, text in _READ.items()}
 _NAMES = re.compile(rf"\b(?:{'|'.join(_LISTS['names'])})\b")
 _DIGITS = re.compile(r"\d+")
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
@@ -134,7 +129,7 @@ def _keywords_specific_position(text: Text, args: Arguments) -> bool:
 
 
 def _words_position(text: Text, args: Arguments) -> bool:
-    first, last = text.first_tokens(2), text.last_tokens(3)
+    first, last = text.tokens[:2], text.tokens[-3:]
     keyword = args.keyword.strip().lower()
     if len(first) < 2:
         return False
@@ -408,9 +403,7 @@ IFBENCH: Mapping[str, Check] = {
         sum(w == w[::-1] for w in text.bare_lower if len(w) >= _SHORTEST_PALINDROME) >= 10
     ),
     "words:prime_lengths": lambda text, args: all(len(word) in _PRIMES for word in text.bare),
-    "words:start_verb": lambda text, args: (
-        "VB" in text.language.first_tag(text.first_tokens(CONTEXT))
-    ),
+    "words:start_verb": lambda text, args: "VB" in text.language.first_tag(text.tokens),
     "words:repeats": lambda text, args: (
         max(Counter(text.bare_lower).values(), default=0) <= args.small_n
     ),

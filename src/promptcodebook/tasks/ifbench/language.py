@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -26,16 +26,12 @@ from promptcodebook.errors import TaskError, import_extra
 from promptcodebook.tasks.home import BenchmarkRow, check_row
 from promptcodebook.tasks.worker import shared_worker
 
-MARKS = string.punctuation
-"""The 32 ASCII punctuation marks."""
+MARKS = string.punctuation  # the 32 ASCII punctuation marks
 EDGES = MARKS + " "
-CONTEXT = 3
-"""The tagger's choice for a text's first token depends on this many tokens."""
+CONTEXT = 3  # tokens on which the tag of the first one depends
 
-_REPEATED = 1024
-"""Sentences remembered while one text is tokenised; a degenerate reply repeats itself."""
-_LIMIT_S = 1.5
-"""For the patterns of one constraint."""
+_REPEATED = 1024  # sentences remembered; a degenerate reply repeats itself
+_LIMIT_S = 1.5  # for the patterns of one constraint
 _HARMLESS = re.compile(r"[^*+?{|]{0,200}")
 _DELETE = str.maketrans("", "", MARKS)
 _WORD = re.compile(r"\w+")
@@ -135,17 +131,6 @@ class Text:
     def tokens(self) -> list[str]:
         return [*chain.from_iterable(self.language.each_tokens(self.sentences))]
 
-    def first_tokens(self, count: int) -> list[str]:
-        """The first `count` tokens, without making the others."""
-        found = self.language.each_tokens(self.sentences)
-        return list(islice(chain.from_iterable(found), count))
-
-    def last_tokens(self, count: int) -> list[str]:
-        """The last `count` tokens in their order, without making the others."""
-        found = self.language.each_tokens(reversed(self.sentences))
-        backwards = chain.from_iterable(tokens[::-1] for tokens in found)
-        return list(islice(backwards, count))[::-1]
-
     @cached_property
     def lower(self) -> str:
         return self.value.lower()
@@ -226,7 +211,7 @@ class Language:
             return count_each(patterns, text, around, ignore_case)
         args = [patterns, text, around, ignore_case]
         result = shared_worker().call(f"{__name__}:count_each", args, _LIMIT_S)
-        if not result.done:
+        if result.timed_out or result.error:
             raise TimeoutError("a pattern took too long")
         return cast("list[int]", result.value)
 
@@ -307,7 +292,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
-    """One of NLTK's files."""
     try:
         return parse(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -25,15 +25,12 @@ from promptcodebook.tasks.ifbench.language import (
 )
 
 IFBENCH: Mapping[str, Instruction] = read_instructions(checks.IFBENCH)
-"""The 58 test constraints by id."""
 IFEVAL: Mapping[str, Instruction] = read_instructions(checks.IFEVAL)
-"""The 25 constraints of IFEval by id."""
 
-_REMEMBERED = 32
-"""Analysed texts kept: an example's eight variants, for a few examples."""
+_REMEMBERED = 32  # analysed texts: the eight variants of a few examples
 
-_LOOSE_S = 4.0
-"""After this many seconds on an example no further loose variant is tried (texts of 100 kB)."""
+_FOLDERS = ("NLTK_DATA", "PCO_DATA")
+_LOOSE_S = 4.0  # then no further variant is tried (texts of 100 kB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,12 @@ def check(
     """
     constraint, args = _read(instruction_id, kwargs)
     try:
-        return _met(constraint, args, response, language or _default_language())
+        return _met(
+            constraint,
+            args,
+            response,
+            language or _default_language(*map(os.environ.get, _FOLDERS)),
+        )
     except TimeoutError:
         return False
 
@@ -105,7 +107,7 @@ def grade(
             hint="give one kwargs object (or null) per instruction",
         )
     read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
-    known = language or _default_language()
+    known = language or _default_language(*map(os.environ.get, _FOLDERS))
     end = time.monotonic() + _LOOSE_S
     given = response or ""
     lines = given.split("\n")
@@ -162,12 +164,8 @@ def _read(
     return constraint, read_arguments(constraint, kwargs or {})
 
 
-def _default_language() -> Language:
-    return _language_for(*map(os.environ.get, ("NLTK_DATA", "PCO_DATA")))
-
-
 @cache
-def _language_for(*_folders: str | None) -> Language:
+def _default_language(*_folders: str | None) -> Language:
     return Language()
 
 

@@ -92,7 +92,6 @@ class IFBenchProgram:
         self._report = report
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """The final response, with both stages. LMError as the chat raises it."""
         chain = Chain(lm, prompt, {"query": example.input}, MODULES)
         draft = await chain.module("generate")
         output = make_output(await chain.module("rewrite", response=draft), chain.steps)

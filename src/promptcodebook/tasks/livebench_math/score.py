@@ -18,10 +18,8 @@ from typing import Any
 from promptcodebook.errors import DataError, MissingExtra
 from promptcodebook.tasks.worker import shared_worker
 
-ALGEBRA = ("sympy", "lark", "math_verify")
-"""The packages that comparing formulas takes."""
-Ids = tuple[int | None, ...]
-"""Expression ids in order; None means a piece that is not a number."""
+ALGEBRA = ("sympy", "lark", "math_verify")  # what comparing formulas takes
+Ids = tuple[int | None, ...]  # of expressions; None for a piece that is not a number
 
 _KINDS = {
     **{"amc": "choice", "smc": "choice", "aime": "aime"},
@@ -30,10 +28,8 @@ _KINDS = {
 """The scorer by the first part of the subtask."""
 _AIME_TAIL = 50
 _TAIL = 20
-_LONGEST = 4000
-"""Characters of an AMPS answer that is still compared by algebra; no gold is nearly as long."""
-_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}
-"""For each comparison by algebra, in their order."""
+_LONGEST = 4000  # characters that are still compared by algebra; no gold is as long
+_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}  # in their order
 
 _OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
 _OPTION_END = re.compile(r"\\qquad|\$|\n")
@@ -84,13 +80,7 @@ def math_score(question: str, ground_truth: str, subtask: str, answer: str) -> M
         return MathScore(float(at_end), kind, "end of the answer" if at_end else "")
     if kind == "rearrangement":
         ids, path = read_ids(answer)
-        try:
-            gold = [int(piece) for piece in ground_truth.split(",")]
-        except ValueError:
-            raise DataError(
-                f"the gold order {ground_truth[:80]!r} is not a comma-separated list of integers",
-                hint="correct ground_truth in the data file",
-            ) from None
+        gold = [int(piece) for piece in ground_truth.split(",")]
         return MathScore(closeness(ids, gold), kind, path, ids=ids)
     return _amps(ground_truth, answer)
 
@@ -109,15 +99,9 @@ def kind_of(subtask: str) -> str:
 
 def without_thoughts(answer: str) -> str:
     """The answer without its <think>...</think> spans; one that is never closed stays."""
-    kept = list[str]()
-    at = 0
-    while (start := answer.find("<think>", at)) >= 0:
-        end = answer.find("</think>", start)
-        if end < 0:
-            break
-        kept.append(answer[at:start])
-        at = end + len("</think>")
-    return "".join((*kept, answer[at:]))
+    *closed, rest = answer.split("</think>")
+    kept = [s.split("<think>", 1)[0] if "<think>" in s else f"{s}</think>" for s in closed]
+    return "".join((*kept, rest))
 
 
 def _amps(ground_truth: str, answer: str) -> MathScore:
@@ -156,9 +140,8 @@ def _by_algebra(gold: str, read: str, path: str) -> MathScore:
             decided = name
         elif result.error:
             decided = "comparison failed"
-    return MathScore(
-        0.0, "amps", f"{path}, {'time limit' if late else decided}", read, timed_out=late
-    )
+    decided = "time limit" if late else decided
+    return MathScore(0.0, "amps", f"{path}, {decided}", read, timed_out=late)
 
 
 def last_boxed(text: str) -> str | None:
@@ -209,12 +192,9 @@ def last_solution(answer: str) -> str:
     """The content of the last <solution>...</solution> on one line, or ""."""
     found = ""
     for line in answer.split("\n"):
-        at = 0
-        while (start := line.find("<solution>", at)) >= 0:
-            end = line.find("</solution>", start + 10)
-            if end < 0:
-                break
-            found, at = line[start + 10 : end], end + 11
+        for span in line.split("</solution>")[:-1]:
+            _, opened, inside = span.partition("<solution>")
+            found = inside if opened else found
     return found
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from promptcodebook.text import fold_text
 
-_SHORT = 3
-"""Units of at most this many characters must be words of their own to count as found."""
+_SHORT = 3  # characters up to which a unit must be a word of its own
 _UNSPACED = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 """Scripts written without blanks, where a word has no boundary to look for."""
 

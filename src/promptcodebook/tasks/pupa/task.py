@@ -1,9 +1,8 @@
 """`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON).
 
-The program, PAPILLON: a trusted model rewrites the query, an untrusted one helps, and the trusted
-one answers. Reward: U - λL with λ = 1: quality against the reference answer, less the share of
-private pieces in the request that went outside. The rows hold what real people wrote to a chatbot:
-no error quotes any of it. docs/tasks/pupa.md lists the departures from the GEPA artifact.
+A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The rows
+hold what real people wrote to a chatbot: no error quotes any of it. docs/tasks/pupa.md has the
+reward and the departures from the GEPA artifact.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -31,18 +30,12 @@ from promptcodebook.text import words_of
 from promptcodebook.types import Example, Output, Prompt, Score, Variable
 
 T = TypeVar("T", bound=ReplyShape)
-_TEXTS: Mapping[str, str] = tomllib.loads(
-    Path(__file__).with_name("requests.toml").read_text("utf-8")
-)
-"""What the stages and the judge are asked."""
-_LEAST = 4
-"""Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""
-WEIGHT = 1.0
-"""λ: what a whole leak costs, in units of quality."""
-ENOUGH = 0.5
-"""Share of the reference's words that the stand-in wants in an answer as good as it."""
-_SHOWN = 12
-"""The most leaked pieces that are quoted."""
+_FOLDER = Path(__file__).parent
+_TEXTS = tomllib.loads((_FOLDER / "requests.toml").read_text("utf-8"))
+_LEAST = 4  # characters of a unit: shorter ones turn up in any text
+WEIGHT = 1.0  # λ: what a whole leak costs, in units of quality
+ENOUGH = 0.5  # of the reference's words in an answer as good as it
+_SHOWN = 12  # leaked pieces that are quoted
 
 _DIGITS_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4})?")
 _MONTH = re.compile(r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*")
@@ -77,7 +70,7 @@ def load_pupa(data_dir: Path | None = None) -> Task:
         reward_range=(-WEIGHT, 1.0),
         private=not home.own,
         checks=(NoUnitCheck(dataset.train),),
-        **read_texts(Path(__file__).parent, weight=WEIGHT, origin=home.origin),
+        **read_texts(_FOLDER, weight=WEIGHT, origin=home.origin),
     )
 
 

@@ -183,14 +183,20 @@ def make_reward(
                 hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}",
             )
     if kind == "judge":
-        return _judge(options.get("rubric"), ask)
+        rubric = options.get("rubric")
+        if not isinstance(rubric, str) or not rubric.strip():
+            step = 'rubric = "What a good answer does ..."'
+            raise ConfigError("the reward 'judge' needs a rubric", hint=step)
+        if ask is None:
+            said = "the reward 'judge' asks a model, and none is at hand here"
+            raise ConfigError(said, hint="set lm, or roles.judge.model")
+        return Judge(ask, rubric)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
     return _ready(kind, options, base)
 
 
 def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
-    """A reward dataclass from its options, types checked."""
     if kind == "schema" and isinstance(options.get("schema"), str):
         path = base / str(options["schema"])
         try:
@@ -210,19 +216,6 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
     reason = first["msg"].removeprefix("Value error, ")
     at = f"{key}: " if key else ""
     raise ConfigError(f"the reward {kind!r}: {at}{reason}", hint="correct that key")
-
-
-def _judge(rubric: object, ask: Ask | None) -> Judge:
-    if not isinstance(rubric, str) or not rubric.strip():
-        raise ConfigError(
-            "the reward 'judge' needs a rubric", hint='rubric = "What a good answer does ..."'
-        )
-    if ask is None:
-        raise ConfigError(
-            "the reward 'judge' asks a model, and none is at hand here",
-            hint="set lm, or roles.judge.model",
-        )
-    return Judge(ask, rubric)
 
 
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
