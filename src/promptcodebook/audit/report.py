@@ -125,18 +125,15 @@ class HazardJudge:
 
         messages = self._template.fill(values)
         request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)
-        reply = (await self._ask.typed(request, HazardsReply, unknown)).value
-        return [_finding(where, text, claim) for claim in reply.findings]
-
-
-def _finding(where: str, text: str, claim: HazardClaim) -> Finding:
-    """The claim with its place: the words quoted, else the whole text."""
-    at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
-    start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
-    hazard = hazards().get(claim.hazard)
-    reason = claim.reason or f"it is of the category {hazard.title if hazard else claim.hazard}"
-    quote = excerpt(text[start:end])
-    return Finding(where, claim.hazard, claim.severity, start, end, quote, reason, "judge")
+        findings: list[Finding] = []
+        for claim in (await self._ask.typed(request, HazardsReply, unknown)).value.findings:
+            # At the words quoted, else the whole text.
+            at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
+            start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
+            reason = claim.reason or f"it is of the category {hazards()[claim.hazard].title}"
+            kind, grave, quote = claim.hazard, claim.severity, excerpt(text[start:end])
+            findings.append(Finding(where, kind, grave, start, end, quote, reason, "judge"))
+        return findings
 
 
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
