@@ -210,16 +210,13 @@ class Assembled:
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)
-        lm = _instead(self.models.lm, model) if model else self.models.lm
-        return Trial(program, scorer, lm, greedy, self.models.tally)
+        inner = self.models.lm
 
+        async def instead(request: Request) -> Reply:
+            mine = request.role == "executor"
+            return await inner(replace(request, model=model) if mine else request)
 
-def _instead(inner: LM, model: str) -> LM:
-    async def ask(request: Request) -> Reply:
-        mine = request.role == "executor"
-        return await inner(replace(request, model=model) if mine else request)
-
-    return ask
+        return Trial(program, scorer, instead if model else inner, greedy, self.models.tally)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"

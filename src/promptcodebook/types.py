@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -437,11 +437,19 @@ Scored = float | bool | Score | tuple[float, str] | Mapping[str, float | str]
 """What a reward may return: a number, one with feedback, or {"score": number, "feedback": text}."""
 
 
-Reward = (
-    Callable[[Example, str], Scored | Awaitable[Scored]]
-    | Callable[[Example, Output], Scored | Awaitable[Scored]]
-)
-"""r(y, y*) in the task's range, of y's text or, where so annotated, of the whole Output."""
+class TextReward(Protocol):
+    """r(y, y*) of y's text: a number in the task's range, alone or with feedback; may be async."""
+
+    def __call__(self, example: Example, output: str) -> Scored | Awaitable[Scored]: ...
+
+
+class OutputReward(Protocol):
+    """r(y, y*) of the whole Output: its parameter is annotated as `Output`."""
+
+    def __call__(self, example: Example, output: Output) -> Scored | Awaitable[Scored]: ...
+
+
+Reward = TextReward | OutputReward
 
 
 class Check(Protocol):

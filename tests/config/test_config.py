@@ -101,23 +101,16 @@ def test_later_layers_win_key_by_key() -> None:
     critic, encoder = made.roles["critic"], made.roles["encoder"]
     assert (critic.model, critic.temperature, encoder.model) == ("openai/x", 0.0, None)
     assert made.roles["generator"].temperature == 0.6  # roles not named keep their defaults
-
-
-def test_merging_leaves_its_layers_and_presets_alone() -> None:
     below, above = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge(below, above) == {"a": {"b": 1, "c": 2}}
-    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+    assert (below, above) == ({"a": {"b": 1}}, {"a": {"c": 2}}), "layers are left alone"
     preset("paper")["explore"]["gamma"] = 0.5
     assert preset("paper")["explore"] == {"gamma": 0.96}
-
-
-def test_the_text_of_a_budget_lifts_the_limits_that_it_leaves_out() -> None:
-    below = {"budget": {"calls": 9, "reserve_for_verdict": 0.5}}
-    made = load_config(below, {"budget": "2Mtok"}, {"budget": {"usd": 3.0}}).budget
-    assert made.model_dump(exclude_none=True) == {
-        "tokens": 2_000_000, "usd": 3.0, "reserve_for_verdict": 0.5
-    }  # fmt: skip
-    # Only at the top: a body field may be called so.
+    # The text of a budget lifts the limits that it leaves out, and only at the top.
+    limits = {"budget": {"calls": 9, "reserve_for_verdict": 0.5}}
+    budget = load_config(limits, {"budget": "2Mtok"}, {"budget": {"usd": 3.0}}).budget
+    kept = {"tokens": 2_000_000, "usd": 3.0, "reserve_for_verdict": 0.5}
+    assert budget.model_dump(exclude_none=True) == kept
     roles = {"critic": {"extra": {"budget": "low"}}}
     assert load_config({"roles": roles}).roles["critic"].extra == {"budget": "low"}
 

@@ -154,6 +154,14 @@ def test_a_folder_replaces_what_it_holds_and_takes_the_rest_from_the_set_it_name
     folder(mine, set='based_on = "paper"')
     read, paper = load_templates("./mine", tmp_path), load_templates("paper")
     assert read == TemplateSet({**paper.sources, "updater": UPDATER}, paper.lines, "one_string")
+    # Hidden files, backups and a byte order mark do no harm.
+    folder(mine, updater="\ufeff" + UPDATER)
+    (mine / ".git").mkdir()
+    (mine / "updater.md~").write_text("an editor's backup")
+    assert load_templates("./mine", tmp_path) == read
+    (mine / "theta.md").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"cannot read .*theta\.md"):
+        load_templates("./mine", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["./mine", "{}/mine"])
@@ -224,16 +232,6 @@ def test_a_folder_that_cannot_be_used_is_refused(
     error = refused(tmp_path, **texts)
     assert re.search(message, str(error))
     assert error.hint.startswith(hint.replace("{}", f"{tmp_path / 'mine'}"))
-
-
-def test_hidden_files_backups_and_a_byte_order_mark_do_no_harm(tmp_path: Path):
-    mine = folder(tmp_path / "mine", updater="\ufeff" + UPDATER)
-    (mine / ".git").mkdir()
-    (mine / "updater.md~").write_text("an editor's backup")
-    assert load_templates("./mine", tmp_path).sources["updater"] == UPDATER
-    (mine / "theta.md").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"cannot read .*theta\.md"):
-        load_templates("./mine", tmp_path)
 
 
 def test_what_names_no_set_and_what_is_written_over_nothing(tmp_path: Path):

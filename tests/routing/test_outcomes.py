@@ -217,6 +217,7 @@ NOTHING, ADDS = 0.3, (0.1, 0.4, -0.2)
 class Forecast:
     """A model that always forecasts the same, and remembers what it was fitted to."""
 
+    inputs = INPUTS_OFFPOLICY
     adds: tuple[float, ...] = ADDS
     fitted: list[tuple[set[str], int, tuple[int, ...]]] = field(default_factory=list[Any])
 
@@ -241,7 +242,7 @@ def estimate(
     outcomes: Sequence[Outcome], terms: Terms = ONE, forecast: Forecast | None = None
 ) -> Any:
     made = cast("OutcomeModel", forecast or Forecast())
-    return off_policy(made, INPUTS_OFFPOLICY, TEXTS_OFFPOLICY, outcomes, (0, 0, 0), terms)
+    return off_policy(made, TEXTS_OFFPOLICY, outcomes, (0, 0, 0), terms)
 
 
 def test_a_route_that_was_the_policys_corrects_the_forecast_by_its_chance() -> None:

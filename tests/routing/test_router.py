@@ -10,12 +10,13 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from math import comb
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from promptcodebook.calls import Usage
+from promptcodebook.calls import Reply
 from promptcodebook.config.schema import RouterSettings
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import OutcomeModel
@@ -341,29 +342,18 @@ def test_stored_steps_are_recalled_as_training_left_them() -> None:
 # --- embeddings ---
 
 
-class Reading:
-    """An embedder that says what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    async def read(self, text: str) -> tuple[tuple[float, ...], Usage]:
-        self.asked.append(text)
-        return (float(len(text)), float(len(self.asked)), 1.0), Usage()
-
-
 @pytest.mark.parametrize(("features", "words"), [("embeddings", 0.0), ("both", 0.5)])
 async def test_inputs_are_embedded_once_where_that_is_what_tells_them(features: Any, words: float):
-    reading = Reading()
+    lm = ScriptedLM()
+    lm.enqueue(*(Reply("", vector=(len(t), i, 1.0)) for i, t in enumerate(INPUTS.values())))
     settings = RouterSettings(kind="outcomes", features=features)
-    by = OutcomeRouter(settings, 1, model(), embedder=cast("Embedder", reading))
+    by = OutcomeRouter(settings, 1, model(), embedder=Embedder(lm))
     await by.prepare()
     await by.prepare()
-    assert reading.asked == list(INPUTS.values())
+    assert [request.messages[0].content for request in lm.history] == list(INPUTS.values())
     vocabulary = by.model.vocabulary
     assert vocabulary.words == words and len(vocabulary.center) == 3
     last = list(INPUTS)[-1]
     assert by.model.features(last) == vocabulary.features(
-        INPUTS[last], (float(len(INPUTS[last])), 12.0, 1.0)
+        INPUTS[last], (len(INPUTS[last]), 11.0, 1.0)
     )
-    assert by.model.priors == model().priors

@@ -75,6 +75,14 @@ def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradi
     assert chance("Use 4 bullets in total.", order, "bullets") > 0.9
 
 
+def test_contradictory_orders_both_fail() -> None:
+    both = "Keep all of the text in lower case. Set all of the text in capital letters."
+    lower, upper = "Use only lower case letters.", "Write everything in capital letters."
+    for asked, kind in ((lower, "lowercase"), (upper, "uppercase")):
+        assert chance(asked, both, kind) == SETTINGS.floor
+        assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
+
+
 def test_orders_without_conditions_do_harm_cue_words_nothing_and_words_weigh() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)

@@ -59,7 +59,6 @@ class OutcomeModel:
     def __init__(
         self,
         inputs: Mapping[str, str],
-        priors: Priors = Priors(),
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
     ) -> None:
@@ -68,7 +67,7 @@ class OutcomeModel:
         if vectors is not None:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
-        self.priors = priors
+        self.priors = Priors()
         what = "a router that learns from outcomes"
         self.numpy = np = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
@@ -235,7 +234,6 @@ class Terms:
 
 def off_policy(
     model: OutcomeModel,
-    inputs: Mapping[str, str],
     texts: Sequence[str],
     outcomes: Sequence[Outcome],
     versions: Sequence[int],
@@ -258,7 +256,7 @@ def off_policy(
         if not others:
             return None
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
-        expected = {name: ranker.of(model.features(name)) for name in inputs}
+        expected = {name: ranker.of(model.features(name)) for name in model.inputs}
         sums = [sum(each) for each in zip(*(e.marginal for e in expected.values()), strict=True)]
         single = sums.index(max(sums))
         for outcome in logged:

@@ -108,7 +108,7 @@ class OutcomeRouter(Router):
         read = await gather_all(self._embedder.read(text) for text in inputs.values())
         vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
         words = _WORDS[self._settings.features]
-        self.model = OutcomeModel(inputs, self.model.priors, vectors, words)
+        self.model = OutcomeModel(inputs, vectors, words)
 
     def begin(self, state: State) -> State:
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))
@@ -181,8 +181,8 @@ class OutcomeRouter(Router):
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
         """By all outcomes of the state; without repeats each example's first visit counts alone."""
         terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
-        texts, made = state.parameters.codebook.texts, self.model
-        return off_policy(made, made.inputs, texts, state.outcomes, state.versions, terms)
+        texts = state.parameters.codebook.texts
+        return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
         """One fit for all examples of a batch."""
