@@ -55,6 +55,19 @@ def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None =
     return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
 
 
+async def ask(
+    url: str, path: str = "/v1/chat/completions", **sent: Any
+) -> tuple[int, Any, dict[str, str]]:
+    """Status, body and headers (in small letters). `data` is told to be JSON."""
+    if "data" in sent:
+        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
+    method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
+    async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
+        is_json = answer.content_type == "application/json"
+        body = await answer.json() if is_json else await answer.text()
+        return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+
+
 @dataclass
 class Setup:
     """How a policy is served; the rest is as `pco serve` has it."""
@@ -89,17 +102,7 @@ class Up:
     async def ask(
         self, path: str = "/v1/chat/completions", **sent: Any
     ) -> tuple[int, Any, dict[str, str]]:
-        """Status, body and headers (in small letters). `data` is told to be JSON."""
-        if "data" in sent:
-            sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
-        method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
-        async with (
-            aiohttp.ClientSession() as http,
-            http.request(method, self.url + path, **sent) as answer,
-        ):
-            is_json = answer.content_type == "application/json"
-            body = await answer.json() if is_json else await answer.text()
-            return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+        return await ask(self.url, path, **sent)
 
     async def metrics(self, key: str = "") -> dict[str, float]:
         sent = {"headers": {"Authorization": f"Bearer {key}"}} if key else {}

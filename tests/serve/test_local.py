@@ -15,6 +15,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.local.engine import Embedding, Engine, Generation, Job, Load, TokenLogprob
 from promptcodebook.local.server import LocalServer, Terms
+from tests.serve.proxied import ask
 
 Script = Callable[[Job], str]
 
@@ -103,17 +104,6 @@ async def up(engine: Engine | None = None, terms: Terms | None = None) -> AsyncG
     async with LocalServer(terms or Terms()).serving(load) as (address, loading):
         await loading
         yield address.base_url.removesuffix("/v1")
-
-
-async def ask(url: str, path: str = "/v1/chat/completions", **sent: Any) -> tuple[int, Any, Any]:
-    """Status, body and headers. `data` is told to be JSON."""
-    if "data" in sent:
-        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
-    method = "POST" if "json" in sent or "data" in sent else "GET"
-    async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
-        is_json = answer.content_type == "application/json"
-        body = await answer.json() if is_json else await answer.text()
-        return answer.status, body, answer.headers
 
 
 async def error(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -320,7 +310,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
     async with LocalServer(Terms()).serving(load) as (address, loading):
         url = address.base_url.removesuffix("/v1")
         status, body, headers = await ask(url, json={"messages": SAID})
-        assert (status, headers["Retry-After"]) == (503, "1")
+        assert (status, headers["retry-after"]) == (503, "1")
         assert body["error"]["message"] == "the model is being loaded"
         assert (await ask(url, "/healthz"))[:2] == (503, {"status": "loading"})
         assert (await ask(url, "/v1/models"))[0] == 503
@@ -342,7 +332,7 @@ async def test_beyond_the_queue_callers_are_sent_away_and_places_come_back() -> 
         await until(lambda: len(engine.jobs) == 2)
         status, body, headers = await ask(url, json={"messages": SAID})
         assert (status, body["error"]["type"]) == (429, "rate_limit_exceeded")
-        assert int(headers["Retry-After"]) >= 1
+        assert int(headers["retry-after"]) >= 1
         assert "pco_in_flight 2.0" in (await ask(url, "/metrics"))[1]
         engine.release()
         assert [status for status, _, _ in await asyncio.gather(*first)] == [200, 200]
@@ -371,7 +361,7 @@ async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
             await ask(url, json={"messages": SAID, "seed": 1, "n": 2})
         await error(url, temperature=9)
         status, page, headers = await ask(url, "/metrics")
-    assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
     for line in (
         'pco_requests_total{path="/v1/chat/completions",status="200"} 2.0',
         'pco_requests_total{path="/v1/chat/completions",status="400"} 1.0',

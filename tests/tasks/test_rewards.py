@@ -191,7 +191,7 @@ async def test_numpy_scalars_are_numbers() -> None:
         ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
         (("half", "0.5"), "'str' for example e7, not a number"),
         ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
-        ((7, "seven of ten"), r"outside its range 0\.\.1.* set reward_range = \[0, 7\] or wider"),
+        ((1.1, "much"), r"outside its range 0\.\.1.* set reward_range = \[0, 1\.1\] or wider"),
     ],
 )
 async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:

@@ -124,13 +124,17 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
     program = Agent(agent, "agent", calls)
     assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
 
-    async def hangs(prompt: str, example: Example, lm: Chat) -> str:
-        await lm("a")
-        await asyncio.sleep(60)
+    async def quick_model(*_: object, **__: object) -> Reply:
+        return Reply("y")
+
+    async def dawdles(prompt: str, example: Example, lm: Chat) -> str:
+        for _ in range(100):  # a call in between does not start its time anew
+            await lm("a")
+            await asyncio.sleep(0.02)
         return "late"
 
     with pytest.raises(ExecutorError, match="did not return within"):
-        await Agent(hangs, "agent", UserCalls(seconds=0.1))(Prompt("p"), EXAMPLE, slow_model)  # type: ignore[arg-type]
+        await Agent(dawdles, "agent", UserCalls(seconds=0.3))(Prompt("p"), EXAMPLE, quick_model)  # type: ignore[arg-type]
 
 
 def _exit(*_: object) -> float:

@@ -170,7 +170,7 @@ class Proxy:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
         with spending.call(body, len(data)) as learn:
-            answer = await upstream.ask(data, usage="told" if wanted else "hidden")
+            answer = await upstream.ask(data, usage="shown" if wanted else "hidden")
             response = await self._respond(request, answer, visit)
             learn(answer)
             return response

@@ -35,7 +35,7 @@ _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.DROPPED: (502, "the model broke off its reply"),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
-Usage = Literal["ignored", "told", "hidden"]
+Usage = Literal["ignored", "shown", "hidden"]
 """What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event."""
 
 
@@ -138,8 +138,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest.
-    `told` has what a stream said of its usage by now."""
+    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest."""
 
     status: int
     kind: str
