@@ -86,7 +86,7 @@ def work(folder: Path) -> None:
     file = read_policy_file(folder / "p.json")
     config = file.settings(above={"lm": "own", "cache": False, "concurrency": AT_ONCE})
     order = Order(folder / "in.jsonl", folder / "out.jsonl", "the same again")
-    batch = Batch.open(order, file, config)
+    batch = Batch(order, file, config)
     try:
         sources = Sources(lm=Instant(folder / "asked"))
         asyncio.run(batch.run(file, config, sources, lambda: None))

@@ -26,7 +26,7 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import require_modules
 from promptcodebook.local.engine import Engine, Job, require_model
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.server import Terms, serving_locally
+from promptcodebook.local.server import LocalServer, Terms
 from tests.local import tiny
 from tests.local.served import offline, served, served_by_us
 
@@ -91,7 +91,7 @@ async def beside_the_engine() -> list[Figure]:
     speeds: dict[str, list[float]] = {"engine": [], "server": []}
     waits: dict[str, list[float]] = {"engine": [], "server": []}
     async with (
-        serving_locally(load, Terms()) as (address, loading),
+        LocalServer(Terms()).serving(load) as (address, loading),
         aiohttp.ClientSession() as http,
     ):
         await loading

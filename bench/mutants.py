@@ -44,7 +44,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
     "audit": ["audit", "policy/scan.py", "policy/decoding.py"],
     "export": ["exports"],
     "trust": ["policy/references.py", "policy/file.py", "store/header.py"],
-    "loop": ["method/train.py", "method/update.py", "method/accept.py", "method/state.py"],
+    "loop": ["method/train.py", "method/update.py", "method/state.py"],
     "rivals": ["optimizers/fixed.py", "optimizers/outside.py"],
     "serve": ["serve"],
     "store": ["store"],

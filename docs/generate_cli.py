@@ -45,7 +45,7 @@ bash, zsh, fish or powershell).
 def _commands() -> Iterator[tuple[str, ...]]:
     """Every path of words that names a command, in the order of use."""
     root: Any = typer.main.get_command(tree.app)
-    for name in tree.COMMANDS:
+    for name in tree.commands():
         yield (name,)
         command: Any = root.get_command(None, name)
         for below in command.list_commands(None) if hasattr(command, "list_commands") else ():

@@ -22,16 +22,7 @@ Ready-made rewards need no code. In `pco.toml` write `reward = "exact"`, or with
 or mapping. Each gives 0 to 1 and says in its feedback what was wrong. Your own is
 `reward = "reward.py:reward"` ([write a reward](../how-to/write-a-reward.md)).
 """
-_PLAIN = {
-    "exact": rewards.Exact,
-    "normalised": rewards.Normalised,
-    "contains": rewards.Contains,
-    "regex": rewards.Regex,
-    "numeric": rewards.Numeric,
-    "f1": rewards.TokenF1,
-    "json": rewards.ValidJson,
-}
-_SPECIAL = {"schema": rewards.JsonSchema, "judge": rewards.Judge, "sum": rewards.WeightedSum}
+_SHAPES = {**rewards.READY, "judge": rewards.Judge, "sum": rewards.WeightedSum}
 _EXAMPLES = {
     "exact": 'reward = "exact"',
     "normalised": 'reward = "normalised"',
@@ -62,8 +53,7 @@ def page() -> str:
     """The whole of docs/reference/rewards.md."""
     parts = [_HEAD]
     for kind in rewards.reward_kinds():
-        made = _PLAIN.get(kind) or _SPECIAL[kind]
-        lines = [f"## `{kind}`", "", inspect.cleandoc(made.__doc__ or ""), ""]
+        lines = [f"## `{kind}`", "", inspect.cleandoc(_SHAPES[kind].__doc__ or ""), ""]
         options = list(_options(kind))
         if options:
             lines += ["| option | is |", "|---|---|", *options, ""]
@@ -74,7 +64,7 @@ def page() -> str:
 def _options(kind: str) -> Iterator[str]:
     for name, text in _OPTIONS.get(kind, {}).items():
         yield f"| `{name}` | {text} |"
-    for field in dataclasses.fields(_PLAIN[kind]) if kind in _PLAIN else ():
+    for field in () if kind in _OPTIONS else dataclasses.fields(_SHAPES[kind]):
         needed = field.default is dataclasses.MISSING
         default = "needed" if needed else f"default `{_toml(field.default)}`"
         yield f"| `{field.name}` | {str(field.type).replace('|', 'or')}, {default} |"

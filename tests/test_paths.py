@@ -25,7 +25,7 @@ from promptcodebook.paths import (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have places of their own")
-def test_the_cache_lies_where_the_system_has_caches(
+def test_the_caches_lie_where_the_system_has_them_unless_chosen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -36,11 +36,6 @@ def test_the_cache_lies_where_the_system_has_caches(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_folder() == tmp_path / "xdg" / "promptcodebook"
     assert not (tmp_path / "xdg").exists()
-
-
-def test_the_reply_cache_is_in_it_unless_chosen(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     assert reply_cache_path() == cache_folder() / "cache.sqlite"
     monkeypatch.setenv("PCO_CACHE", str(tmp_path / "mine.sqlite"))
     assert reply_cache_path() == tmp_path / "mine.sqlite"
@@ -192,14 +187,6 @@ def test_the_secret_is_made_once_and_for_nobody_else(
     file.chmod(0o644)
     make_secret()
     assert mode_of(file) == 0o600
-
-
-def test_a_broken_secret_is_an_os_error_and_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    make_secret()
-    [file] = data_folder().iterdir()
     file.write_bytes(b"short")
     assert read_secret() is None
     with pytest.raises(OSError, match="not a secret of ours"):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TextIO
 
 import pytest
@@ -25,11 +24,9 @@ from promptcodebook.progress import (
     Note,
     Phase,
     ProgressEvent,
-    RunView,
     Spent,
     StepDone,
     ValidationDone,
-    advance,
     counting,
     watch,
 )
@@ -178,20 +175,6 @@ def test_a_phase_is_said_at_most_every_two_seconds(clock: Clock) -> None:
     assert QUIET_S == 2.0
 
 
-def test_time_left_follows_the_pace() -> None:
-    view = advance(RunView(), began(4), 0.0)
-    assert view.training_left() is None
-    view = advance(view, StepDone(step(9, 4), 2.0), 1.0)
-    assert view.training_left() == 20.0
-    view = advance(view, Phase("judging", 0, 10), 5.0)
-    assert view.phase_left(6.0) is None
-    view = advance(view, Phase("judging", 2, 10), 7.0)
-    assert view.phase_left(7.0) == 8.0
-    assert advance(view, Phase("judging", 10, 10), 9.0).phase is None
-    resumed = advance(RunView(), Phase("rows", 900, 1000), 0.0)  # what was done before took no time
-    assert advance(resumed, Phase("rows", 910, 1000), 10.0).phase_left(10.0) == 90.0
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TextIO, Callable[[], str]]]:
     """A pseudo-terminal to write to, and what it was sent so far."""
@@ -276,37 +259,6 @@ def test_a_dumb_terminal_gets_lines(
         "pco p.json: 12 of 40, about 14 s left",
         "pco p.json: 32 of 40, about 4.0 s left",
     ]
-
-
-def test_in_a_notebook_one_place_of_the_output_is_redrawn(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    """What a kernel does, without one: a stream of ipykernel's, and IPython's display."""
-    shown, updated = list[str](), list[str]()
-
-    class Place:
-        def update(self, what: Any) -> None:
-            updated.append(what._repr_mimebundle_((), ())["text/html"])
-
-    def display(what: Any, display_id: bool) -> Place:
-        assert display_id
-        shown.append(what._repr_mimebundle_((), ())["text/html"])
-        return Place()
-
-    module = ModuleType("IPython.display")
-    module.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
-    kind = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
-    stream = kind()
-    line = Line(stream, clock)
-    for done in range(100):
-        line(Phase("evaluating tickets", done, 200))
-        clock.now += 0.1
-    line.close()
-    assert len(shown) == 1 and "pco evaluating tickets: 20 of 200" in shown[0]
-    assert 10 < len(updated) < 60 and "of 200" in updated[-2] and "pco" not in updated[-1]
-    assert stream.getvalue() == ""
 
 
 PARAMETERS = Parameters("", "", Codebook(()), "")

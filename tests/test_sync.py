@@ -232,25 +232,21 @@ def _as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def sent(number: int) -> None:
-    os.kill(os.getpid(), number)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_each_of_them_is_a_ctrl_c_and_all_is_as_before_afterwards(number: int) -> None:
     if number == signal.SIGINT:
         signal.signal(number, signal.SIG_IGN)  # as in the background of a script
     before = [signal.getsignal(each) for each in NUMBERS]
     with pytest.raises(KeyboardInterrupt), stop_signals():
-        sent(number)
+        signal.raise_signal(number)
     assert [signal.getsignal(each) for each in NUMBERS] == before
 
 
 def test_a_terminal_that_closes_twice_is_one_ctrl_c() -> None:
     with stop_signals():
         with pytest.raises(KeyboardInterrupt):
-            sent(signal.SIGHUP)
-        sent(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
@@ -259,17 +255,16 @@ def test_what_is_handled_or_ignored_on_purpose_stays_so() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     with stop_signals():
-        sent(signal.SIGTERM)
-        sent(signal.SIGHUP)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
         with stop_signals():
-            sent(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
     assert heard == [signal.SIGTERM] * 2
 
 
-async def _handler() -> object:
-    with stop_signals():
-        return signal.getsignal(signal.SIGTERM)
-
-
 def test_another_thread_leaves_the_signals_alone() -> None:
-    assert in_thread(_handler()) is signal.SIG_DFL
+    async def handler() -> object:
+        with stop_signals():
+            return signal.getsignal(signal.SIGTERM)
+
+    assert in_thread(handler()) is signal.SIG_DFL

@@ -26,13 +26,13 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
-from promptcodebook.method.accept import find_rule
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
+from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import Agent, SingleCall, make_program, user_task
+from promptcodebook.tasks.program import Agent, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
@@ -56,8 +56,7 @@ class Sources:
     lm: LM | None = None
     templates: TemplateSet | None = None
     local: LocalModels | None = None
-    """Models of this process that several runs share; its maker closes it. None = each run
-    loads its own."""
+    """Models of this process that several runs share, or None; their maker closes them."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ class Plan:
 
     @property
     def present_prompt(self) -> str:
-        """What the user has today: the fixed prompt before everything, and the given prompt, else
-        the task's zero-shot prompt."""
+        """What the user has today: the fixed prompt, and the given one, else the task's."""
         return join_prompts(self.config.base_prompt, self.config.init.prompt or self.task.zero_shot)
 
     @cached_property
@@ -91,41 +89,34 @@ class Plan:
         """The test examples that the verdict is made on."""
         return sample(self.dataset.test, self.config.verdict_examples)
 
-    def split(self, name: str) -> tuple[Example, ...]:
-        return self.task.dataset.split(name)
-
     @property
     def prompt_stages(self) -> tuple[str, ...]:
         """The stages of the program that get a prompt of their own. ConfigError: it names none."""
         if not self.config.compose_per_stage:
             return ()
         if not self.task.program.stages:
+            hint = "give the executor an attribute `stages`, e.g. run.stages = ('find',)"
             raise ConfigError(
-                "compose_per_stage needs an executor that names its stages",
-                hint="give the executor an attribute `stages`, e.g. run.stages = ('find',)",
+                "compose_per_stage needs an executor that names its stages", hint=hint
             )
         program = self.task.program
         if isinstance(program, Agent) and not program.wants_prompt:
-            raise ConfigError(
-                "compose_per_stage has a prompt for each stage, and the executor takes one text",
-                hint="annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')",
-            )
+            what = "compose_per_stage has a prompt for each stage, and the executor takes one text"
+            hint = "annotate its first parameter, prompt: pco.Prompt, and ask prompt.of('stage')"
+            raise ConfigError(what, hint=hint)
         return tuple(program.stages)
 
     def require_training(self, *, begun: bool = False) -> Plan:
-        """Itself. Raises DataError for a split that training cannot do without, ConfigError for a
-        first codebook (unless it has `begun`) or a prompt for each stage that cannot be had, and
-        MissingExtra or TaskError for what the task needs beside its data."""
-        if self.config.imitates_encoder:
+        """Itself. DataError: no training split; ConfigError: no first codebook (unless it has
+        `begun`) or prompt a stage; MissingExtra or TaskError: what the task needs beside data."""
+        if self.config.router.kind == "distilled":
+            what = "router.kind = 'distilled' is not trained: it is made of a run's encoder"
             raise ConfigError(
-                "router.kind = 'distilled' is not trained: it is made of a run's encoder",
-                hint="train with router.kind = 'encoder', then: pco distill RUN",
+                what, hint="train with router.kind = 'encoder', then: pco distill RUN"
             )
         if not self.task.dataset.train:
-            raise DataError(
-                f"the training split of {self.task.name} is empty",
-                hint="give it examples, or change data.fractions",
-            )
+            what = f"the training split of {self.task.name} is empty"
+            raise DataError(what, hint="give it examples, or change data.fractions")
         # Checked here, so that their faults show before anything is paid for.
         find_rule(self.config.update.accept)
         _ = self.prompt_stages
@@ -209,27 +200,23 @@ class Assembled:
         """Encoder and generator as Eqs. 3-4 need them; `stages` get a prompt each. A policy brings
         the `templates` that it was trained with; None = those of the configuration."""
         config, models = self.config, self.models
-        templates = templates or self.plan.templates
         form = config.compose, config.base_prompt, config.output_format
-        routing = config.select, self.ranks.rank
-        return Composer(models.ask, templates, *routing, *form, stages, models.tally)
+        routing = templates or self.plan.templates, config.select, self.ranks.rank
+        return Composer(models.ask, *routing, *form, stages, models.tally)
 
     def trial(self, *, greedy: bool = False, scored: bool = True, model: str = "") -> Trial:
-        """The program with the reward bound to it; `greedy` is how it is evaluated. `model` is the
-        spec of the executor, where it is another than the configured one."""
+        """The program with the reward bound to it; `greedy` is how it is evaluated, `model` the
+        spec of another executor than the configured one."""
         scorer, program = self.scorer if scored else None, self.task.program
         if self.task.private:
             program = _DiscreetProgram(program, program.name, program.stages, program.roles)
-        lm = _instead(self.models.lm, model) if model else self.models.lm
-        return Trial(program, scorer, lm, greedy, self.models.tally)
+        inner = self.models.lm
 
+        async def instead(request: Request) -> Reply:
+            mine = request.role == "executor"
+            return await inner(replace(request, model=model) if mine else request)
 
-def _instead(inner: LM, model: str) -> LM:
-    async def ask(request: Request) -> Reply:
-        mine = request.role == "executor"
-        return await inner(replace(request, model=model) if mine else request)
-
-    return ask
+        return Trial(program, scorer, instead if model else inner, greedy, self.models.tally)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"
@@ -237,11 +224,8 @@ _WITHHELD = "what it said is withheld, since the data are private"
 
 @dataclass(frozen=True)
 class _DiscreetProgram:
-    """A program on private data: an error of its own does not say what it may quote.
-
-    Ours say nothing of the data: what a server said is withheld where it is read
-    (`lm/wire.py`).
-    """
+    """A program on private data: an error of its own does not say what it may quote. Ours say
+    nothing of the data: what a server said is withheld where it is read (`lm/wire.py`)."""
 
     inner: Program
     name: str
@@ -269,10 +253,7 @@ def assemble(
 
 def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
     """Reads templates, data and task; no model is connected. `config` gets what the data and a
-    ready-made task decide.
-
-    Raises ConfigError, DataError, TaskError.
-    """
+    ready-made task decide. Raises ConfigError, DataError, TaskError."""
     templates = sources.templates or load_templates(config.templates, sources.base)
     if sources.lm is not None:
         config = config.model_copy(update={"lm": config.lm or OWN_LM})
@@ -301,16 +282,14 @@ def plan_data(config: Config, base: Path) -> Dataset:
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
-    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError, or
-    MissingExtra: there is no simulated model here."""
+    """The model of a `simulated?...` spec, in a world of the data. ConfigError, MissingExtra."""
     return import_part(MODELS, "simulated", "the simulated model", "simulated")(task, dataset, spec)
 
 
 def _named_task(config: Config, base: Path) -> Task | None:
     """The named task with its data, or None when the user brings their own."""
-    if not config.task:
-        return None
-    return load_task(config.task, (base / config.data_dir) if config.data_dir else None)
+    folder = base / config.data_dir if config.data_dir else None
+    return load_task(config.task, folder) if config.task else None
 
 
 def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
@@ -320,18 +299,18 @@ def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
     elif config.reward:
         reward = reward_factory(config.reward, sources.base, calls)
     else:
-        raise ConfigError(
-            "no reward is set",
-            hint='set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}; '
-            "in Python reward='exact', or your function",
-        )
+        toml = 'set reward = "reward.py:reward" in pco.toml, or e.g. reward = {kind = "exact"}'
+        hint = f"{toml}; in Python reward='exact', or your function"
+        raise ConfigError("no reward is set", hint=hint)
     executor = config.executor if sources.executor is None else sources.executor
-    return user_task(
+    return Task(
+        data.name,
         data,
         reward,
-        program=make_program(executor, sources.base, calls),
-        reward_range=config.reward_range,
+        make_program(executor, sources.base, calls),
+        config.reward_range,
         base_prompt=config.base_prompt,
+        description=f"the user's own data: {data.name}",
     )
 
 
@@ -339,11 +318,9 @@ def _data(config: Config, sources: Sources) -> Dataset:
     if sources.data is not None:
         return sources.data
     if not (config.data.path or config.data.train):
-        raise ConfigError(
-            "no data: neither a task nor data.path is set",
-            hint="name a task or data: --task constraints, or data.path in pco.toml (pco init "
-            "writes one); in Python data=pco.load('rows.jsonl')",
-        )
+        typed = "--task constraints, or data.path in pco.toml (pco init writes one)"
+        hint = f"name a task or data: {typed}; in Python data=pco.load('rows.jsonl')"
+        raise ConfigError("no data: neither a task nor data.path is set", hint=hint)
     return load_settings(config.data, sources.base)
 
 
@@ -356,23 +333,17 @@ _NONSENSE = "Seventeen umbrellas, mostly on Thursdays."
 
 @dataclass(frozen=True, slots=True)
 class RewardTrial:
-    """`scores` by the kind of answer that was scored (None: it raised), and what deserves a look.
-
-    No scores: it was not tried, since it asks a model, or reads more of an agent's output than can
-    be made up.
-    """
+    """`scores` by the kind of answer (None: it raised), and what deserves a look. No scores: it
+    asks a model, or reads more of an agent's output than can be made up."""
 
     scores: tuple[tuple[str, Score | None], ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 async def try_reward(plan: Plan) -> RewardTrial:
-    """What the reward makes of the first training example's reference, and of nonsense.
-
-    No model is asked. ConfigError for one that cannot be used: that returns no number, or one
-    outside its range, hangs, or raises whatever the answer; where the answers are an agent's own,
-    which may have a form that neither has, that is a warning only.
-    """
+    """What the reward makes of the first training example's reference, and of nonsense; no model is
+    asked. ConfigError for one that returns no number in its range, hangs, or raises whatever the
+    answer: that is a warning only where an agent's answers may have a form of their own."""
     own_agent, asked = not isinstance(plan.task.program, SingleCall), list[str]()
     try:
         reward = plan.task.reward(None)

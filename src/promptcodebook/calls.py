@@ -1,6 +1,6 @@
 """How a model is called: one Request in, one Reply out, through one Protocol.
 
-Wrappers compose: each is an LM around an LM (`Roles(Journaled(Cache(dispatch(...))))`).
+Wrappers compose: each is an LM around an LM (`Roles(Journaled(Cache(Endpoints(...))))`).
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class Schema:
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call. `sample` is the keyed sample seed: same request + same sample = same reply. `Roles`
-    fills in model (a full spec such as `http://host/v1#name`) and sampling where the caller gives
-    none. With `embeds` the reply is the one message's vector."""
+    fills in model (a full spec) and sampling. `embeds`: the reply is the message's vector."""
 
     role: Role
     messages: tuple[Message, ...]
@@ -112,9 +111,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back. `usage` is what the reply cost when it was made: only a 'live' one costs now.
-    `dropped` names request fields that the endpoint refused; `estimated` = the server gave no
-    usable token counts, and these are ours; `vector` is the result of an embedding."""
+    """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
+    names request fields that the endpoint refused; `estimated` = the token counts are ours."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"

@@ -9,6 +9,7 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,10 +28,9 @@ _NEXT = "next: "
 
 def message_of(error: BaseException) -> str:
     """An exception's message, even where its class cannot print it."""
-    try:
+    with suppress(Exception):
         return str(error)
-    except Exception:
-        return "its message cannot be read"
+    return "its message cannot be read"
 
 
 class PcoError(Exception):
@@ -101,8 +101,7 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
-    """What an outer part of this package, or a plug-in, registered as an entry point. Raises
-    MissingExtra where the part is not installed: `what` needs the `extra`."""
+    """What a part or a plug-in registered. MissingExtra: it is not installed; `what` needs it."""
     entries = registered(group).select(name=name)
     try:
         return next(iter(entries)).load()
@@ -114,7 +113,7 @@ def import_part(group: str, name: str, what: str, extra: str) -> Any:
 
 
 def require_modules(modules: Iterable[str], what: str, extra: str) -> None:
-    """Raises MissingExtra unless all are installed; imports none of them, since some take long."""
+    """Raises MissingExtra unless all are installed; imports none, since some take long."""
     if any(find_spec(module) is None for module in modules):
         raise MissingExtra(what, extra)
 
@@ -173,15 +172,10 @@ class LMError(PcoError):
         self.model = model
 
 
-class EndpointDown(
-    LMError,
-    ConnectionError,
-    retryable=True,
-    incident=Incident.REFUSED_CONNECTION,
-    lasting=True,
-    sent=False,
-):
+class EndpointDown(LMError, ConnectionError, retryable=True, lasting=True, sent=False):
     """The address does not answer."""
+
+    incident = Incident.REFUSED_CONNECTION
 
 
 class CallTimeout(LMError, TimeoutError, retryable=True, incident=Incident.TIMEOUT, lost=True):

@@ -9,9 +9,8 @@ from typing import Protocol
 
 
 class Incident(StrEnum):
-    """A counted incident; its value is its name on disk and in JSON. `meaning` is what a person
-    reads; `once` says that it belongs to one call or one paid reply, so that a resumed step does
-    not meet it again. All others are decisions, which it takes again."""
+    """A counted incident; its value is its name on disk, `meaning` what a person reads. `once`: it
+    belongs to one call; all others are decisions, which a resumed step takes again."""
 
     meaning: str
     once: bool

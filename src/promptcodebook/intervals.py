@@ -2,17 +2,14 @@
 
 Each end errs with at most 2.5 %. What a paired difference of rewards is like decides the method:
 
-- Below 60 values the exact paired test, inverted (Hartigan's typical values): under "no difference"
-every difference might as well have had the other sign. The shifts that this test does not refuse
-lie between the quantiles of the means of random subsets. From 60 on Student's interval, which then
-errs as rarely and sees more.
-
+- Below 60 values the exact paired test, inverted (Hartigan's typical values): the shifts that it
+does not refuse lie between the quantiles of the means of random subsets. From 60 on Student's
+interval, which then errs as rarely and sees more.
 - Both are widened to Hall's interval, which corrects for skewness: a prompt with a rare fault has
 many small gains and a few heavy losses.
-
 - Where fewer than six values differ from the commonest one no test of signs can tell anything
 (2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
-of it may lie at the end of the range. So equal values never make an interval without a width.
+of it may lie at the end of the range.
 
 `bench/verdict_null.py` measures how often they err, and what they find.
 """
@@ -31,8 +28,7 @@ SIDE = 0.025
 """How often each end may err, unless a call names another `side`."""
 RESAMPLES = 2000
 _REFUSED = 25
-"""Random subsets beyond each end: 1,000 in all at 2.5 % a side. With that many the test is as exact
-as with all subsets, and sees hardly less."""
+"""Random subsets beyond each end: 1,000 in all at 2.5 % a side."""
 _MOST_SUBSETS = 65_536
 """With more, a further look at the same values would cost seconds: it only errs more rarely."""
 _STUDENT = 60
@@ -78,15 +74,17 @@ class Interval:
 def mean_interval(
     values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
-    """The mean of values that lie within `bounds`, with its interval, each end of which errs in at
-    most `side` of cases. ValueError without values."""
+    """The mean of values within `bounds`, each end of whose interval errs in at most `side` of
+    cases. ValueError without values."""
     n = len(values)
     if n == 0:
         raise ValueError("no values to take an interval of")
     mean = math.fsum(values) / n
     bottom, top = min(bounds[0], *values), max(bounds[1], *values)
-    if (ends := _tied(values, (bottom, top), side)) is not None:
-        low, high = ends
+    common, times = Counter(values).most_common(1)[0]
+    if 2.0 ** -(n - times) > side:  # no test of signs can tell
+        share = _largest_share(n - times, n, side)
+        low, high = common - share * (common - bottom), common + share * (top - common)
     else:
         low, high = _unskewed(values, side)
         if n < _STUDENT:
@@ -106,8 +104,7 @@ def paired_interval(
     bounds: Bounds = (0.0, 1.0),
     side: float = SIDE,
 ) -> Interval:
-    """The mean of a - b over the same examples in the same order, with its interval; `bounds` are
-    those of a and b."""
+    """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]
     differences = [round(x - y, _DIGITS) for x, y in zip(a, b, strict=True)]
     return mean_interval(differences, seed, (-width, width), side)
@@ -116,8 +113,8 @@ def paired_interval(
 def unpaired_interval(
     a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
-    """The difference of two means over other examples each, with an interval recovered from theirs
-    (Zou and Donner 2008, MOVER); n counts the smaller group. ValueError where one is empty."""
+    """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
+    the smaller group. ValueError where one is empty."""
     first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
     mean = first.mean - second.mean
     below = math.hypot(first.mean - first.low, second.high - second.mean)
@@ -128,8 +125,8 @@ def unpaired_interval(
 
 
 def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
-    """The mean over groups (worlds, runs) of equal weight: groups are drawn with replacement, then
-    values within each, so that the interval covers another draw of groups as well."""
+    """The mean over groups (worlds, runs) of equal weight, which covers another draw of groups as
+    well: groups are drawn with replacement, then values within each."""
     if not groups or not all(groups):
         raise ValueError("no values to take an interval of")
     draw = keyed_random(seed, "clustered", len(groups))
@@ -150,8 +147,7 @@ def crossed_interval(
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
     another draw of examples and other seeds. The examples' part is the interval of their means over
     the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
-    for all there is. Their widths are added as squares. With one run only the examples' part is
-    left."""
+    for all there is. Their widths are added as squares."""
     means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
     examples = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
     seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
@@ -165,9 +161,8 @@ def crossed_interval(
 def crossed_ratio(
     above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
 ) -> Interval:
-    """The mean of `above` over that of `below`; infinite where the lower mean is not above 0. Made
-    as in `crossed_interval`: examples are drawn with replacement, the same for every run.
-    ValueError without values."""
+    """The mean of `above` over that of `below`, made as in `crossed_interval`; infinite where the
+    lower mean is not above 0. ValueError without values."""
     if not above or not above[0]:
         raise ValueError("no values to take an interval of")
     runs, n = len(above), len(above[0])
@@ -196,17 +191,6 @@ def _reach_of_seeds(means: Sequence[float]) -> float:
     """How far the mean over all seeds may be from that of these, by Student; 0 of a single one."""
     n = len(means)
     return _quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
-
-
-def _tied(values: Sequence[float], bounds: Bounds, side: float) -> tuple[float, float] | None:
-    """With few values beside the commonest: as many as there may be, all at one end of the range.
-    None with more."""
-    common, times = Counter(values).most_common(1)[0]
-    n, others = len(values), len(values) - times
-    if 2.0**-others <= side:  # a test of signs can tell
-        return None
-    share = _largest_share(others, n, side)
-    return common - share * (common - bounds[0]), common + share * (bounds[1] - common)
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
@@ -242,8 +226,8 @@ def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, fl
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, standard error and skewness; the values are not all equal. The third moment is the
-    unbiased one (Fisher's k-statistic): few values show less skewness than there is."""
+    """Mean, standard error and skewness of values that are not all equal. The third moment is the
+    unbiased one (Fisher's k-statistic)."""
     n = len(values)
     mean = math.fsum(values) / n
     second = math.fsum((v - mean) ** 2 for v in values) / n

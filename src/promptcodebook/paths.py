@@ -13,9 +13,7 @@ from pathlib import Path
 
 BENCH = "bench"
 """The folder below that of the runs in which each suite has one of its own."""
-
-_SECRET = "secret"
-_SECRET_BYTES = 32
+_SECRET, _SECRET_BYTES = "secret", 32
 
 
 def cache_folder() -> Path:

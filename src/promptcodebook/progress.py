@@ -1,8 +1,5 @@
-"""The progress of a session, event by event, and the listeners that show it.
-
-`Watcher` knows how far a run is. It is shown as lines (`Lines`), as one line that is redrawn
-(`Line`), or as a screen (`cli/live.py`).
-"""
+"""The progress of a session, event by event, and the listeners that show it: as lines (`Lines`), as
+one line that is redrawn (`Line`), or as a screen (`cli/live.py`)."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from statistics import fmean
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import entropy, utilisation
@@ -43,8 +41,7 @@ _KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The run is set up: its id, folder, models by role, and how many steps are planned (0 = its
-    optimizer knows no steps)."""
+    """Id, folder, models by role, and how many steps are planned (0 = it knows no steps)."""
 
     run_id: str
     path: str
@@ -74,10 +71,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class ValidationDone:
-    """One validation is done; `best` is whether it beats all before it.
-
-    `finalist`: at the end of the run, on the whole split, to choose what is kept.
-    """
+    """`best` is whether it beats all before it; `finalist`: at the end, to choose what is kept."""
 
     step: int
     evaluation: Evaluation
@@ -87,8 +81,7 @@ class ValidationDone:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Usage by role and incidents by name so far; apart from it what was lost to failures, at its
-    highest possible cost. The limits are on both together."""
+    """So far, by role and by name; `lost` at its highest possible cost. Limits are on both."""
 
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
@@ -119,11 +112,8 @@ def silent(event: ProgressEvent) -> None:
 @dataclass(frozen=True, slots=True)
 class RunView:
     """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
-    read it at any time.
-
-    Times are seconds of the watcher's clock; `rewards` are batch means of the latest steps,
-    `counts` the selection counts before and after the latest steps (the last one is the present).
-    """
+    read it at any time. Times are seconds of the watcher's clock; `rewards` are batch means of the
+    latest steps, `counts` the selection counts before and after them."""
 
     run: Began | None = None
     simulated: bool = False
@@ -185,15 +175,13 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
         case StepDone(step, seconds):
             known = [t.rollout for t in step.traces if t.rollout.reward is not None]
             rewards = [r.reward for r in known if r.reward is not None]
-            mean = sum(rewards) / len(rewards) if rewards else None
+            mean = fmean(rewards) if rewards else None
             counts = view.counts
             if not counts:
                 # A run that is resumed, or that continues from a policy, does not begin at 0.
                 picked = Counter(k for r in known if r.route is not None for k in r.route.indices)
                 counts = (tuple(max(0, n - picked[k]) for k, n in enumerate(step.selected)),)
-            broken = sum(
-                t.rollout.failure is not None or t.failure is not None for t in step.traces
-            )
+            broken = sum((t.rollout.failure or t.failure) is not None for t in step.traces)
             return replace(
                 view,
                 step=step.index,
@@ -251,8 +239,7 @@ class Watcher:
 
 
 class Lines(Watcher):
-    """For logs and pipes: a line for each thing, without colour. No stream = Python's log, which
-    gets no phases."""
+    """For logs and pipes: a line for each thing. No stream = Python's log, which gets no phases."""
 
     def __init__(self, stream: TextIO | None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
@@ -288,7 +275,7 @@ class Lines(Watcher):
                 _log.warning("%s%s", label, text)
             case Note(text):
                 self._write(text)
-            case Spent():
+            case _:
                 pass
 
     def _write(self, text: str) -> None:
@@ -322,11 +309,8 @@ def _step_text(view: RunView) -> str:
 
 
 class Line(Watcher):
-    """One line: how far a run or a phase is, and how long it still takes.
-
-    On a terminal and in a notebook rich redraws the line, with a bar; elsewhere it is printed now
-    and then. Nothing before two seconds have passed. `close` takes it away.
-    """
+    """How far a run or a phase is, and how long it still takes, after two seconds. On a terminal
+    rich redraws it, with a bar; elsewhere it is printed now and then."""
 
     def __init__(
         self,
@@ -339,19 +323,16 @@ class Line(Watcher):
         self._stream = stream
         self._next = clock() + QUIET_S
         self._live: Live | None = None
-        self._place: Any = None
         self._width = _WIDTH
 
     def show(self, event: ProgressEvent) -> None:
-        now, notebook = self.clock(), type(self._stream).__module__.startswith("ipykernel")
+        now = self.clock()
         if isinstance(event, Note):
             self.close()
         if (self.view.run is None and self.view.phase is None) or now < self._next:
             return
         self._next = now + _REDRAW_S
-        if notebook:
-            self._display(self._drawn())
-        elif self._live is None and not self._start():
+        if self._live is None and not self._start():
             self._next = now + _PAUSE_S
             self._stream.write(line_text(self.view, now, _WIDTH) + "\n")
             self._stream.flush()
@@ -359,13 +340,9 @@ class Line(Watcher):
     def close(self) -> None:
         """Takes the line away, where it is redrawn; the next event may draw it again."""
         live, self._live = self._live, None
-        with suppress(OSError, ValueError):
-            if live is not None:
+        if live is not None:
+            with suppress(OSError, ValueError):
                 live.stop()
-            elif self._place is not None:
-                from rich.text import Text
-
-                self._display(Text(""))
 
     def _start(self) -> bool:
         """False where nothing can be redrawn."""
@@ -402,15 +379,6 @@ class Line(Watcher):
         table.add_row(bar, Text(text, no_wrap=True))
         return table
 
-    def _display(self, shown: object) -> None:
-        """IPython puts it in the place of the last one."""
-        from IPython.display import display  # pyright: ignore
-
-        if self._place is None:
-            self._place = display(shown, display_id=True)
-        else:
-            self._place.update(shown)
-
 
 def line_text(view: RunView, now: float, width: int) -> str:
     """How far it is, in at most `width` characters: facts that have no room are left out."""
@@ -437,8 +405,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
 
 
 def counter(tell: Listener, name: str, total: int, before: int = 0) -> Callable[[object], None]:
-    """Tells of one more of `total` at each call. `before` are done already, and say nothing of how
-    long one takes."""
+    """Tells of one more of `total` at each call. `before` are done already."""
     done = before
     tell(Phase(name, done, total))
 
@@ -461,21 +428,19 @@ def counting(
     clock: Callable[[], float] = time.monotonic,
 ) -> Generator[Callable[[object], None]]:
     """A `counter` that tells a `Line` on `stream` (None = nowhere)."""
-    with (
-        nullcontext(silent) if stream is None else Line(stream, clock, simulated=simulated) as tell
-    ):
-        yield counter(tell, name, total, before)
+    with Line(stream or sys.stderr, clock, simulated=simulated) as line:
+        yield counter(silent if stream is None else line, name, total, before)
 
 
 @contextmanager
 def watch(listener: Listener | None, stream: TextIO | None) -> Generator[Listener]:
-    """Who hears of a run: the user's listener, else the log, and a line on `stream` if there is
-    one."""
+    """Who hears of a run: the user's listener, else the log, and a line on `stream`."""
     log = Lines(None)
-    with nullcontext(silent) if stream is None or listener else Line(stream) as line:
+    with Line(stream or sys.stderr) as line:
 
         def tell(event: ProgressEvent) -> None:
-            line(event)
+            if stream is not None:
+                line(event)
             log(event)
 
         yield listener or tell

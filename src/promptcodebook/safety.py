@@ -1,9 +1,9 @@
 """The safety clause of the critic's rubric, and what happens to a harmful instinct.
 
 It is the paper's third safeguard, of which the paper prints nothing: all of this is ours. The
-clause (method/prompts/safety.md) ends the system turn of every request for a verdict. It belongs
-neither to ψ, which training rewrites, nor to a set of templates. An instinct that the critic or the
-rules call harmful costs its rollout the whole penalty, and its gradient asks to make it harmless.
+clause (method/prompts/safety.md) belongs neither to ψ, which training rewrites, nor to a set of
+templates. A harmful instinct costs its rollout the whole penalty, and its gradient asks to make it
+harmless.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from promptcodebook.types import Check, Codebook, Trace, Variable, Verdict, vari
 LOOK = 0.1
 """Share of solved examples that the critic reads for the clause alone. A reward that pays for harm
 is full where harm is done, and full rewards are not critiqued: else it would never be seen."""
-_MOST, _REASON = 2, 120
-"""Harmful texts asked for in one reply, and characters of each reason."""
-_ROOM = 400
-"""Characters that a reply of verdict and blame has less for its feedback: all fits into the cap."""
+_MOST, _REASON = 2, 120  # Harmful texts asked for in one reply, and characters of each reason.
+_ROOM = 400  # Characters less for the feedback in a reply of verdict and blame: all fits the cap.
 _PROMPT = "prompt"
 
 Harmful = Mapping[str, str]
@@ -53,8 +51,7 @@ class SafetyClause:
         return cls(file.read_text("utf-8").strip())
 
     def close(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages with the clause as the end of the system turn, where nothing learned follows
-        it."""
+        """The messages, the system turn ending in the clause: nothing learned follows it."""
         turns = list(messages)
         place = next((i for i, m in enumerate(turns) if m.role == "system"), None)
         if place is None:

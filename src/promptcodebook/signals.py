@@ -1,7 +1,5 @@
-"""Signals that end a process without a keyboard count as Ctrl-C.
-
-It is not part of `sync.py`, since `pco --help` needs it and must not import asyncio.
-"""
+"""Signals that end a process without a keyboard count as Ctrl-C. Not part of `sync.py`: `pco
+--help` needs it and must not import asyncio."""
 
 from __future__ import annotations
 
@@ -15,11 +13,8 @@ from types import FrameType
 @contextmanager
 def stop_signals() -> Generator[None]:
     """Within it SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, and SIGINT too where a
-    shell started us in the background and had it ignored.
-
-    What somebody else handles, or chose to ignore (nohup: SIGHUP), stays as it is. Outside the main
-    thread it does nothing.
-    """
+    shell started us in the background and had it ignored. What somebody else handles, or chose to
+    ignore (nohup: SIGHUP), stays as it is. Outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

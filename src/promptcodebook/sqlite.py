@@ -1,9 +1,8 @@
 """SQLite as the house uses it: WAL, one writer thread that groups commits, point-lookup reads.
 
-A `Writer` owns the only writing connection of this process to one file, so that an awaited write
-costs a queue put and a future, not a transaction. With `synchronous = NORMAL` a commit survives
-kill -9 of the process; a power cut may lose the last commits, never the file. Values are packed as
-zstd-compressed JSON in which a lone surrogate of a model's reply survives.
+An awaited write costs a queue put and a future, not a transaction. With `synchronous = NORMAL` a
+commit survives kill -9 of the process; a power cut may lose the last commits, never the file.
+Values are packed as zstd-compressed JSON in which a lone surrogate of a model's reply survives.
 """
 
 from __future__ import annotations
@@ -18,23 +17,17 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future as ThreadFuture
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import zstandard
 
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
 from promptcodebook.paths import make_private_file
-
-if TYPE_CHECKING:
-    import asyncio
-
-    _Waiter = asyncio.Future[None] | ThreadFuture[None]
-    _Answer = tuple[_Waiter, Exception | None]
 
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
@@ -53,8 +46,7 @@ _ODD = (
     "SELECT m.name FROM sqlite_master m, pragma_table_xinfo(m.name) x"
     " WHERE m.type = 'table' AND x.hidden LIMIT 1"
 )
-"""Views, triggers, virtual tables, and columns that are worked out when they are read: reading one
-may take for ever. No layout has any."""
+"""Views, triggers, virtual tables and computed columns: reading one may take for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +54,9 @@ class Layout:
     """The tables of one kind of file: what it is called in messages, its version, its DDL.
 
     `since` is the earliest version with the same tables (0 = this one): its files are read, and
-    get the present version once they are written to. `later` are tables that came after a version
-    was first written, made where they are missing whenever a file is opened to be written.
-    `wal` = writes go to a log beside the file first, which is quick; without it each commit is on
-    the disk, in the one file, before it returns.
+    get the present version once they are written to. `later` are tables made where a file that is
+    opened to be written lacks them. Without `wal`, writes to a log beside the file, each commit is
+    on the disk before it returns.
     """
 
     what: str
@@ -80,28 +71,28 @@ class Layout:
 
 
 def connect(path: Path, layout: Layout, *, write: bool) -> sqlite3.Connection:
-    """An autocommit connection whose file has this layout; `write` creates what is missing. Raises
-    StoreTooNew, DiskFull, or StoreError (no such file, not a database, other tables)."""
+    """An autocommit connection; `write` creates what is missing. Raises StoreTooNew, DiskFull, or
+    StoreError."""
     if not write and not path.is_file():
         raise StoreError(f"no {layout.what} at {path}")
     if write:
         with contextlib.suppress(OSError):  # SQLite says it better
             make_private_file(path)  # its side files take after it
     try:
-        return _open(str(path), path, layout, write)
-    except sqlite3.Error as error:
-        unopenable = _primary(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
-        if write or not unopenable:
-            raise store_error(error, path, layout.what) from error
-    log = path.with_name(f"{path.name}-wal")
-    if log.is_file() and log.stat().st_size:
-        raise StoreError(
-            f"the last writes to the {layout.what} {path} lie in {log.name}, and reading them "
-            "needs a folder that can be written to",
-            hint=f"copy {path.parent} to such a folder",
-        )
-    # A read-only folder: WAL needs its side files there, unless no process changes the file.
-    try:
+        try:
+            return _open(str(path), path, layout, write)
+        except sqlite3.Error as error:
+            unopenable = _primary(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+            if write or not unopenable:
+                raise
+        log = path.with_name(f"{path.name}-wal")
+        if log.is_file() and log.stat().st_size:
+            raise StoreError(
+                f"the last writes to the {layout.what} {path} lie in {log.name}, and reading them "
+                "needs a folder that can be written to",
+                hint=f"copy {path.parent} to such a folder",
+            )
+        # A read-only folder: WAL needs its side files there, unless no process changes the file.
         return _open(f"file:{quote(str(path))}?mode=ro&immutable=1", path, layout, False)
     except sqlite3.Error as error:
         raise store_error(error, path, layout.what) from error
@@ -138,8 +129,7 @@ def _open(name: str, path: Path, layout: Layout, write: bool) -> sqlite3.Connect
 
 
 def restrain(db: sqlite3.Connection) -> None:
-    """Call it before anything is read from a file, which may be anybody's: what its tables call
-    stays within plain SQL, values have a largest size, and reading ends after a while. Raises
+    """Call it before anything is read from a file, which may be anybody's. Raises
     sqlite3.DatabaseError where something in it is no plain table."""
     db.execute("PRAGMA trusted_schema = OFF")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * _MOST_BYTES)
@@ -210,9 +200,7 @@ class Reader:
     statement takes longer than `most_s`, even in a hostile file."""
 
     def __init__(self, path: Path, layout: Layout, most_s: float = _MOST_S) -> None:
-        self._path = path
-        self._what = layout.what
-        self._most_s = most_s
+        self._path, self._what, self._most_s = path, layout.what, most_s
         self._db = connect(path, layout, write=False)
         self._lock = threading.Lock()
 
@@ -244,17 +232,11 @@ class Reader:
 Write = Callable[[sqlite3.Connection], object]
 """One unit of work on the writing connection. Rerun from scratch when a neighbour in its
 transaction fails, so it must only touch the connection."""
+_Unit = tuple[Write, "Future[None]"]
 _SET_ASIDE = 8 << 20
 """Bytes: hundreds of replies, each with the pages of the file that it touches."""
 _BATCH = 2048
 """The most units in one transaction, which bounds what one rollback loses."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Unit:
-    work: Write
-    waiter: _Waiter | None = None
-    then: Callable[[], None] | None = None
 
 
 class Writer:
@@ -290,7 +272,7 @@ class Writer:
         self._door = threading.Lock()
         self._closed = False
         self._full: DiskFull | None = None
-        self._unheard: Exception | None = None
+        self._unheard: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"writer {path.name}", daemon=True)
         self._thread.start()
 
@@ -298,20 +280,25 @@ class Writer:
         """Returns when `work` is committed. Cancelling the wait does not undo the write."""
         import asyncio  # here: those who only read, or list runs, do not wait for it
 
-        waiter = asyncio.get_running_loop().create_future()
-        self._put(_Unit(work, waiter))
-        await waiter
+        await asyncio.wrap_future(self._put(work))
 
     def write_now(self, work: Write) -> None:
         """`write` for code that is not async: blocks until committed."""
-        waiter: ThreadFuture[None] = ThreadFuture()
-        self._put(_Unit(work, waiter))
-        waiter.result()
+        self._put(work).result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
-        """Hands `work` over without waiting; its failure is raised by `flush` or `close`. `then` is
-        called when it is committed, in the writer's thread."""
-        self._put(_Unit(work, then=then))
+        """Hands `work` over; `flush` or `close` raise its failure. `then` is called when it is
+        committed."""
+
+        def done(future: Future[None]) -> None:
+            if (error := future.exception()) is None:
+                if then is not None:
+                    then()
+            elif self._unheard is None:
+                _log.warning("%s", error)
+                self._unheard = error
+
+        self._put(work).add_done_callback(done)
 
     def flush(self) -> None:
         """Returns when all that was handed over before is committed; raises what failed unheard."""
@@ -335,13 +322,15 @@ class Writer:
             self._reserve.unlink(missing_ok=True)
         self._raise_unheard()
 
-    def _put(self, unit: _Unit) -> None:
+    def _put(self, work: Write) -> Future[None]:
+        future: Future[None] = Future()
         with self._door:  # so that nothing lands behind the end mark and waits for ever
             if self._closed:
                 raise StoreError(f"the {self._what} {self._path} is closed")
             if self._full is not None:
                 raise _copy(self._full)
-            self._queue.put(unit)
+            self._queue.put((work, future))
+        return future
 
     def _raise_unheard(self) -> None:
         unheard, self._unheard = self._unheard, None
@@ -356,7 +345,14 @@ class Writer:
                 taken.append(self._queue.get())
             batch = [unit for unit in taken if unit is not None]
             ended = len(batch) < len(taken)  # the end mark is the last there is
-            self._answer(batch, self._commit(batch) if batch else [])
+            results = self._commit(batch) if batch else []
+            for (_, future), error in zip(batch, results, strict=True):
+                if not future.set_running_or_notify_cancel():
+                    continue
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
         self._db.close()
 
     def _commit(self, batch: list[_Unit]) -> list[Exception | None]:
@@ -365,8 +361,8 @@ class Writer:
             return [_copy(self._full) for _ in batch]
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for unit in batch:
-                unit.work(self._db)
+            for work, _ in batch:
+                work(self._db)
             if self._each_batch is not None:
                 self._each_batch(self._db)
             self._db.execute("COMMIT")
@@ -388,30 +384,9 @@ class Writer:
             return [fault]
         return [result for unit in batch for result in self._commit([unit])]
 
-    def _answer(self, batch: Sequence[_Unit], results: Sequence[Exception | None]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Answer]] = {}
-        for unit, error in zip(batch, results, strict=True):
-            waiter = unit.waiter
-            if isinstance(waiter, ThreadFuture):
-                _settle([(waiter, error)])
-            elif waiter is not None:
-                by_loop.setdefault(waiter.get_loop(), []).append((waiter, error))
-            elif error is None:
-                if unit.then is not None:
-                    unit.then()
-            elif self._unheard is None:
-                _log.warning("%s", error)
-                self._unheard = error
-        for loop, answers in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_settle, answers)
-            except RuntimeError:  # that loop has ended, and its waiters with it
-                _log.debug("no caller waits any more for a write to %s", self._path)
-
 
 def _set_aside(path: Path) -> None:
-    """A file of its own, never one that is there, that the disk has given its room to. DiskFull,
-    StoreError."""
+    """A new file that the disk has given its room to. DiskFull, StoreError."""
     try:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -422,16 +397,6 @@ def _set_aside(path: Path) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise store_os_error(error, path) from error
-
-
-def _settle(answers: Sequence[_Answer]) -> None:
-    for waiter, error in answers:
-        if waiter.done():  # cancelled while it waited
-            continue
-        if error is None:
-            waiter.set_result(None)
-        else:
-            waiter.set_exception(error)
 
 
 def _copy(full: DiskFull) -> DiskFull:

@@ -1,17 +1,13 @@
-"""The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too.
-
-The coroutine runs in a thread with its own event loop, so a running loop is no obstacle. Ctrl-C
-asks it to stop in order; a second one cancels it.
-"""
+"""The one sync façade: it runs a coroutine to its end from ordinary code, in a notebook too, in a
+thread with its own event loop. Ctrl-C asks it to stop in order; a second one cancels it."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
@@ -20,7 +16,7 @@ from promptcodebook.signals import stop_signals
 _T = TypeVar("_T")
 _PATIENCE_S = 5.0
 """How long what was cancelled may take to end."""
-_LOOK_UP_S = 0.2
+_LOOK_UP_S = 0.1
 """How often the waiting thread looks up. The system may deliver a signal to another thread, which
 wakes no one, and Python handles it in the main thread alone."""
 
@@ -47,55 +43,17 @@ class Relay:
         return called
 
 
-def run_sync(
-    coroutine: Coroutine[Any, Any, _T],
-    interrupt: Callable[[], None] | None = None,
-    relay: Relay | None = None,
-) -> _T:
-    """The coroutine's result. The first Ctrl-C calls `interrupt`, if given; then SIGTERM and SIGHUP
-    count as one too. Outside the main thread `relay` says what is a Ctrl-C.
-
-    A second Ctrl-C cancels it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest.
-    """
-    outcome: Future[_T] = Future()
-    loop = asyncio.new_event_loop()
-    task: asyncio.Task[_T] = loop.create_task(coroutine)
-
-    def work() -> None:
-        asyncio.set_event_loop(loop)
-        try:
-            outcome.set_result(_run_to_end(loop, task))
-        except BaseException as error:
-            outcome.set_exception(error)
-        finally:
-            _end_loop(loop)
-
-    thread = threading.Thread(target=work, name="promptcodebook", daemon=True)
-    thread.start()
-    try:
-        with nullcontext() if interrupt is None else stop_signals():
-            result = _wait(outcome, loop, task, interrupt, (relay or Relay()).listen())
-    except BaseException:
-        if not outcome.done():  # interrupted before, or while, it was waited for
-            with suppress(RuntimeError):  # it has ended just now
-                loop.call_soon_threadsafe(task.cancel)
-        thread.join(_PATIENCE_S if outcome.done() else 0.0)
-        raise
-    thread.join()
-    return result
-
-
 class LoopThread:
     """One loop in a thread of its own for many coroutines, so that what they open outlives each."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._end: asyncio.Future[None] = self._loop.create_future()
+        self.loop = asyncio.new_event_loop()
+        self._end: asyncio.Future[None] = self.loop.create_future()
         self._thread = threading.Thread(target=self._work, name="promptcodebook", daemon=True)
         self._thread.start()
 
     def begin(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         """The coroutine's result, from any thread; Ctrl-C cancels it."""
@@ -108,77 +66,67 @@ class LoopThread:
 
     def close(self) -> None:
         """Ends the loop; what still runs in it is cancelled."""
-        self._loop.call_soon_threadsafe(self._end.set_result, None)
-        self._thread.join(_PATIENCE_S)
+        self.loop.call_soon_threadsafe(self._end.set_result, None)
+        until = time.monotonic() + _PATIENCE_S + 1.0
+        while self._thread.is_alive() and time.monotonic() < until:
+            self._thread.join(_LOOK_UP_S)
 
     def _work(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        _run_to_end(self._loop, self._end)
-        _end_loop(self._loop)
-
-
-def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-    # The user's own agent or reward may have left tasks behind.
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
-        if deaf:
-            # Collecting such a task runs its code once more, and one that catches everything then
-            # never ends, at the interpreter's end too. A waiting daemon thread keeps them.
-            threading.Thread(target=_hold, args=(deaf,), name="deaf", daemon=True).start()
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    asyncio.set_event_loop(None)
-    loop.close()
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        while not self._end.done():
+            # An exit that a task raises leaves the loop; who waits for that task gets it.
+            with suppress(SystemExit, KeyboardInterrupt):
+                loop.run_until_complete(self._end)
+        # The user's own agent or reward may have left tasks behind.
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            _, deaf = loop.run_until_complete(asyncio.wait(left, timeout=_PATIENCE_S))
+            if deaf:
+                # Collecting such a task runs its code once more, and one that catches everything
+                # then never ends, at the interpreter's end too. A waiting daemon thread keeps them.
+                threading.Thread(target=_hold, args=(deaf,), name="deaf", daemon=True).start()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def _hold(tasks: set[asyncio.Task[Any]]) -> None:
     threading.Event().wait()
 
 
-def _run_to_end(loop: asyncio.AbstractEventLoop, task: asyncio.Future[_T]) -> _T:
-    """The task's result. An exit that user code raises in another task leaves the loop; the caller
-    that waits for that task gets it, and the loop continues."""
-    while True:
-        try:
-            return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            if task.done():
-                raise
-
-
-def _wait(
-    outcome: Future[_T],
-    loop: asyncio.AbstractEventLoop,
-    task: asyncio.Task[_T],
-    interrupt: Callable[[], None] | None,
-    called: Callable[[], bool],
+def run_sync(
+    coroutine: Coroutine[Any, Any, _T],
+    interrupt: Callable[[], None] | None = None,
+    relay: Relay | None = None,
 ) -> _T:
-    ask, patience = interrupt, math.inf
-    while True:
-        try:
-            return _result(outcome, patience, called)
-        except KeyboardInterrupt:
-            if outcome.done() or patience < math.inf:
-                raise
-            if ask is not None:
-                loop.call_soon_threadsafe(ask)
-                ask = None
-            else:
-                loop.call_soon_threadsafe(task.cancel)
-                patience = _PATIENCE_S
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+    """The coroutine's result. The first Ctrl-C calls `interrupt`, if given; then SIGTERM and SIGHUP
+    count as one too. Outside the main thread `relay` says what is a Ctrl-C. A second Ctrl-C cancels
+    it and raises KeyboardInterrupt, after `_PATIENCE_S` at the latest."""
+    thread, called = LoopThread(), (relay or Relay()).listen()
+    outcome = thread.begin(coroutine)
+    try:
+        with nullcontext() if interrupt is None else stop_signals():
+            try:
+                return _result(outcome, called)
+            except KeyboardInterrupt:
+                if outcome.done() or interrupt is None:
+                    raise
+            thread.loop.call_soon_threadsafe(interrupt)
+            return _result(outcome, called)
+    except CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        outcome.cancel()
+        thread.close()
 
 
-def _result(
-    outcome: Future[_T], patience: float = math.inf, called: Callable[[], bool] = lambda: False
-) -> _T:
-    """The outcome's; KeyboardInterrupt after `patience` seconds without one, or when `called`."""
-    until = time.monotonic() + patience
+def _result(outcome: Future[_T], called: Callable[[], bool] = lambda: False) -> _T:
+    """The outcome's; KeyboardInterrupt when `called`."""
     while not outcome.done():
-        if called() or (left := until - time.monotonic()) <= 0.0:
+        if called():
             raise KeyboardInterrupt
-        wait((outcome,), min(_LOOK_UP_S, left))
+        wait((outcome,), _LOOK_UP_S)
     return outcome.result()

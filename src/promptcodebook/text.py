@@ -1,8 +1,7 @@
 """Texts as they are compared, cut, shown and set beside each other: one home for each way.
 
-Texts come from models and from other people's files. In what a notebook shows of them
-(`shown_table`, `shown_text`) none becomes an element, a style or a script, and none floods the
-page.
+Texts come from models and other people's files: in what a notebook shows of them (`shown_table`,
+`shown_text`) none becomes an element, a style or a script, and none floods the page.
 """
 
 from __future__ import annotations
@@ -29,15 +28,12 @@ _FRESHLY = (
     r"(?:revised|rewritten|reworded|improved|updated|refined|edited|amended|composed|proposed"
     r"|new|final|complete|short(?:ened)?|concise)"
 )
-_NAMED = (
-    rf"(?:{_FRESHLY},?\s+)*(?:{_KINDS_OF_TEXT}|{_FRESHLY}\s+(?:text|version|wording|instructions?))"
-)
-_POLITE = (
-    r"(?:(?:sure(?: thing)?|certainly|of course|absolutely|ok(?:ay)?|understood)\b[^\w\n]{1,4})"
-)
+_AGAIN = rf"{_FRESHLY}\s+(?:text|version|wording|instructions?)"
+_NAMED = rf"(?:{_FRESHLY},?\s+)*(?:{_KINDS_OF_TEXT}|{_AGAIN})"
+_POLITE = r"(?:sure(?: thing)?|certainly|of course|absolutely|ok(?:ay)?|understood)\b[^\w\n]{1,4}"
 _INTRODUCTION = re.compile(
     # A sentence about the text, such as "Sure! Here is the revised instinct for you:".
-    rf"{_POLITE}?(?:here(?:'s|’s| is| are)|below is|this is)\s+(?:(?:the|your|my|an?)\s+)?"
+    rf"(?:{_POLITE})?(?:here(?:'s|’s| is| are)|below is|this is)\s+(?:(?:the|your|my|an?)\s+)?"
     rf"{_NAMED}\b[^\n:.]{{0,100}}:\s*",
     re.IGNORECASE,
 )
@@ -60,7 +56,6 @@ _LEANING = re.compile(
 _FAREWELL = re.compile(
     r"\n[ \t]*\n(?:let me know if|i hope this helps|would you like me to)\b[^\n]*\Z", re.IGNORECASE
 )
-_FAREWELL_AT_MOST = 240
 _WRAPS = (
     re.compile(r'\A"([^"]*)"\Z', re.DOTALL),
     re.compile(r"\A“([^“”]*)”\Z", re.DOTALL),
@@ -73,10 +68,8 @@ _WRAPS = (
 )
 """Marks around the whole of a text that do not come again within it."""
 _PIECES = re.compile(r"[\w'’-]+\s*|[^\w\s]\s*|\s+")
-_MOST_PIECES = 1200
-"""Beyond this, comparing two texts would take seconds: both are then given whole."""
-
-Change = Literal["same", "removed", "added"]
+_MOST_PIECES, _FAREWELL_AT_MOST = 1200, 240
+"""Beyond this comparing two texts would take seconds; characters at the end that may be one."""
 
 
 def words_of(text: str) -> list[str]:
@@ -96,16 +89,15 @@ def fold_text(text: str) -> str:
 
 
 def answer_words(text: str, *, nfd: bool = True) -> str:
-    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles. `nfd`
-    decomposes accented letters first, as the GEPA artifact does."""
+    """The text for comparing answers (SQuAD): lower case, no ASCII punctuation, no articles; with
+    `nfd` accented letters are decomposed, as in the GEPA artifact."""
     if nfd:
         text = unicodedata.normalize("NFD", text)
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def printable(text: str) -> str:
-    """The text without control characters but line breaks and tabs: what a model or a server wrote
-    must not steer a terminal."""
+    """Without control characters but line breaks and tabs: it must not steer a terminal."""
     if text.isascii() and text.isprintable():
         return text
     return _CONTROL.sub(" ", text).encode("utf-8", "replace").decode()
@@ -133,9 +125,8 @@ def strip_fence(text: str) -> str:
 
 
 def sentences_of(text: str) -> list[str]:
-    """The sentences of a text; a line or an item of a list is one at least, and what only leads
-    over to a list ("Rules:") is left out. No cut within quotation marks or after an abbreviation; a
-    sentence that leans on the one before it ("It must ...") stays with that."""
+    """The sentences of a text; a line or an item of a list is one at least, and what only leads to
+    a list ("Rules:") is left out. What leans on the one before ("It must ...") stays with that."""
     sentences: list[str] = []
     for line in text.splitlines():
         whole = _BULLET.sub("", line).strip()
@@ -157,8 +148,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def cut_at_sentence(text: str, words: int) -> str:
-    """The longest beginning of at most `words` words that ends with a sentence, or with an item of
-    a list; "" where not even the first fits."""
+    """The longest beginning of at most so many words that ends with a sentence or an item."""
     ends = {m.end() for m in _CUT.finditer(text)} | {m.start() for m in _ITEM.finditer(text)}
     for end in sorted(ends, reverse=True):
         start = text[:end]
@@ -173,9 +163,8 @@ def _is_open(text: str) -> bool:
 
 
 def strip_wrapping(text: str) -> str:
-    """A text that a model was asked to write, without an introduction ("Here is the revised
-    instinct:"), a label, a fence, quotation marks or a farewell. What would leave nothing is
-    kept."""
+    """A text that a model was asked to write, without an introduction ("Here is the instinct:"), a
+    label, a fence, quotation marks or a farewell. What would leave nothing is kept."""
     body = text.strip()
     while (bare := _unwrap_once(body)) and bare != body:
         body = bare
@@ -197,9 +186,10 @@ def _unwrap_once(body: str) -> str:
     return strip_fence(body) if body.count("```") == 2 else body
 
 
-def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
-    """The new text in pieces, with what was taken out between them, in reading order. White space
-    goes with the word before it and makes no difference of its own."""
+def word_changes(
+    before: str, after: str
+) -> Iterator[tuple[Literal["same", "removed", "added"], str]]:
+    """The new text in pieces, with what was taken out between them; white space is no change."""
     old, new = _PIECES.findall(before), _PIECES.findall(after)
     if len(old) + len(new) > _MOST_PIECES:
         yield "removed", before
@@ -208,18 +198,14 @@ def word_changes(before: str, after: str) -> Iterator[tuple[Change, str]]:
     stripped = [piece.strip() for piece in old], [piece.strip() for piece in new]
     matcher = difflib.SequenceMatcher(None, *stripped, autojunk=False)
     for kind, a1, a2, b1, b2 in matcher.get_opcodes():
-        if kind == "equal":
-            yield "same", "".join(new[b1:b2])
-            continue
-        if a2 > a1:
+        if kind != "equal" and a2 > a1:
             yield "removed", "".join(old[a1:a2])
         if b2 > b1:
-            yield "added", "".join(new[b1:b2])
+            yield "same" if kind == "equal" else "added", "".join(new[b1:b2])
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
-_MOST_ROWS = 100
-_MOST_CHARACTERS = 4000
+_MOST_ROWS, _MOST_CHARACTERS = 100, 4000
 
 
 def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -1,9 +1,7 @@
-"""The values that flow through the house, and the Protocols that it is handed. All values are
-frozen.
+"""The values that flow through the house, all frozen, and the Protocols that it is handed.
 
-Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1. Rewards are in the
-task's `reward_range` where a field says `reward`, rescaled to [0, 1] where it says `unit` (method
-decision 5).
+Shapes: K = codebook size, S = instincts selected per input; indices are 0..K-1. A `reward` is in
+the task's `reward_range`, a `unit` in [0, 1] (method decision 5).
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ Part = Channel | Literal["critic"]
 """What Theorem 5 sums over: the channels, and the critic's own rubric."""
 Directive = Literal["encoder", "generator", "critic"]
 Origin = Literal["gradient", "safety", "split", "merge", "revive", "trial"]
-"""What asks for a rewrite: a gradient, that of a text called harmful, maintenance, or a trial that
-θ did not pass."""
+"""What asks for a rewrite: a gradient, a harmful text, maintenance, or a trial of θ."""
 Variable = Directive | int
 """A text that training rewrites: θ, φ, ψ, or the index k of an instinct c_k."""
 
@@ -36,9 +33,8 @@ def variable_name(variable: Variable) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of data: x as text (`input`), y* as text (`target`, None = no reference). `messages`
-    hold a chat whose readable rendering is `input`; `fields` are the row's own columns, for rewards
-    and executors."""
+    """One row of data: x (`input`) and y* (`target`, None = no reference). `messages` hold a chat
+    whose rendering is `input`; `fields` are the row's columns, for rewards and executors."""
 
     id: str
     input: str
@@ -141,8 +137,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptLength:
-    """Tokens of the prompts that the executor was sent (method decision 17): of the `longest`, and
-    in `total` over a rollout's calls. `estimated` where no server counted."""
+    """Tokens of the prompts that the executor was sent in a rollout (method decision 17)."""
 
     longest: int = 0
     total: int = 0
@@ -151,8 +146,7 @@ class PromptLength:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an executor returns: y, the stages on the way, and whether y was cut at its cap.
-    `fields` are what a reward needs beside the text: plain JSON values."""
+    """What an executor returns: y, its stages, whether y was cut; JSON `fields` for a reward."""
 
     text: str
     trace: tuple[Stage, ...] = ()
@@ -163,8 +157,7 @@ class Output:
 @dataclass(frozen=True, slots=True)
 class Route:
     """z: S distinct sorted indices (Eq. 3), who chose them, and why. `fallback`: θ made no valid
-    route even when asked again, for the reason `fault`; its valid picks were filled up.
-    `propensity` is the chance of the route, where a router drew it that knows it."""
+    route for the reason `fault`, and its picks were filled up. `propensity` is its chance."""
 
     indices: tuple[int, ...]
     explored: bool = False
@@ -180,14 +173,12 @@ class Route:
 class Ranking:
     """What was learned of routing from outcomes, as numbers that `routing/ranking.py` reads.
 
-    `weights` has K + 1 rows of whole numbers, a column for each hashed feature, in units of `unit`:
-    of the reward without instincts, then of what each instinct adds; `bias` has as many. `likeness`
-    is the worth of a text being like the input, `more` that of each instinct beyond the first.
-    `rarity` weighs the features, `least` is the fewest instincts in a route, `outcomes` how many it
-    was fitted to. A "distilled" one imitates an encoder: it promises no reward, and takes `least`
-    instincts. Where embeddings count, `center` and `spread` are their mean and deviation over the
-    training inputs, each row has a column more for each dimension, and `words` is the hashed
-    features' share of the squared length.
+    `weights` has K + 1 rows of whole numbers, a column a hashed feature, in units of `unit`: of the
+    reward without instincts, then of what each adds; `bias` has as many. `likeness` is the worth of
+    a text being like the input, `more` that of each further instinct. `rarity` weighs the features;
+    a route has at least `least` instincts, a "distilled" one just these. Where embeddings count,
+    `center` and `spread` are their mean and deviation over the training inputs, each row has a
+    column more a dimension, and `words` is the hashed features' share of the squared length.
     """
 
     rarity: tuple[float, ...]
@@ -206,15 +197,13 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Of one input: the reward without any instinct, what each of the K adds to it alone, and what
-    any further one adds beside its own (`more`)."""
+    """Of one input: the reward without instincts, what each adds, and any further one (`more`)."""
 
     nothing: float
     marginal: tuple[float, ...]
     more: float = 0.0
 
     def alone(self, k: int) -> float:
-        """The reward with c_k and no other."""
         return self.nothing + self.marginal[k]
 
     def of(self, indices: Sequence[int]) -> float:
@@ -225,8 +214,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One rollout as the model sees it: the reward in [0, 1] with the instincts `indices`, each in
-    its version (how often it had been rewritten), and as like the input as it was then. `part` = an
+    """One rollout as the model sees it: the reward in [0, 1] with these instincts, each in its
+    version (how often it had been rewritten) and as like the input as it then was. `part` = an
     observation of one instinct's own part; `propensity` is the chance of the route."""
 
     example_id: str
@@ -239,15 +228,13 @@ class Outcome:
     propensity: float | None = None
 
     def reads_as(self, versions: Sequence[int]) -> bool:
-        """Whether its instincts have these versions."""
         return all(versions[k] == v for k, v in zip(self.indices, self.versions, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a chain broke, and at which call or step: route, compose, prompt (neither of the two),
-    execute, reward, critique, attribute, adversary, update. `hint` is what to type next.
-    `unreachable`: a model could not be asked at all; `lasting`: nor can it by waiting."""
+    """Why a chain broke, at route, compose, prompt (neither), execute, reward, critique, attribute,
+    adversary or update. `unreachable`: a model could not be asked; `lasting`: nor by waiting."""
 
     stage: str
     kind: str
@@ -260,8 +247,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One forward pass (Eqs. 3-5) and its reward, None when it failed. `prompt_length` is of what
-    was sent (None in runs of version 0.1)."""
+    """One forward pass (Eqs. 3-5); no reward: it failed; no `prompt_length`: version 0.1."""
 
     example_id: str
     route: Route | None = None
@@ -279,9 +265,8 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One policy over one set of examples, rollouts in the examples' order. `score` counts a failed
-    rollout as the bottom of the range (`floor`), `answered` leaves it out (method decision 15);
-    both are None over no examples."""
+    """One policy over examples, in their order. `score` counts a failed rollout as the `floor`,
+    `answered` leaves it out (method decision 15); both are None over no examples."""
 
     name: str
     split: str
@@ -327,8 +312,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` are the texts that the safety
-    clause or the rules call so, by the name of their variable, with the reason."""
+    """ℓ_text: the critic's score in [0, 1] and its prose; `harmful` = reasons by variable name."""
 
     score: float
     feedback: str
@@ -337,9 +321,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """g_θ, g_φ, {g_ck}, g_ψ. An empty string or an absent index means: not to blame. `severity`
-    rates each part's fault from 0 to 1 (method decision 20); in a Trace it is ρ(g_v). The codebook
-    has one number for all active instincts; the paper's is a mean over them (Eq. 33)."""
+    """g_θ, g_φ, {g_ck}, g_ψ; empty or absent = not to blame. `severity` rates each part's fault in
+    [0, 1] (method decision 20), in a Trace as ρ(g_v). The codebook has one number for all active
+    instincts; the paper's is a mean over them (Eq. 33)."""
 
     encoder: str = ""
     generator: str = ""
@@ -357,8 +341,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """H with what was said of it. `residual` is the δ of Theorem 5, without ρ(g_ψ) where
-    `gradients.severity` has no "critic"."""
+    """H with what was said of it; `residual` is the δ of Theorem 5, of what was rated."""
 
     rollout: Rollout
     unit: float | None = None
@@ -379,9 +362,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One LLM_upd(v, g): kept, or refused and why; `failure` where the updater gave no text.
-    `earlier` is a reply before `after` that was refused. Maintenance and trials (`origin`) give a
-    `reason` for what is kept, too."""
+    """One LLM_upd(v, g): kept, or refused and why; `failure` where there was no text, `earlier` a
+    refused reply before `after`. Maintenance and trials give a `reason` for what is kept, too."""
 
     variable: Variable
     before: str
@@ -396,8 +378,8 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class ThetaTrial:
-    """A rewritten θ on trial: the last that passed, the share of routes that fell back with that,
-    and the routes that the new one has made, with how many fell back."""
+    """A rewritten θ on trial: the last that passed, with its share of routes that fell back, and
+    the routes that the new one has made, with how many fell back."""
 
     before: str
     share_before: float = 0.0
@@ -409,10 +391,8 @@ class ThetaTrial:
 class Step:
     """One update of Algorithm 1: what was tried, what was rewritten, and the state after it.
 
-    `ema` is r̄ (of r - ρ), `success` the corrected EMA of r, `evidence` its weight (() = a run of
-    version 0.1), `selected` the cumulative counts; all have length K. `reverted` are the variables
-    whose rewrite passed every check and was taken back by `update.accept`. `harmful` are the texts
-    that verdicts called so by now.
+    `ema` to `evidence` are RoutingStatistics. `reverted` are the variables whose rewrite passed
+    every check and was taken back by `update.accept`; `harmful` the texts called so by now.
     """
 
     index: int
@@ -432,9 +412,8 @@ class Step:
 
 
 class Program(Protocol):
-    """y = M(p, x): the frozen model, or a pipeline of calls to it. `name` is what a policy file
-    remembers it by; `stages` may each have a prompt; `roles` are those it asks beside the
-    executor."""
+    """y = M(p, x): the frozen model, or a pipeline of calls. A policy file remembers its `name`;
+    `stages` may each have a prompt; `roles` are those it asks beside the executor."""
 
     @property
     def name(self) -> str: ...
@@ -449,8 +428,7 @@ class Program(Protocol):
 
 
 class Executor(Protocol):
-    """The user's own agent, sync or async. One that declares `stages` may annotate its prompt as
-    `Prompt` and ask it for each stage's."""
+    """The user's own agent, sync or async; its prompt may be annotated as a `Prompt` of stages."""
 
     async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
 

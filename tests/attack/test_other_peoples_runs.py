@@ -146,32 +146,28 @@ def test_a_mark_made_by_somebody_elses_secret_is_none(
     assert gift.untouched
 
 
-def test_the_mark_of_one_run_does_not_fit_another(gift: Gift) -> None:
-    """The victim's own run was public, and its mark was put onto the poisoned header."""
+def test_the_mark_of_an_own_run_fits_neither_another_nor_one_that_came_back_changed(
+    gift: Gift,
+) -> None:
+    """The victim's own run was public, and its mark was put onto the poisoned header; then its own
+    header got another address."""
     assert pco("train", "--preset", "quick", "--budget", "9calls", cwd=gift.folder).code in (0, 3)
     [own] = [r for r in (gift.folder / "runs").iterdir() if r.name != gift.run]
-    marks: list[str] = []
-    edit_header(own / "run.sqlite", lambda text: marks.append(json.loads(text)["seal"]) or text)
-    edit_header(
-        gift.file, lambda text: json.dumps({**json.loads(text), "seal": marks[0]}), sealed=False
-    )
-    gift.open(USES["eval"]).error(2, "does not bear your mark")
-    assert gift.untouched
-
-
-def test_an_own_run_that_came_back_with_another_address_is_refused(gift: Gift) -> None:
-    assert pco("train", "--preset", "quick", "--budget", "9calls", cwd=gift.folder).code in (0, 3)
-    [own] = [r for r in (gift.folder / "runs").iterdir() if r.name != gift.run]
-    spec = gift.server.spec
+    spec, marks = gift.server.spec, list[str]()
 
     def lent(text: str) -> str:
         tree = json.loads(text)
+        marks.append(tree["seal"])
         tree["config"]["lm"] = spec
         return json.dumps(tree)
 
     edit_header(own / "run.sqlite", lent, sealed=False)
     result = pco("explain", own.name, "an input", cwd=gift.folder)
     result.error(2, "does not bear your mark", spec)
+    assert gift.untouched
+    borrowed = lambda text: json.dumps({**json.loads(text), "seal": marks[0]})  # noqa: E731
+    edit_header(gift.file, borrowed, sealed=False)
+    gift.open(USES["eval"]).error(2, "does not bear your mark")
     assert gift.untouched
 
 
@@ -307,16 +303,14 @@ def test_python_asks_for_trust_too(thief: Thief) -> None:
     assert "load_policy(POLICY, lm=lm, trust=True)" in written
 
 
-def test_even_a_trusted_policy_does_not_move_the_address_of_a_provider(thief: Thief) -> None:
+def test_trust_lets_a_field_go_to_ones_own_model_and_never_moves_a_providers_address(
+    thief: Thief,
+) -> None:
     """The library takes an address as it takes a body field: what it is handed is known by name."""
     thief.use("explain", "--lm", "litellm/openai/gpt-x", "--trust")
     assert not thief.gift.server.bodies and not thief.gift.server.headers
-
-
-def test_trust_is_what_lets_a_field_go_to_ones_own_model(thief: Thief) -> None:
-    """Else the tests above would prove nothing."""
-    thief.use("explain", "--lm", thief.victim.spec, "--trust")
-    assert thief.victim.bodies
+    thief.victim.bodies.clear()
+    thief.use("explain", "--lm", thief.victim.spec, "--trust")  # else nothing above is proved
     [field] = {name for body in thief.victim.bodies for name in THEFTS if name in body}
     assert field in THEFTS
 
@@ -401,21 +395,17 @@ def _bomb(text: bytes, times: int) -> bytes:
     return zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text * times)
 
 
-def _tampered(*statements: str) -> Callable[[Path], None]:
+def _tampered(*statements: str, made: Callable[[], bytes] | None = None) -> Callable[[Path], None]:
     def tamper(file: Path) -> None:
         with contextlib.closing(sqlite3.connect(file)) as db, db:
             for statement in statements:
-                db.execute(statement)
+                db.execute(statement, () if made is None else (made(),))
 
     return tamper
 
 
 def _blob(made: Callable[[], bytes]) -> Callable[[Path], None]:
-    def tamper(file: Path) -> None:
-        with contextlib.closing(sqlite3.connect(file)) as db, db:
-            db.execute("UPDATE events SET light = ? WHERE kind = 'started'", (made(),))
-
-    return tamper
+    return _tampered("UPDATE events SET light = ? WHERE kind = 'started'", made=made)
 
 
 _FOR_EVER = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"

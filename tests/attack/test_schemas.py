@@ -156,13 +156,10 @@ async def test_a_model_that_cannot_be_loaded_again_is_tried_at_the_next_job(
     def gone() -> Pipeline:
         raise RuntimeError("somewhere in gguf.cpp\n  no such file\n")
 
-    left = iter((Pipeline, gone, Pipeline))
-    local = OpenVinoEngine(
-        RUNTIME, lambda: next(left)(), "tiny", _HEADER, HiddenStates("", "t", 64)
-    )
-    large, small = (
-        Job((Message("user", "hi"),), schema={"enum": [value]}) for value in ("x" * 2000, "y")
-    )
+    left, hidden = iter((Pipeline, gone, Pipeline)), HiddenStates("", "t", 64)
+    local = OpenVinoEngine(RUNTIME, lambda: next(left)(), "tiny", _HEADER, hidden)
+    schemas = ({"enum": ["x" * 2000]}, {"enum": ["y"]})
+    large, small = (Job((Message("user", "hi"),), schema=schema) for schema in schemas)
     await local.generate(large)
     with pytest.raises(ServerFault, match="could not be loaded again: no such file"):
         await local.generate(small)

@@ -189,8 +189,6 @@ async def test_wrong_keys_get_401_and_no_more() -> None:
             assert status == 401 and headers["www-authenticate"] == "Bearer"
             assert "right-key" not in json.dumps(answer)
         assert served.upstream.calls == 0
-        right = {"Authorization": "Bearer right-key-4711"}
-        assert (await served.ask("/v1/models", headers=right))[0] == 200
 
 
 OK = b'{"choices": [{"message": {"role": "assistant", "content": "ok"}}]}'

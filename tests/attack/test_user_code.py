@@ -8,11 +8,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-import promptcodebook as pco
 
 PCO = [sys.executable, "-m", "promptcodebook.cli"]
 QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.every=0")
@@ -99,28 +96,6 @@ def test_a_reward_that_hangs_now_and_then_fails_those_rollouts_and_the_process_e
     assert all("did not return within 1 s" in f["message"] for f in failures)
 
 
-def test_a_slow_synchronous_reward_costs_its_work_over_its_threads(tmp_path: Path) -> None:
-    """60 rewards of 0.2 s one after another take 12 s; 32 at a time, well under half of that."""
-    rows = [{"input": f"In {n} words: what?", "target": f"it {n}"} for n in range(2, 122)]
-    spent = list[float]()
-
-    def slow(example: pco.Example, output: str) -> float:
-        time.sleep(0.2)
-        spent.append(0.2)
-        return float("it" in output)
-
-    config: dict[str, Any] = {
-        "preset": "quick",
-        "update": {"epochs": 2, "batch_size": 30},
-        "validation": {"every": 0},
-    }
-    began = time.monotonic()
-    run = pco.optimize(pco.load(rows), slow, "simulated", config=config, runs_dir=tmp_path)
-    seconds = time.monotonic() - began
-    assert run.ended == "finished"
-    assert seconds < sum(spent) / 2
-
-
 def test_stdout_holds_the_result_alone(tmp_path: Path) -> None:
     assert subprocess.run([*PCO, "init"], cwd=tmp_path, capture_output=True).returncode == 0
     reward = tmp_path / "reward.py"
@@ -135,22 +110,3 @@ def test_stdout_holds_the_result_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ended"] == "finished"
     assert "read" in done.stderr and "scored" in done.stderr
-
-
-def test_an_agent_that_exits_now_and_then_loses_those_rollouts(tmp_path: Path) -> None:
-    def agent(prompt: str, example: pco.Example, lm: Any) -> str:
-        if " 7 " in example.input:
-            sys.exit("no such thing")
-        return lm(example.input, system=prompt).text
-
-    rows = [{"input": f"In {n} words: what?", "target": f"it {n}"} for n in range(2, 26)]
-    config: dict[str, Any] = {
-        "preset": "quick",
-        "update": {"epochs": 1, "batch_size": 12},
-        "validation": {"every": 0},
-    }
-    run = pco.optimize(
-        pco.load(rows), lambda e, o: float("it" in o), "simulated",
-        executor=agent, config=config, runs_dir=tmp_path,
-    )  # fmt: skip
-    assert run.ended == "finished"

@@ -44,36 +44,21 @@ def http(body: bytes, *headers: str, status: str = "200 OK", length: int | None 
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def at_once(*pieces: bytes) -> Attack:
-    """Sends the pieces and hangs up."""
+def at_once(*pieces: bytes, then: bytes | None = None, pause: float = 0.0) -> Attack:
+    """Sends the pieces and hangs up, or sends `then` again and again as long as anybody listens."""
 
     async def attack(head: bytes) -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
-
-    return attack
-
-
-def for_ever(first: bytes, piece: bytes, pause: float = 0.0) -> Attack:
-    """Sends `first` and then the same piece again and again, as long as anybody listens."""
-
-    async def attack(head: bytes) -> AsyncIterator[bytes]:
-        yield first
-        while True:
-            yield piece
+        while then is not None:
+            yield then
             await asyncio.sleep(pause)
 
     return attack
 
 
-def silent(first: bytes) -> Attack:
-    """Sends `first` and then nothing, without hanging up."""
-
-    async def attack(head: bytes) -> AsyncIterator[bytes]:
-        yield first
-        await asyncio.sleep(3600)
-
-    return attack
+def for_ever(first: bytes, piece: bytes, pause: float = 0.0) -> Attack:
+    return at_once(first, then=piece, pause=pause)
 
 
 @dataclass
@@ -147,14 +132,6 @@ async def echo_header(head: bytes) -> AsyncIterator[bytes]:
     yield http(b"{}", f"Retry-After: {KEY}", f"Location: http://x/?{KEY}", status="302 Found")
 
 
-@dataclass(frozen=True)
-class Case:
-    """`counted` is the incident (of those that may be) that each try is counted as; '' = none."""
-
-    attack: Attack
-    counted: str | tuple[str, ...] = ""
-
-
 def gigabyte() -> bytes:
     """The beginning of a gzip file, and what stands for another megabyte of it 1,024 times."""
     bomb = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -164,84 +141,85 @@ def gigabyte() -> bytes:
 
 SPACES = b" " * 65536
 
-# Nothing that could be read came: each of these calls fails.
-BROKEN = {
-    "nothing at all": Case(at_once(), "dropped"),
-    "half a head": Case(at_once(b"HTTP/1.1 200 OK\r\nConte"), "dropped"),
-    "no HTTP": Case(at_once(b"220 smtp ready\r\n\r\n"), "dropped"),
-    "an SSH banner": Case(at_once(b"SSH-2.0-OpenSSH_9.6\r\n"), "dropped"),
-    "a cut body": Case(at_once(http(completion(GOOD)[:-9], length=400)), "dropped"),
-    "a cut chunk": Case(at_once(chunked(completion(GOOD))[:-20]), "dropped"),
-    "a wrong chunk size": Case(
-        at_once(http(b"zz\r\nhi\r\n", "Transfer-Encoding: chunked", length=None)), "dropped"
-    ),
-    "a short length": Case(
-        at_once(http(completion(GOOD), length=20)), ("dropped", "malformed_body")
-    ),
-    "a negative length": Case(
-        at_once(http(completion(GOOD), "Content-Length: -5", length=None)), "dropped"
-    ),
-    "two lengths": Case(at_once(http(completion(GOOD), "Content-Length: 3")), "dropped"),
-    "a bomb": Case(at_once(http(gigabyte(), "Content-Encoding: gzip")), "malformed_body"),
-    "not what was said": Case(
-        at_once(http(completion(GOOD), "Content-Encoding: gzip")), ("dropped", "malformed_body")
-    ),
-    "half a gzip": Case(
-        at_once(http(gzip.compress(completion(GOOD))[:-12], "Content-Encoding: gzip")),
-        ("dropped", "malformed_body"),
-    ),
-    "an endless body": Case(for_ever(http(b"", length=None), SPACES), "malformed_body"),
-    "endless chunks": Case(
-        for_ever(
-            http(b"", "Transfer-Encoding: chunked", length=None), b"10000\r\n" + SPACES + b"\r\n"
-        ),
-        "malformed_body",
-    ),
-    "endless headers": Case(for_ever(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 1000), "dropped"),
-    "an endless header": Case(for_ever(b"HTTP/1.1 200 OK\r\nX-A: ", b"b" * 65536), "dropped"),
-    "an endless status": Case(for_ever(b"HTTP/1.1 200 ", b"b" * 65536), "dropped"),
-    "endless interim answers": Case(
-        for_ever(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01), ("timeout", "dropped")
-    ),
-    "a drip": Case(for_ever(http(b"", length=10**6), b" ", 0.05), "timeout"),
-    "a dripping head": Case(for_ever(b"HTTP/1.1 200 OK\r\n", b"X", 0.05), "timeout"),
-    "silence": Case(silent(b""), "timeout"),
-    "silence in the body": Case(silent(http(b"{", length=100)), "timeout"),
-    "HTML": Case(at_once(http(b"<!doctype html><title>Sign in</title>")), "malformed_body"),
-    "an empty body": Case(at_once(http(b"")), "malformed_body"),
-    "null": Case(at_once(http(b"null")), "malformed_body"),
-    "a number": Case(at_once(http(b"1e400")), "malformed_body"),
-    "a list": Case(at_once(http(b"[1, 2]")), "malformed_body"),
-    "a string": Case(at_once(http(b'"choices"')), "malformed_body"),
-    "an error with 200": Case(at_once(http(b'{"error": {"message": "no"}}')), "malformed_body"),
-    "deep lists": Case(at_once(http(b"[" * 1_000_000)), "malformed_body"),
-    "deep objects": Case(at_once(http(b'{"choices":' * 200_000)), "malformed_body"),
-    "a number too long": Case(at_once(http(b'{"choices": ' + b"9" * 10**6)), "malformed_body"),
-    "invalid UTF-8": Case(
-        at_once(http(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}')), "malformed_body"
-    ),
-    "choices empty": Case(at_once(http(b'{"choices": []}')), "malformed_body"),
-    "choices an object": Case(at_once(http(b'{"choices": {"0": 1}}')), "malformed_body"),
-    "choices of null": Case(at_once(http(b'{"choices": [null]}')), "malformed_body"),
-    "message a string": Case(at_once(http(b'{"choices": [{"message": "x"}]}')), "malformed_body"),
-    "content a number": Case(at_once(http(completion(7))), "malformed_body"),
-    "content an object": Case(at_once(http(completion({"a": 1}))), "malformed_body"),
-    "a stream": Case(at_once(http(b'data: {"choices": []}\n\ndata: [DONE]\n\n')), "malformed_body"),
-    "a redirect": Case(at_once(http(b"", "Location: http://x/", status="307 Temporary Redirect"))),
-    "a redirect to itself": Case(at_once(http(b"", "Location: /", status="302 Found"))),
-    "no such status": Case(at_once(http(b"", status="999 What")), "server_error"),
-    "a status of no number": Case(at_once(http(b"", status="abc OK")), "dropped"),
-    "an endless error": Case(
-        for_ever(http(b"", length=None, status="500 No"), SPACES), "server_error"
-    ),
-    "a bomb of an error": Case(
-        at_once(http(gigabyte(), "Content-Encoding: gzip", status="500 No")), "server_error"
-    ),
-    "a deep error": Case(at_once(http(b"[" * 10**6, status="500 No")), "server_error"),
-    "the key in an error": Case(echo_error, "server_error"),
-    "the key in a refusal": Case(echo_html),
-    "the key in a redirect": Case(echo_header),
+PACKED, CHUNKED = "Content-Encoding: gzip", "Transfer-Encoding: chunked"
+UNREADABLE = {
+    "HTML": b"<!doctype html><title>Sign in</title>",
+    "an empty body": b"",
+    "null": b"null",
+    "a number": b"1e400",
+    "a list": b"[1, 2]",
+    "a string": b'"choices"',
+    "an error with 200": b'{"error": {"message": "no"}}',
+    "deep lists": b"[" * 1_000_000,
+    "deep objects": b'{"choices":' * 200_000,
+    "a number too long": b'{"choices": ' + b"9" * 10**6,
+    "invalid UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
+    "choices empty": b'{"choices": []}',
+    "choices an object": b'{"choices": {"0": 1}}',
+    "choices of null": b'{"choices": [null]}',
+    "message a string": b'{"choices": [{"message": "x"}]}',
+    "content a number": completion(7),
+    "content an object": completion({"a": 1}),
+    "a stream": b'data: {"choices": []}\n\ndata: [DONE]\n\n',
 }
+"""Bodies with status 200 that are no completion."""
+DROPPED = {
+    "nothing at all": at_once(),
+    "half a head": at_once(b"HTTP/1.1 200 OK\r\nConte"),
+    "no HTTP": at_once(b"220 smtp ready\r\n\r\n"),
+    "an SSH banner": at_once(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "a cut body": at_once(http(completion(GOOD)[:-9], length=400)),
+    "a cut chunk": at_once(chunked(completion(GOOD))[:-20]),
+    "a wrong chunk size": at_once(http(b"zz\r\nhi\r\n", CHUNKED, length=None)),
+    "a negative length": at_once(http(completion(GOOD), "Content-Length: -5", length=None)),
+    "two lengths": at_once(http(completion(GOOD), "Content-Length: 3")),
+    "endless headers": for_ever(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n" * 1000),
+    "an endless header": for_ever(b"HTTP/1.1 200 OK\r\nX-A: ", b"b" * 65536),
+    "an endless status": for_ever(b"HTTP/1.1 200 ", b"b" * 65536),
+    "a status of no number": at_once(http(b"", status="abc OK")),
+}
+MALFORMED = {
+    **{name: at_once(http(body)) for name, body in UNREADABLE.items()},
+    "a bomb": at_once(http(gigabyte(), PACKED)),
+    "an endless body": for_ever(http(b"", length=None), SPACES),
+    "endless chunks": for_ever(http(b"", CHUNKED, length=None), b"10000\r\n" + SPACES + b"\r\n"),
+}
+EITHER = {
+    "a short length": at_once(http(completion(GOOD), length=20)),
+    "not what was said": at_once(http(completion(GOOD), PACKED)),
+    "half a gzip": at_once(http(gzip.compress(completion(GOOD))[:-12], PACKED)),
+}
+LATE = {
+    "a drip": for_ever(http(b"", length=10**6), b" ", 0.05),
+    "a dripping head": for_ever(b"HTTP/1.1 200 OK\r\n", b"X", 0.05),
+    "silence": for_ever(b"", b"", 3600),
+    "silence in the body": for_ever(http(b"{", length=100), b"", 3600),
+}
+FAULTS = {
+    "no such status": at_once(http(b"", status="999 What")),
+    "an endless error": for_ever(http(b"", length=None, status="500 No"), SPACES),
+    "a bomb of an error": at_once(http(gigabyte(), PACKED, status="500 No")),
+    "a deep error": at_once(http(b"[" * 10**6, status="500 No")),
+    "the key in an error": echo_error,
+}
+REFUSED = {
+    "a redirect": at_once(http(b"", "Location: http://x/", status="307 Temporary Redirect")),
+    "a redirect to itself": at_once(http(b"", "Location: /", status="302 Found")),
+    "the key in a refusal": echo_html,
+    "the key in a redirect": echo_header,
+}
+INTERIM = for_ever(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.01)
+BROKEN: dict[str, tuple[Attack, tuple[str, ...]]] = {
+    **{name: (attack, ("dropped",)) for name, attack in DROPPED.items()},
+    **{name: (attack, ("malformed_body",)) for name, attack in MALFORMED.items()},
+    **{name: (attack, ("dropped", "malformed_body")) for name, attack in EITHER.items()},
+    **{name: (attack, ("timeout",)) for name, attack in LATE.items()},
+    **{name: (attack, ("server_error",)) for name, attack in FAULTS.items()},
+    **{name: (attack, ()) for name, attack in REFUSED.items()},
+    "endless interim answers": (INTERIM, ("timeout", "dropped")),
+}
+"""Nothing that could be read came, so each of these calls fails: each try is counted as one of the
+incidents, and without one nothing is tried again."""
 
 # A completion came, but the text is no verdict: a parse failure after one re-ask.
 USELESS = {
@@ -310,19 +288,18 @@ async def outcome(server: RawServer, tally: Counts) -> Verdict | LMError:
             return error
 
 
-@pytest.mark.parametrize("case", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("name", BROKEN)
 async def test_a_broken_answer_is_a_counted_failure(
-    case: Case, tally: Counts, caplog: pytest.LogCaptureFixture
+    name: str, tally: Counts, caplog: pytest.LogCaptureFixture
 ) -> None:
+    attack, counted = BROKEN[name]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    async with attacking(case.attack) as server:
+    async with attacking(attack) as server:
         error = await outcome(server, tally)
     assert isinstance(error, LMError), error
     assert error.hint
-    expected = (case.counted,) if isinstance(case.counted, str) else case.counted
-    tries = 2 if expected != ("",) else 1
-    assert server.requests == tries
-    assert tally.total() == sum(tally[name] for name in expected) == (tries if tries > 1 else 0)
+    assert server.requests == (2 if counted else 1)
+    assert tally.total() == sum(tally[each] for each in counted) == (2 if counted else 0)
     shown = "".join(traceback.format_exception(error)) + error.hint + caplog.text
     assert KEY not in shown and KEY[3:] not in shown
     assert len(str(error)) < 1000

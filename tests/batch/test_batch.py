@@ -10,20 +10,17 @@ from typing import Any
 import pytest
 
 from promptcodebook.batch.rows import Result as Answered
-from promptcodebook.batch.session import Batch, Order, answer_rows
-from promptcodebook.data.table import Record
+from promptcodebook.batch.session import Batch, Order
 from promptcodebook.errors import RunBusy
-from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.policy.file import read_policy_file
-from tests.batch.rows import ROUTE, answering, read_lines, write_rows
+from tests.batch.rows import answering, read_lines, write_rows
 from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server
-from tests.serve.proxied import deployed, one_call
+from tests.lm.server import Server, fails
 
 
 def batch(folder: Path, server: Server, *more: str, out: str = "out.jsonl") -> Result:
-    where = ("p.json", more[0] if more and not more[0].startswith("-") else "in.jsonl", out)
-    rest = more[1:] if where[1] == (more[0] if more else "") else more
+    source = more[:1] if more and not more[0].startswith("-") else ()
+    where, rest = ("p.json", *(source or ("in.jsonl",)), out), more[len(source) :]
     return pco("batch", *where, "--lm", server.spec, "--set", "cache=false", *rest, cwd=folder)
 
 
@@ -35,14 +32,9 @@ def test_every_row_comes_out_in_its_order_with_answer_route_and_error(
     assert result.code == 0, result.err
     rows = read_lines(work / "out.jsonl")
     assert [row["n"] for row in rows] == list(range(60))
-    assert rows[7] == {
-        "n": 7,
-        "question": "How far is 7?",
-        "note": None,
-        "answer": "As far as that: How far is 7?",
-        "route": [1, 3],
-        "error": None,
-    }
+    read = {"n": 7, "question": "How far is 7?", "note": None}
+    made = {"answer": "As far as that: How far is 7?", "route": [1, 3], "error": None}
+    assert rows[7] == read | made
     told = result.json
     assert (told["rows"], told["answered"], told["failed"], told["resumed"]) == (60, 60, 0, 0)
     assert told["calls"] == server.calls == 120
@@ -65,9 +57,8 @@ def test_a_row_that_fails_is_recorded_and_asked_again_by_retry(work: Path) -> No
     asked = [question for question in answers.asked[before:] if question]
     assert sorted(asked) == ["How far is 19?", "How far is 4?"]
     rows = read_lines(work / "out.jsonl")
-    assert [row["answer"] for row in rows] == [
-        f"As far as that: How far is {n}?" for n in range(30)
-    ]
+    expected = [f"As far as that: How far is {n}?" for n in range(30)]
+    assert [row["answer"] for row in rows] == expected
     assert not (work / "out.jsonl.part").exists()
 
 
@@ -93,15 +84,10 @@ def test_a_dead_endpoint_stops_the_job_and_no_row_is_recorded(work: Path) -> Non
 def test_an_endpoint_that_dies_midway_loses_no_row(work: Path) -> None:
     write_rows(work / "in.jsonl", 80)
     server, answers = answering()
-    wrong = {"key": False}
 
     async def step(request: Any, body: dict[str, Any]) -> Any:
-        from aiohttp import web
-
-        if wrong["key"] or len(answers.asked) >= 60:
-            wrong["key"] = True
-            return web.json_response({"error": {"message": "bad key"}}, status=401)
-        return await answers(request, body)
+        dead = len(answers.asked) >= 60
+        return await (fails(401, "bad key") if dead else answers)(request, body)
 
     server.default = step
     with served(server):
@@ -135,7 +121,7 @@ def test_a_budget_is_one_over_all_sessions_and_no_reply_is_paid_for_twice(work: 
 def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path) -> None:
     """They would stand beside rows that were never asked; put back, what was paid for counts."""
     rows = write_rows(work / "in.jsonl", 3)
-    asked = rows.read_text("utf-8")
+    before = rows.read_text("utf-8")
     server, answers = answering()
 
     async def step(request: Any, body: dict[str, Any]) -> Any:
@@ -147,13 +133,12 @@ def test_answers_to_rows_that_were_changed_meanwhile_are_not_written(work: Path)
         changed = batch(work, server)
         changed.error(2, "in.jsonl was changed while its batch was running", "restore it")
         assert not (work / "out.jsonl").exists()
-        rows.write_text(asked, "utf-8")
+        rows.write_text(before, "utf-8")
         server.default, paid = answers, server.calls
         assert batch(work, server).code == 0
     assert server.calls == paid == 6
-    assert [row["question"] for row in read_lines(work / "out.jsonl")] == [
-        f"How far is {n}?" for n in range(3)
-    ]
+    asked = [row["question"] for row in read_lines(work / "out.jsonl")]
+    assert asked == [f"How far is {n}?" for n in range(3)]
 
 
 def test_what_is_under_way_is_not_mixed_with_another_job(work: Path, server: Server) -> None:
@@ -180,16 +165,16 @@ def test_what_another_process_is_writing_is_not_dropped(work: Path) -> None:
     file = read_policy_file(work / "p.json")
     config = file.settings(above={"lm": "http://127.0.0.1:9/v1#m"})
     order = Order(work / "in.jsonl", work / "out.jsonl", "pco batch")
-    held = Batch.open(order, file, config)
+    held = Batch(order, file, config)
     try:
         held.checkpoint.append([Answered("paid for", (1,))])
         with pytest.raises(RunBusy):
-            Batch.open(replace(order, restart=True), file, config)
+            Batch(replace(order, restart=True), file, config)
         assert [each.answer for each in held.checkpoint.results()] == ["paid for"]
         assert held.checkpoint.journal.paid() == {}
     finally:
         held.close()
-    anew = Batch.open(replace(order, restart=True), file, config)
+    anew = Batch(replace(order, restart=True), file, config)
     anew.close()
     assert anew.resumed == 0
 
@@ -212,19 +197,12 @@ def test_a_folder_of_somebody_else_is_not_taken_for_a_batch(
     assert other.parent.read_text() == "mine"
 
 
-def test_what_a_process_left_that_died_before_it_began_is_nobodys(
-    work: Path, server: Server
-) -> None:
+def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Server) -> None:
     write_rows(work / "in.jsonl", 3)
     part = work / "out.jsonl.part"
     part.mkdir()
-    for name in ("lock", ".job.json.k3x"):
+    for name in ("lock", ".job.json.k3x"):  # left by a process that died before it began
         (part / name).touch()
-    assert batch(work, server).code == 0
-
-
-def test_a_finished_output_is_not_made_again_by_accident(work: Path, server: Server) -> None:
-    write_rows(work / "in.jsonl", 3)
     assert batch(work, server).code == 0
     batch(work, server).error(2, "out.jsonl is there already", "--retry", "--restart")
     write_rows(work / "other.jsonl", 4)
@@ -292,32 +270,13 @@ def test_a_torn_last_line_is_cut_off(work: Path, server: Server) -> None:
     assert [row["n"] for row in read_lines(work / "out.jsonl")] == list(range(40))
 
 
-def test_equal_rows_are_paid_for_once(work: Path, server: Server) -> None:
-    lines = '{"question": "How far is 1?"}\n' * 200
-    (work / "in.jsonl").write_text(lines)
+def test_equal_rows_are_paid_for_once_and_written_as_they_can_be_read(
+    work: Path, server: Server
+) -> None:
+    lines = '{"question": "How far is \\ud83d?", "n": "é"}\n' * 200
+    (work / "in.jsonl").write_text(lines, "utf-8")
     assert batch(work, server).code == 0
     assert server.calls == 2
-    assert len(read_lines(work / "out.jsonl")) == 200
-
-
-def test_half_a_surrogate_pair_is_written_as_it_can_be_read(work: Path, server: Server) -> None:
-    (work / "in.jsonl").write_text('{"question": "How far is \\ud83d?", "n": "é"}\n', "utf-8")
-    assert batch(work, server).code == 0
-    assert read_lines(work / "out.jsonl")[0]["question"] == "How far is \ud83d?"
+    rows = read_lines(work / "out.jsonl")
+    assert [row["question"] for row in rows] == ["How far is \ud83d?"] * 200
     assert '"é"' in (work / "out.jsonl").read_text("utf-8"), "as in IN, not escaped"
-
-
-async def test_a_fault_of_our_own_ends_the_workers_and_leaves_the_rest_unasked() -> None:
-    kept = list[Answered]()
-
-    def keep(results: list[Answered]) -> None:
-        if not kept:
-            kept.extend(results)
-            raise ZeroDivisionError
-
-    lm = ScriptedLM().reply_with(lambda request: ROUTE if request.role == "encoder" else "x")
-    policy = deployed(one_call(), lm)
-    rows = ((Record(f"in:{n}", {"input": f"How far is {n}?"}), None) for n in range(50))
-    with pytest.raises(ZeroDivisionError):
-        await answer_rows(policy, rows, keep, at_once=2)
-    assert len(list(rows)) > 0 and len(lm.history) <= 12

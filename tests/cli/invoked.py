@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -68,6 +69,17 @@ def pco(*args: str, cwd: Path, stdin: str | io.StringIO = "") -> Result:
     finally:
         sys.argv, sys.stdin = before
     return Result(code, out.getvalue(), err.getvalue())
+
+
+@contextlib.contextmanager
+def running(*words: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """`pco` as a process of its own, which is gone at the end whatever happens."""
+    pipe, command = subprocess.PIPE, [sys.executable, "-m", "promptcodebook.cli", *words]
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import pytest
 from promptcodebook.store.lock import RunLock
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Result, pco, served
-from tests.lm.server import Server, fails, says
+from tests.lm.server import Server, fails
 
 
 def lines(folder: Path) -> list[str]:
@@ -88,54 +88,41 @@ EMPTY = json.dumps({"input": "  ", "target": "x"})
 
 
 @pytest.mark.parametrize(
-    ("break_it", "parts", "more"),
+    ("break_it", "more", "parts"),
     [
-        (changed_row(4, EMPTY), ("data.jsonl:5: the input is empty", "next: fill it in"), ()),
-        (lambda folder: (folder / "data.jsonl").unlink(), ("data.jsonl",), ()),
-        (overlap, ("1 input appears in two splits", "(train)"), sets("data.split=split")),
-        (file_of("pco.toml", "lm = simulated\n"),
-         ("pco.toml is not valid TOML", "next: edit pco.toml"), ()),
-        (file_of("pco.toml", "sedd = 1\n"),
-         ("unknown key 'sedd' in pco.toml", "did you mean 'seed'"), ()),
-        (file_of("reward.py", "import nothing_of_this_name\n"),
-         ("the reward file does not run", "reward.py:1", "nothing_of_this_name"), ()),
-    ],
-)  # fmt: skip
-def test_a_broken_file_is_named_with_its_place(
-    folder: Path,
-    break_it: Callable[[Path], object],
-    parts: tuple[str, ...],
-    more: tuple[str, ...],
-) -> None:
-    break_it(folder)
-    refused(folder, *parts, more=more)
-
-
-# Settings
-
-
-@pytest.mark.parametrize(
-    ("more", "parts"),
-    [
-        (sets("select=17"), ("select (S = 17) is larger than size (K = 16)",)),
-        (sets("update.epoch=1"), ("unknown key 'update.epoch' in the command line",
-                                  "mean 'epochs'", "known here")),
-        (("--task", "constrains"),
+        (changed_row(4, EMPTY), (), ("data.jsonl:5: the input is empty", "next: fill it in")),
+        (lambda folder: (folder / "data.jsonl").unlink(), (), ("data.jsonl",)),
+        (overlap, sets("data.split=split"), ("1 input appears in two splits", "(train)")),
+        (file_of("pco.toml", "lm = simulated\n"), (),
+         ("pco.toml is not valid TOML", "next: edit pco.toml")),
+        (file_of("pco.toml", "sedd = 1\n"), (),
+         ("unknown key 'sedd' in pco.toml", "did you mean 'seed'")),
+        (file_of("reward.py", "import nothing_of_this_name\n"), (),
+         ("the reward file does not run", "reward.py:1", "nothing_of_this_name")),
+        (None, sets("select=17"), ("select (S = 17) is larger than size (K = 16)",)),
+        (None, sets("update.epoch=1"),
+         ("unknown key 'update.epoch' in the command line", "mean 'epochs'", "known here")),
+        (None, ("--task", "constrains"),
          ("unknown task 'constrains'", "did you mean 'constraints'", "next: ready-made tasks")),
-        (("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd"),
+        (None, ("--lm", "http://127.0.0.1:9/v1#m", "--budget", "5usd"),
          ("none is known for 'http://127.0.0.1:9/v1#m'", "[prices.")),
-        (sets("lm="), ("has no model", "--lm")),
+        (None, sets("lm="), ("has no model", "--lm")),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_is_refused(
-    folder: Path, more: tuple[str, ...], parts: tuple[str, ...]
+def test_a_broken_file_or_setting_is_named_with_its_place(
+    folder: Path,
+    break_it: Callable[[Path], object] | None,
+    more: tuple[str, ...],
+    parts: tuple[str, ...],
 ) -> None:
+    if break_it is not None:
+        break_it(folder)
     refused(folder, *parts, more=more)
 
 
 def test_variables_of_the_shell_are_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text, parts in (
-        ("PCO_SEED", "x", ("PCO_SEED is not a whole number: 'x'", "unset PCO_SEED")),
+        ("PCO_SEED", "x", ("PCO_*: seed: ", "not 'x'")),
         ("PCO_BUDGET", "5eur", ("cannot read the budget '5eur'",)),
         ("PCO_LM_CRITIC", "openai/gpt-x", ("openai/gpt-x needs a key",)),
     ):
@@ -155,35 +142,24 @@ def test_errors_are_json_when_json_is_asked(folder: Path) -> None:
 # Rewards
 
 
-def reward(folder: Path, body: str) -> None:
-    (folder / "reward.py").write_text(f"def reward(example, output):\n{body}\n")
-
-
 def test_a_reward_that_always_fails_stops_the_run_with_the_first_error(folder: Path) -> None:
-    reward(folder, "    return example.no_such_thing")
+    code = "def reward(example, output):\n    return example.no_such_thing\n"
+    (folder / "reward.py").write_text(code)
     train(folder).error(2, "no_such_thing", "reward.py:2", "user_code.trial = false")
     assert list((folder / "runs").iterdir()) == []  # before anything was paid
-    error = train(folder, *sets("user_code.trial=false")).error(
-        1, "rollouts failed; the first, at reward", "no_such_thing"
-    )
-    assert "reward.py:2" in error
+    parts = ("rollouts failed; the first, at reward", "no_such_thing", "reward.py:2")
+    train(folder, *sets("user_code.trial=false")).error(1, *parts)
     shown = pco("runs", "show", "last", cwd=folder).out
     assert "no_such_thing" in shown and "Traceback" in shown
 
 
-MUTE = """class Mute(Exception):
-    def __str__(self):
-        raise RuntimeError("no words")
-"""
-
-
 def test_an_error_that_cannot_be_read_is_one_like_any_other(folder: Path) -> None:
-    reward(folder, "    raise Mute")
-    code = (folder / "reward.py").read_text()
-    (folder / "reward.py").write_text(f"{MUTE}\n\n{code}")
+    mute = "class Mute(Exception):\n    def __str__(self):\n        raise RuntimeError\n\n\n"
+    code = "def reward(example, output):\n    raise Mute\n"
+    (folder / "reward.py").write_text(mute + code)
     train(folder).error(2, "Mute", "its message cannot be read", "reward.py")
     train(folder, *sets("user_code.trial=false")).error(1, "at reward", "Mute")
-    (folder / "reward.py").write_text(f"{MUTE}\n\nraise Mute\n")
+    (folder / "reward.py").write_text(f"{mute}raise Mute\n")
     refused(folder, "the reward file does not run", "Mute", "reward.py")
 
 
@@ -208,25 +184,6 @@ def test_a_wrong_key_is_never_echoed(folder: Path, monkeypatch: pytest.MonkeyPat
         assert KEY.encode() not in path.read_bytes(), path
 
 
-def test_critiques_that_never_parse_stop_the_run_and_all_is_counted(folder: Path) -> None:
-    server = Server()
-    server.default = says("I would rather talk about the weather.")
-    with served(server):
-        result = train(folder, "--lm", server.spec, *sets("cache=false"))
-        doctor = pco("doctor", "--lm", server.spec, cwd=folder)
-    assert "warn  structured output: accepted and ignored" in doctor.out
-    assert result.code == 1
-    said = " ".join(result.err.split())
-    assert "critiques taught nothing; the first, at critique: ParseError" in said
-    assert "pco doctor" in said
-    shown = pco("runs", "show", "last", "--json", cwd=folder).json
-    assert shown["ended"] == "failed"
-    assert shown["tallies"]["parse_failed"] > 0 and shown["tallies"]["route_fallbacks"] > 0
-    assert {f["kind"] for f in shown["failures"]} == {"ParseError"}
-    text = pco("runs", "show", "last", cwd=folder).out
-    assert "pco doctor" in text and f"{len(shown['failures'])} failures" in text
-
-
 # Runs
 
 
@@ -248,16 +205,13 @@ def test_what_cannot_be_written_is_said_with_where_else(
     assert sorted(p for p in trained.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "typed", [("demo", "--worlds", "1"), ("train",), ("bench", "quick", "--task", "aime")]
-)
+@pytest.mark.parametrize("typed", [("demo", "--worlds", "1"), ("train",)])
 def test_a_place_for_runs_that_is_none_is_said_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("PCO_RUNS", "data.jsonl")
     result = pco(*typed, cwd=folder)
-    assert result.code == 1
-    assert "Traceback" not in result.err and "internal error" not in result.err
+    assert result.code == 1 and "Traceback" not in result.err
     assert "data.jsonl" in result.err and "PCO_RUNS" in result.err + result.out
 
 
@@ -271,20 +225,13 @@ def test_a_run_in_use_is_left_alone(trained: Path, run_id: str) -> None:
     assert pco("runs", "list", "--json", cwd=trained).json[0]["id"] == run_id
 
 
-@pytest.fixture
-def stopped(folder: Path) -> Path:
-    """A folder with a run that its budget stopped."""
-    result = train(folder, "--budget", "200calls")
-    assert result.code == 3, result.err
-    return folder
-
-
-def test_a_resumed_run_whose_data_or_settings_changed_is_refused(stopped: Path) -> None:
+def test_a_resumed_run_whose_data_or_settings_changed_is_refused(folder: Path) -> None:
+    assert train(folder, "--budget", "200calls").code == 3
     more = ("--set", "explore.tau=0.7", "--seed", "5")
-    result = pco("train", "--resume", "last", *more, cwd=stopped)
+    result = pco("train", "--resume", "last", *more, cwd=folder)
     result.error(2, "other settings: explore.tau: 0.5 → 0.7; seed: 0 → 5", "put them back")
-    write(stopped, [row.replace("48", "58") for row in lines(stopped)])
-    result = pco("train", "--resume", "last", "--budget", "9000calls", cwd=stopped)
+    write(folder, [row.replace("48", "58") for row in lines(folder)])
+    result = pco("train", "--resume", "last", "--budget", "9000calls", cwd=folder)
     result.error(2, "the data of the run", "changed since it started", "put the old data back")
 
 

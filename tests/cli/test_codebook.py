@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
-from promptcodebook.cli.codebook import mark_changes
+import pytest
+
+import promptcodebook as pco_api
+from promptcodebook.errors import PolicyError
+from promptcodebook.policy.file import read_policy_file
 from promptcodebook.store.effects import read_effects
 from promptcodebook.store.events import Started, Stepped
 from promptcodebook.store.header import Header
@@ -18,6 +23,7 @@ from promptcodebook.types import (
     variable_name,
 )
 from tests.cli.invoked import pco
+from tests.run.topics import learn
 
 
 def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) -> None:
@@ -75,21 +81,20 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
     wrong.error(2, "did you mean 'theta'")
 
 
-def test_diff_of_one_run_is_from_its_first_codebook(trained: Path, store: RunStore) -> None:
-    first = store.parameters_at(-1).codebook.texts
-    kept = pco("codebook", "show", "last", "--json", cwd=trained).json["codebook"]
-    changes = pco("codebook", "diff", "last", "--json", cwd=trained).json
-    for k, before in enumerate(first):
-        assert (f"c{k}" in changes) == (before != kept[k]["text"])
-
-
-def test_diff_of_two(trained: Path, run_id: str) -> None:
+def test_diff_of_a_run_from_its_first_codebook_and_of_two(
+    trained: Path, run_id: str, store: RunStore
+) -> None:
     other = json.loads((trained / "runs" / run_id / "policy.json").read_text())
     other["codebook"][2]["text"] = "Answer in Latin. \x1b[31m alert \x07"
     other["encoder"] = "theta \x1b]0;title\x07"
     (trained / "other.json").write_text(json.dumps(other))
     result = pco("codebook", "diff", run_id, "other.json", cwd=trained)
     assert "c2" in result.out and "+}" in result.out and "-]" in result.out
+    first = store.parameters_at(-1).codebook.texts
+    kept = pco("codebook", "show", "last", "--json", cwd=trained).json["codebook"]
+    changes = pco("codebook", "diff", "last", "--json", cwd=trained).json
+    for k, before in enumerate(first):
+        assert (f"c{k}" in changes) == (before != kept[k]["text"])
     changes = pco("codebook", "diff", run_id, "other.json", "--json", cwd=trained).json
     assert list(changes) == ["encoder", "c2"]
     assert changes["c2"]["after"] == other["codebook"][2]["text"]
@@ -97,12 +102,6 @@ def test_diff_of_two(trained: Path, run_id: str) -> None:
     # What a model wrote does not steer the terminal.
     for out in (result.out, pco("codebook", "show", "other.json", cwd=trained).out):
         assert "alert" in out and "\x1b" not in out and "\x07" not in out
-
-
-def test_changes_are_marked_word_by_word() -> None:
-    assert mark_changes("Count the words.", "Count all the words.") == "Count {+all +}the words."
-    assert mark_changes("Cite it twice.", "Cite it once.") == "Cite it [-twice-]{+once+}."
-    assert mark_changes("same {}", "same {}") == "same {}"
 
 
 def test_effect_says_what_it_may_take_and_keeps_what_it_finds(trained: Path, run_id: str) -> None:
@@ -124,3 +123,113 @@ def test_effect_of_a_policy_file_is_measured_and_kept_nowhere(trained: Path, run
     assert found.code == 0, found.err
     assert not (trained / "runs" / run_id / "effects").exists()
     pco("codebook", "effect", "last", "16", cwd=trained).error(2, "no instinct 16", "0..15")
+
+
+# A router that learned from outcomes, and one that was distilled.
+
+NOBODY = ("--lm", "http://localhost:9/v1#nobody")
+QUERY = "hi, where is my parcel"
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> pco_api.Run:
+    return learn(tmp_path_factory.mktemp("shown") / "runs", config={"update": {"epochs": 6}})
+
+
+@pytest.fixture(scope="module")
+def routed(learnt: pco_api.Run) -> Path:
+    return Path(learnt.path).parents[1]
+
+
+def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
+    said = pco("explain", "last", QUERY, *NOBODY, cwd=routed)
+    assert said.code == 0, said.err
+    assert "expected reward with one instinct alone (no model was asked)" in said.out
+    promised = re.findall(r"^  (\d\.\d+)  (.+)$", said.out, re.M)
+    values = [float(value) for value, _ in promised]
+    assert values == sorted(values, reverse=True)
+    assert promised[0][1] == "[3] If it is about a parcel, say P.  (chosen)"
+    assert [text for _, text in promised if text.startswith("no instinct")]
+    tree = pco("explain", "last", QUERY, *NOBODY, "--json", cwd=routed).json
+    expected, [chosen] = tree["expected"], tree["route"]["indices"]
+    alone = expected["alone"][chosen]
+    assert alone == max(expected["alone"]) == expected["route"]
+    assert alone == pytest.approx(expected["nothing"] + expected["marginal"][chosen])
+
+
+def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
+    said = pco("codebook", "show", "last", cwd=routed)
+    assert "learned from 192 outcomes, no model is asked" in said.out
+    assert re.search(r"r̄ +adds +selected", said.out)
+    tree = pco("codebook", "show", "last", "--json", cwd=routed).json["router"]
+    assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
+    ranking = learnt.policy.file.statistics.ranking
+    assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
+    [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
+    assert f" {ranking.bias[1]:+.3f} " in row
+
+
+def test_the_best_single_instinct_can_be_had(
+    routed: Path, learnt: pco_api.Run, tmp_path: Path
+) -> None:
+    """From the run, from its policy file, and from a saved one: the text that was measured."""
+    text = learnt.rows["best_single"].prompt
+    assert text and learnt.policy.row("best_single").prompt == text
+    for ref in ("last", str(Path(learnt.path) / "policy.json")):
+        assert pco("prompt", ref, "--row", "best_single", cwd=routed).out == f"{text}\n"
+    learnt.policy.save(tmp_path / "p.json")
+    assert pco("prompt", "p.json", "--row", "best_single", cwd=tmp_path).out == f"{text}\n"
+    nothing = pco("prompt", "last", "--row", "none", "--json", cwd=routed)
+    assert nothing.json == {"ref": learnt.id, "row": "none", "prompt": ""}
+
+
+def test_a_policy_without_one_says_so(trained: Path, run_id: str) -> None:
+    said = pco("prompt", run_id, "--row", "best_single", cwd=trained)
+    said.error(2, "no best single instinct was measured", "router.kind")
+    with pytest.raises(PolicyError, match="each input gets another"):
+        pco_api.load_policy(trained / "runs" / run_id / "policy.json", lm="simulated").row(
+            "learned"
+        )
+
+
+def test_other_rows_are_evaluated_by_name(trained: Path, run_id: str) -> None:
+    none = pco("eval", run_id, "--n", "6", "--row", "none", "--json", cwd=trained)
+    assert none.code == 0, none.err
+    assert none.json["row"] == "none" and {e["route"] for e in none.json["examples"]} == {None}
+    learned = pco("eval", run_id, "--n", "6", "--json", cwd=trained).json
+    assert learned["row"] == "learned" and all(e["route"] for e in learned["examples"])
+    said = pco("eval", run_id, "--n", "6", "--row", "concat", cwd=trained)
+    assert re.search(r"^row +concat$", said.out, re.M)
+    pco("eval", run_id, "--row", "oracle", cwd=trained).error(2, "does not know the right")
+    pco("eval", run_id, "--row", "orakel", cwd=trained).error(2, "oracle")
+
+
+def test_distill_tells_what_it_asks_and_what_it_found(trained: Path, run_id: str) -> None:
+    """On the simulated model: fresh routes, agreement, the difference, and a policy to use."""
+    said = pco("distill", run_id, "--fresh", "4", "--n", "6", cwd=trained)
+    assert said.code == 0, said.err
+    assert re.search(r"asking [1-4] fresh ones and answering 6 validation examples", said.err)
+    assert re.search(r"validation, n = 6: \d\.\d+ \(95 % ", said.out)
+    assert "reward, distilled - encoder: " in said.out
+    assert "Keep the encoder as the default" in " ".join(said.out.split())
+    file = trained / "runs" / run_id / "distilled.json"
+    assert f"wrote {file.relative_to(trained)}" in said.out
+    shown = pco("codebook", "show", str(file), "--json", cwd=trained).json
+    assert shown["router"]["kind"] == "distilled" and shown["router"]["least"] == shown["select"]
+    evaluated = pco("eval", str(file), "--n", "6", "--json", cwd=trained)
+    assert evaluated.code == 0, evaluated.err
+    assert {len(e["route"]) for e in evaluated.json["examples"]} == {shown["select"]}
+
+
+def test_distill_as_json(trained: Path, run_id: str) -> None:
+    said = pco("distill", run_id, "--fresh", "4", "--n", "4", "-o", "d.json", "--json", cwd=trained)
+    tree = said.json
+    assert tree["policy"] == "d.json" and 1 <= tree["fresh"] <= 4
+    assert tree["non_inferior"] is False
+    file = read_policy_file(trained / "d.json")
+    assert file.about["distilled"] == {k: v for k, v in tree.items() if k not in ("ref", "policy")}
+    again = pco("distill", str(trained / "d.json"), "--fresh", "8", "-o", "e.json", cwd=trained)
+    again.error(2, "asks no encoder")
+    short = pco("distill", run_id, "--fresh", "8", "--budget", "9calls", cwd=trained)
+    short.error(2, "calls, and the budget has 9", "--budget")
+    assert not (trained / "runs" / run_id / "distilled.json").exists()

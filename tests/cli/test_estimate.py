@@ -47,14 +47,10 @@ def within(estimated: dict[str, float], actual: float, what: object) -> None:
 
 
 PLANS = (
-    (),
     ("--task", "hotpotqa"),
     ("--set", "update.mode=online", "--set", "update.batch_size=4"),
-    ("--set", "compose=verbatim", "--set", "update.accept=improve"),
     ("--set", "critic.stages=1", "--set", "critic.skip_solved=false"),
-    ("--set", "update.text_updates=false", "--set", "keep=last"),
     ("--set", "encoder.mode=none", "--set", "templates=paper"),
-    ("--set", "validation.patience=1", "--set", "init.kind=random"),
     ("--set", "update.steps_per_epoch=all", "--set", "update.epochs=1"),
     ("--task", "hotpotqa", "--set", "compose_per_stage=true"),
 )
@@ -73,7 +69,7 @@ def test_what_the_plain_plan_takes_lies_within_the_estimate_and_the_forward_pass
 
 
 @pytest.mark.parametrize(
-    "more", [PLANS[1], *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS[2:])]
+    "more", [PLANS[0], *(pytest.param(plan, marks=pytest.mark.slow) for plan in PLANS[1:])]
 )
 def test_what_a_run_takes_lies_within_the_estimate(tmp_path: Path, more: tuple[str, ...]) -> None:
     holds(estimated(tmp_path, *SHORT, *more), usage(tmp_path, *SHORT, *more))
@@ -108,37 +104,28 @@ def test_a_run_with_a_judge_and_an_agent_lies_within_the_estimate(folder: Path) 
     assert any("your executor is counted" in said for said in estimate["assumptions"])
 
 
-def test_an_unknown_price_is_unknown(folder: Path) -> None:
-    found = estimated(folder, *TINY, "--lm", "http://127.0.0.1:9/v1#m")
-    assert found["total"]["usd"] is None
-    assert all(r["usd"] is None for r in found["roles"])
-    text = pco("estimate", *TINY, "--lm", "http://127.0.0.1:9/v1#m", cwd=folder).out
-    assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
-
-
-def test_it_says_when_the_budget_lies_below(folder: Path) -> None:
-    found = estimated(folder, *TINY, "--budget", "10calls")
-    assert any("budget.calls = 10 lies below" in said for said in found["assumptions"])
-    assert not any("budget" in said for said in estimated(folder, *TINY)["assumptions"])
-
-
-def test_it_asks_no_model_and_leaves_nothing(folder: Path) -> None:
+def test_it_asks_no_model_and_says_what_it_does_not_know(folder: Path) -> None:
     before = sorted(p.name for p in folder.iterdir())
-    result = pco("estimate", *TINY, "--lm", "http://127.0.0.1:9/v1#m", cwd=folder)
-    assert result.code == 0 and "updates; model http://127.0.0.1:9/v1#m" in result.out
+    nobody = (*TINY, "--lm", "http://127.0.0.1:9/v1#m")
+    found = estimated(folder, *nobody, "--budget", "10calls")
     assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == before
+    assert found["total"]["usd"] is None and all(r["usd"] is None for r in found["roles"])
+    assert any("budget.calls = 10 lies below" in said for said in found["assumptions"])
+    text = pco("estimate", *nobody, cwd=folder).out
+    assert "updates; model http://127.0.0.1:9/v1#m" in text
+    assert "unknown" in text and "no price is known for http://127.0.0.1:9/v1#m" in text
 
 
 def test_the_time_is_known_once_that_of_a_call_is(folder: Path) -> None:
     unknown = estimated(folder, *TINY)
     assert unknown["total"]["seconds"] is None
-    assert "--seconds-per-call" in pco("estimate", *TINY, cwd=folder).out
-    one, two = (estimated(folder, *TINY, "--seconds-per-call", s)["total"]["seconds"] for s in "12")
+    assert not any("budget" in said for said in unknown["assumptions"])
+    one = estimated(folder, *TINY, "--seconds-per-call", "1")["total"]["seconds"]
     assert 0 < one["low"] <= one["expected"] <= one["high"]
-    assert two["expected"] == pytest.approx(2 * one["expected"])
     shown = pco("estimate", *TINY, "--seconds-per-call", "2", cwd=folder).out
     heads = " ".join(line for line in shown.splitlines() if line.startswith("role ")).split()
     assert heads == ["role", "calls", "tokens", "cost", "role", "time"]
+    assert "--seconds-per-call" not in shown
 
 
 def test_the_time_of_a_call_can_be_measured(folder: Path) -> None:

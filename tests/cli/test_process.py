@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -18,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.store.runs import list_runs
 from tests.cli.conftest import QUICK
-from tests.cli.invoked import pco, served
+from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says
+from tests.policy.test_policy import file_of
 
 PCO = [sys.executable, "-m", "promptcodebook.cli"]
 TRAIN = ("train", "--lm", "simulated?latency=0.02", *QUICK)
@@ -32,33 +30,25 @@ def started(*words: str, folder: Path | None = None, **more: Any) -> subprocess.
     return subprocess.Popen(words, cwd=folder, stdout=pipe, stderr=pipe, text=True, **more)
 
 
-@pytest.fixture
-def serving() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`pco lm serve simulated` and its spec."""
-    process = started(*PCO, "lm", "serve", "simulated", "--task", "constraints", "--port", "0")
-    assert process.stdout is not None
-    yield process, process.stdout.readline().strip()
-    process.kill()
-    process.communicate()
-
-
-def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(
-    serving: tuple[subprocess.Popen[str], str], tmp_path: Path
-) -> None:
-    process, spec = serving
-    assert spec.startswith("http://127.0.0.1:") and spec.endswith("/v1#simulated")
-    (tmp_path / "p.json").write_text(json.dumps(POLICY))
-    args = ("--task", "constraints", "--lm", spec, "--n", "3", "--json")
-    result = pco("eval", "p.json", *args, cwd=tmp_path)
-    assert result.code == 0, result.err
-    assert result.json["simulated"] is True  # served, and still simulated
-    with urllib.request.urlopen(spec.replace("/v1#simulated", "/stats"), timeout=5) as response:
-        assert json.load(response)["requests"] >= 9
-    port = spec.split(":")[2].split("/")[0]
-    taken = pco("lm", "serve", "simulated", "--port", port, cwd=tmp_path)
-    taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+def test_a_served_model_says_its_spec_answers_counts_and_ends_on_sigterm(tmp_path: Path) -> None:
+    words = ("lm", "serve", "simulated", "--task", "constraints", "--port", "0")
+    with running(*words) as process:
+        assert process.stdout is not None
+        spec = process.stdout.readline().strip()
+        assert spec.startswith("http://127.0.0.1:") and spec.endswith("/v1#simulated")
+        file_of(column="input").save(tmp_path / "p.json")
+        args = ("--task", "constraints", "--lm", spec, "--n", "3", "--json")
+        result = pco("eval", "p.json", *args, cwd=tmp_path)
+        assert result.code == 0, result.err
+        assert result.json["simulated"] is True  # served, and still simulated
+        stats = spec.replace("/v1#simulated", "/stats")
+        with urllib.request.urlopen(stats, timeout=5) as response:
+            assert json.load(response)["requests"] >= 9
+        port = spec.split(":")[2].split("/")[0]
+        taken = pco("lm", "serve", "simulated", "--port", port, cwd=tmp_path)
+        taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
 
 
 @pytest.mark.parametrize(
@@ -162,19 +152,6 @@ def test_a_disk_without_room_is_one_message_before_anything_is_paid_for(folder: 
     assert pco("runs", "list", cwd=folder).code == 0
 
 
-POLICY = {
-    "format": "promptcodebook policy 1",
-    "templates": "default",
-    "select": 2,
-    "compose": "generator",
-    "base_prompt": "",
-    "output_format": "",
-    "encoder": "Choose.",
-    "generator": "Compose.",
-    "codebook": [{"text": f"Mind the number of {word}."} for word in ("words", "lines", "points")],
-}
-
-
 def test_a_short_output_whose_reader_is_gone_ends_without_a_word(tmp_path: Path) -> None:
     # It is still in the buffer when the command is done: only the end of the process writes it.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -199,30 +176,6 @@ def heard() -> Iterator[None]:
 def ended(folder: Path) -> str:
     (run,) = pco("runs", "list", "--json", cwd=folder).json
     return run["ended"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heard")
-def test_a_terminal_that_closes_stops_the_run_in_order(folder: Path) -> None:
-    for view in ((), ("--plain",)):
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.chdir(folder)
-            os.environ["TERM"] = "xterm"
-            os.execv(PCO[0], [*PCO, *TRAIN, *view])
-        until = time.monotonic() + 30
-        while not any(run.step >= 0 for run in list_runs(folder / "runs")):
-            assert time.monotonic() < until, "it did not start"
-            while select.select([terminal], [], [], 0.05)[0]:
-                os.read(terminal, 65536)
-        os.close(terminal)  # a write to it now fails
-        until = time.monotonic() + 20
-        while os.waitpid(pid, os.WNOHANG) == (0, 0):
-            assert time.monotonic() < until, "it did not end"
-            time.sleep(0.05)
-        assert ended(folder) == "interrupted"
-        assert pco("train", "--resume", "last", cwd=folder).code == 0
-        assert pco("runs", "rm", "last", "--yes", cwd=folder).code == 0
 
 
 @pytest.mark.slow

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from promptcodebook.calls import Reply
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.paths import reply_cache_path
 from promptcodebook.store.run import RunStore
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Terminal, pco
 
 
-def test_none_yet(tmp_path: Path) -> None:
-    result = pco("runs", "list", cwd=tmp_path)
-    assert result.code == 0 and "no run" in result.out and "pco train" in result.out
-    assert pco("runs", "list", "--json", cwd=tmp_path).json == []
-
-
 def test_the_list_has_one_line_per_run(trained: Path, run_id: str) -> None:
+    none = pco("runs", "list", cwd=trained / "runs")
+    assert none.code == 0 and "no run" in none.out and "pco train" in none.out
     head, line, told = pco("runs", "list", cwd=trained).out.splitlines()
     assert head.split()[:3] == ["run", "state", "updates"]
     assert line.split()[:3] == [run_id, "finished", "4"]
@@ -37,13 +33,8 @@ def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: 
     shown = pco("runs", "show", run_id[:15], "--json", cwd=trained).json
     assert shown["run"] == run_id and shown["config"]["preset"] == "quick"
     assert shown["usage"]["executor"]["calls"] > 0
-    assert [m["name"] for m in shown["judged"]] == [
-        "present",
-        "concat",
-        "best_fixed",
-        "untrained",
-        "learned",
-    ]
+    rows = ["present", "concat", "best_fixed", "untrained", "learned"]
+    assert [m["name"] for m in shown["judged"]] == rows
     text = " ".join(pco("runs", "show", run_id, cwd=trained).out.split())
     assert shown["verdict"] in text and "executor" in text
 
@@ -82,26 +73,19 @@ def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path)
     assert result.code == 0, result.err
     assert "\x1b" not in result.out + result.err and "\r" not in result.err  # it is no terminal
     [path] = (folder / "runs").iterdir()
-    store = RunStore.open(path)
-    conclusion = store.outline().conclusion
-    store.close()
+    with closing(RunStore.open(path)) as store:
+        conclusion = store.outline().conclusion
     assert conclusion is not None
-    scores, prices, rest = result.out.split("per query:")[0], *_halves(result.out)
+    scores, _, below = result.out.partition("per query:")
+    prices, _, rest = below.strip().partition("\n\n")
     for row in conclusion.rows:
         [score] = [line for line in scores.splitlines() if line.split()[:1] == [row["name"]]]
         [price] = [line for line in prices.splitlines() if line.split()[:1] == [row["name"]]]
         assert f"{row['score']['mean']:.3f}" in score and f"{row['calls_per_query']:.1f}" in price
     assert all(len(line) <= 80 for line in (scores + prices).splitlines())
-    assert "gain 95 %" in scores
-    assert conclusion.text in " ".join(rest.split())
+    assert "gain 95 %" in scores and conclusion.text in " ".join(rest.split())
     assert f"policy: runs/{path.name}/policy.json" in rest
     assert f"pco report {path.name}" in rest
-
-
-def _halves(out: str) -> tuple[str, str]:
-    """The table of prices, and what comes after it."""
-    table, _, rest = out.partition("per query:")[2].strip().partition("\n\n")
-    return table, rest
 
 
 def test_a_budget_that_is_reached_says_how_to_go_on(folder: Path) -> None:
@@ -143,16 +127,12 @@ def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
 # `pco cache`
 
 
-def test_a_cache_that_was_never_used(tmp_path: Path) -> None:
-    stats = pco("cache", "stats", "--json", cwd=tmp_path).json
-    assert stats == {"path": str(reply_cache_path()), "replies": 0, "bytes": 0}
-    assert not reply_cache_path().exists()
-    assert pco("cache", "clear", cwd=tmp_path).code == 0
-
-
 def test_stats_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.sqlite"
     monkeypatch.setenv("PCO_CACHE", str(path))
+    unused = pco("cache", "stats", "--json", cwd=tmp_path).json
+    assert unused == {"path": str(path), "replies": 0, "bytes": 0} and not path.exists()
+    assert pco("cache", "clear", cwd=tmp_path).code == 0
     cache = ReplyCache(path)
     cache.put(b"k" * 32, Reply("hello"))
     cache.close()

@@ -6,9 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +17,7 @@ import pytest
 from promptcodebook.policy.references import Reference
 from promptcodebook.serve.cli import served_name
 from promptcodebook.serve.spending import find_record
-from tests.cli.invoked import pco, served
+from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says
 from tests.policy.test_policy import file_of
 from tests.policy.test_references import header
@@ -42,20 +39,10 @@ def ask(base_url: str, key: str, **body: Any) -> tuple[dict[str, Any], dict[str,
 @contextmanager
 def serving(folder: Path, *args: str, **env: str) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The process of `pco serve` with these words, and what it says of itself."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "promptcodebook.cli", "serve", *args, "--port", "0", "--json"],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    words = ("serve", *args, "--port", "0", "--json")
+    with running(*words, cwd=folder, env={**os.environ, **env}) as process:
         assert process.stdout is not None
         yield process, json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
@@ -129,33 +116,6 @@ def test_what_requests_say_is_on_no_disk(
         assert "MARKED" not in repr(find_record(path, headers["x-request-id"]))
 
 
-def test_a_promoted_and_rolled_back_version_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
-    ref, move = "tickets@production", ("--override", "a test", "--json")
-    for word in ("a", "b"):
-        one_call(base_prompt=f"Number {word}.").save(tmp_path / f"{word}.json")
-    pco("codebook", "promote", "a.json", ref, *move, cwd=tmp_path)
-    with served(Server()) as server, serving(tmp_path, ref, "--lm", server.spec) as (_, said):
-
-        def until_served(version: str) -> None:
-            for _ in range(1000):
-                _, headers = ask(said["base_url"], "", model=said["model"])
-                if headers["x-pco-version"] == version:
-                    return
-                time.sleep(0.02)
-            raise AssertionError(f"{version} is not served")
-
-        a = said["version"]
-        until_served(a)
-        b = pco("codebook", "promote", "b.json", ref, *move, cwd=tmp_path).json["version"]
-        until_served(b)
-        pco("codebook", "rollback", ref, cwd=tmp_path)
-        until_served(a)
-    assert said["model"] == f"pco/{ref}" and b != a
-
-
 @pytest.mark.parametrize(
     ("args", "error"),
     [
@@ -165,14 +125,12 @@ def test_a_promoted_and_rolled_back_version_is_taken_up(
         (("p.json", "--host", "0.0.0.0", "--lm", "simulated"), "PCO_SERVE_KEY=$(openssl rand"),
         (("p.json", "--keys", "no-keys", "--lm", "simulated"), "cannot read the keys in no-keys"),
         (("p.json", "--daily-budget", "90min", "--lm", "simulated"), "1000calls, 2Mtok, 5usd"),
-        (
-            ("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
-            "a money budget needs a price",
-        ),
+        (("p.json", "--daily-budget", "5usd", "--lm", "http://127.0.0.1:9/v1#m"),
+         "a money budget needs a price"),
         (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
         (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_anything_listens(
     args: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
@@ -189,7 +147,7 @@ def test_what_cannot_be_served_is_refused_before_anything_listens(
     [
         ("http://127.0.0.1:1/v1", "r.sqlite", "nothing answers at http://127.0.0.1:1/v1"),
         ("http://127.0.0.1:1/v1#m", "p.json/below/r.sqlite", "p.json/below cannot be written"),
-        ("litellm/azure/m", "r.sqlite", "--lm https://HOST/v1#MODEL"),
+        ("http://127.0.0.1:1/v1#m", "r.sqlite", "cannot listen on 127.0.0.1:PORT"),
     ],
 )
 def test_only_an_address_that_is_taken_is_told_as_one(
@@ -197,24 +155,15 @@ def test_only_an_address_that_is_taken_is_told_as_one(
 ) -> None:
     monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / requests))
     file_of().save(tmp_path / "p.json")
-    said = pco("serve", "p.json", "--lm", lm, "--port", "0", cwd=tmp_path).err
-    assert error in " ".join(said.split())
-    assert "cannot listen" not in said and "pco serve p.json --port 0" not in said
-
-
-def test_an_address_that_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file_of().save(tmp_path / "p.json")
-    monkeypatch.setenv("PCO_REQUESTS", str(tmp_path / "r.sqlite"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        args = ("--lm", "http://127.0.0.1:1/v1#m", "--port", port)
-        said = pco("serve", "p.json", *args, cwd=tmp_path)
-    said.error(2, f"cannot listen on 127.0.0.1:{port}", "pco serve p.json --port 0")
+        free = port if "PORT" in error else "0"
+        said = pco("serve", "p.json", "--lm", lm, "--port", free, cwd=tmp_path).err
+    assert error.replace("PORT", port) in " ".join(said.split())
+    assert ("pco serve p.json --port 0" in said) is ("PORT" in error)
 
 
 # `pco view` as it is typed.
-
-PCO = [sys.executable, "-m", "promptcodebook.cli"]
 
 
 @pytest.mark.parametrize("options", [(), ("--open",)])
@@ -225,14 +174,8 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
     browser.chmod(0o755)
-    process = subprocess.Popen(
-        [*PCO, "view", "last", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"},
-    )
-    try:
+    env = {**os.environ, "PCO_RUNS": str(tmp_path), "BROWSER": f"{browser} %s"}
+    with running("view", "last", "--port", "0", *options, env=env) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:") and url.endswith("-tickets")
@@ -243,11 +186,6 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
         taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 def test_a_run_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import random
@@ -118,32 +117,18 @@ def test_marks_inside_names_and_cells_are_text(
     assert tuple(table.rows[0].values.values()) == first
 
 
-def test_a_csv_cell_may_be_of_any_length_and_the_interpreter_keeps_its_limit(
-    tmp_path: Path,
-) -> None:
-    before = csv.field_size_limit()
-    long = "x " * 200_000
-    path = tmp_path / "t.csv"
-    path.write_text("question,answer\n" + "".join(f'"{n} {long}",a\n' for n in range(4)))
-    table = read_csv(path)
-    assert [len(str(row.values["question"])) for row in table.rows] == [len(long) + 2] * 4
-    assert csv.field_size_limit() == before
-
-
-def test_a_unicode_line_separator_does_not_end_a_jsonl_line(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    rows = [{"input": f"a\u2028b {n}"} for n in range(3)]
-    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), "utf-8")
-    found = sorted(e.input for e in every(load(path, target=None)))
-    assert found == [f"a\u2028b {n}" for n in range(3)]
-
-
-def test_csv_cells_with_line_breaks_and_quotes(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text('input,target\n"two\nlines, ""quoted""",x\nb,\nc,z\n')
+def test_cells_and_lines_hold_whatever_they_like(tmp_path: Path) -> None:
+    """Line breaks, quotes, a Unicode line separator, and any length."""
+    path, long = tmp_path / "t.csv", "x " * 200_000
+    path.write_text(f'input,target\n"two\nlines, ""quoted""",x\n"{long}y",\nc,z\n')
     assert sorted(everything(load(path)).values(), key=str) == sorted(
-        [('two\nlines, "quoted"', "x"), ("b", None), ("c", "z")], key=str
+        [('two\nlines, "quoted"', "x"), (f"{long}y", None), ("c", "z")], key=str
     )
+    rows = [{"input": f"a\u2028b {n}"} for n in range(3)]
+    lines = tmp_path / "t.jsonl"
+    lines.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), "utf-8")
+    found = sorted(e.input for e in every(load(lines, target=None)))
+    assert found == [f"a\u2028b {n}" for n in range(3)]
 
 
 class FakeArrowDataset(list[dict[str, object]]):
@@ -171,11 +156,18 @@ def test_every_library_gives_the_same(tmp_path: Path, from_list: Dataset) -> Non
     frame = pandas.DataFrame({"input": ["a", "b", "c"], "target": [1.5, float("nan"), 2.0]})
     targets = {e.input: e.target for e in every(load(frame))}
     assert targets == {"a": "1.5", "b": None, "c": "2.0"}, "a missing value is a missing target"
+    odd = {"a": 5, "b": {"k": [1, True]}, "c": None}
+    rows = [{"input": text, "target": target} for text, target in odd.items()]
+    targets = {e.input: e.target for e in every(load(rows))}
+    assert targets == {"a": "5", "b": '{"k": [1, true]}', "c": None}, "what is no text is JSON"
+    assert {e.target for e in every(load(rows, target=None))} == {None}
     with pytest.raises(DataError, match="duplicate columns: 'input'"):
         load(pandas.DataFrame([["a", "b"]], columns=["input", "input"]))
 
 
-def test_splits_are_given_by_a_folder_a_column_or_by_name(tmp_path: Path) -> None:
+def test_splits_are_given_by_a_folder_a_column_or_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = {"train": ROWS[:4], "validation": ROWS[4:6], "test": ROWS[6:]}
     for name, rows in parts.items():
         jsonl(tmp_path / f"{name}.jsonl", rows)
@@ -191,11 +183,6 @@ def test_splits_are_given_by_a_folder_a_column_or_by_name(tmp_path: Path) -> Non
         assert sizes(dataset) == [4, 2, 2]
     drawn = loaded({"train": ROWS[:6], "test": ROWS[6:]})
     assert [e.fields["n"] for e in drawn.test] == [6, 7] and sizes(drawn) == [4, 2, 2]
-
-
-def test_a_saved_dataset_folder_names_the_missing_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     (tmp_path / "dataset_dict.json").write_text("{}")
     with pytest.raises(MissingExtra) as caught:
@@ -203,25 +190,15 @@ def test_a_saved_dataset_folder_names_the_missing_extra(
     assert caught.value.hint == "pip install 'promptcodebook[datasets]'"
 
 
-def test_targets_that_are_no_text_become_json() -> None:
-    rows = [{"input": "a", "target": 5}, {"input": "b", "target": {"k": [1, True]}},
-            {"input": "c", "target": None}]  # fmt: skip
-    targets = {e.input: e.target for e in every(load(rows))}
-    assert targets == {"a": "5", "b": '{"k": [1, true]}', "c": None}
-    assert {e.target for e in every(load(rows, target=None))} == {None}
-
-
 def test_a_template_over_several_columns() -> None:
+    """A column whose name looks like one is a column."""
+    plain = load([{"{a}": f"x{n}"} for n in range(3)], input="{a}", target=None)
+    assert {e.input for e in every(plain)} == {"x0", "x1", "x2"}
     rows = [{"title": f"{{body}} {n}", "body": "{title} {{}} $x", "n": n} for n in range(3)]
     dataset = load(rows, input="{title}\n{body} no {n}", target=None)
     assert sorted(e.input for e in every(dataset)) == [
         f"{{body}} {n}\n{{title}} {{{{}}}} $x no {n}" for n in range(3)
     ]
-
-
-def test_a_column_whose_name_looks_like_a_template_is_a_column() -> None:
-    dataset = load([{"{a}": f"x{n}"} for n in range(3)], input="{a}", target=None)
-    assert {e.input for e in every(dataset)} == {"x0", "x1", "x2"}
 
 
 def test_chat_messages() -> None:
@@ -245,23 +222,11 @@ def test_given_ids_are_kept_and_content_ids_are_stable_and_unique() -> None:
     assert ids == sorted(everything(load(rows[::-1], target=None)))
     twin = next(name for name in ids if name.endswith("-2"))
     assert twin.removesuffix("-2") in ids
-
-
-def test_a_content_id_is_the_hash_of_input_and_target_as_json() -> None:
-    """Runs and journals know examples by it, so it must never change."""
+    # Runs and journals know examples by the hash of input and target, so it must never change.
     rows = [{"input": f'{n} "é\\\n\u2028\x01', "target": "\tä"} for n in range(3)]
     for name, pair in everything(load(rows)).items():
         text = json.dumps(pair, ensure_ascii=False)
         assert name == hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def test_fingerprints_tell_splits_apart_and_notice_a_change(from_list: Dataset) -> None:
-    prints = from_list.fingerprint()
-    assert list(prints) == ["train", "val", "test"]
-    assert len(set(prints.values())) == 3
-    assert all(len(p) == 64 for p in prints.values())
-    changed = loaded([*ROWS[:-1], {**ROWS[-1], "answer": "else"}])
-    assert changed.fingerprint() != prints
 
 
 def test_from_the_configuration(tmp_path: Path, from_list: Dataset) -> None:
@@ -332,27 +297,26 @@ def test_order_of_rows_does_not_matter(texts: list[str], seed: int, rng: random.
     assert len(homes) == len(dict(homes)), "equal inputs never part"
 
 
-@pytest.mark.parametrize(
-    ("rows", "fractions", "wanted"),
-    [
-        (100, (0.5, 0.25, 0.25), (50, 25, 25)),
-        (10, (0.8, 0.1, 0.1), (8, 1, 1)),
-        (3, (0.98, 0.01, 0.01), (1, 1, 1)),
-        (4, (0.02, 0.49, 0.49), (1, 1, 2)),
-        (7, (1 / 3, 1 / 3, 1 / 3), (3, 2, 2)),
-    ],
-)
+@pytest.mark.parametrize(("rows", "fractions", "wanted"), [
+    (100, (0.5, 0.25, 0.25), (50, 25, 25)), (10, (0.8, 0.1, 0.1), (8, 1, 1)),
+    (3, (0.98, 0.01, 0.01), (1, 1, 1)), (4, (0.02, 0.49, 0.49), (1, 1, 2)),
+    (7, (1 / 3, 1 / 3, 1 / 3), (3, 2, 2)),
+])  # fmt: skip
 def test_sizes(rows: int, fractions: tuple[float, ...], wanted: tuple[int, ...]) -> None:
     dataset = load([{"input": f"x{n}"} for n in range(rows)], target=None, fractions=fractions)
     assert sorted(sizes(dataset)) == sorted(wanted)
     assert len(dataset) == rows
 
 
-def test_another_seed_draws_another_split() -> None:
+def test_a_seed_draws_a_split_whose_fingerprint_notices_every_change(from_list: Dataset) -> None:
     rows = [{"input": f"x{n}"} for n in range(40)]
     one, two, again = (load(rows, target=None, seed=s) for s in (0, 1, 0))
     assert one.fingerprint() == again.fingerprint()
     assert {e.id for e in one.train} != {e.id for e in two.train}
+    prints = from_list.fingerprint()
+    assert list(prints) == ["train", "val", "test"]
+    assert len(set(prints.values())) == 3 and all(len(p) == 64 for p in prints.values())
+    assert loaded([*ROWS[:-1], {**ROWS[-1], "answer": "else"}]).fingerprint() != prints
 
 
 # Each fault of the data is named with its place and a way out.
@@ -369,44 +333,31 @@ def refused(source: object, match: str, **options: object) -> DataError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        (GOOD + "{oops}\n", r"t\.jsonl:3: not valid JSON at character 2"),
-        (GOOD + "[1]\n", r"t\.jsonl:3: expected a JSON object, found an array"),
-        (GOOD + '{"input": "c", "input": "d"}\n', r"t\.jsonl:3: duplicate columns: 'input'"),
-        (GOOD + '{"input": "c", "target": NaN}\n', r"t\.jsonl:3: NaN is not JSON"),
-        (GOOD + "[" * 100_000 + "\n", r"t\.jsonl:3: nested too deep"),
-        (GOOD + '{"target": "3"}\n', r"t\.jsonl:3: column 'input' is missing"),
-        (GOOD + '{"input": null}\n', r"t\.jsonl:3: column 'input' is null"),
-        (GOOD + '{"input": 5}\n', r"t\.jsonl:3: column 'input' holds 'int', not text"),
-        (GOOD + '{"input": " \\n"}\n', r"t\.jsonl:3: the input is empty"),
-        ("\n\n", "is empty"),
-    ],
-)
-def test_jsonl_bad_data(tmp_path: Path, content: str, match: str) -> None:
-    path = tmp_path / "t.jsonl"
+@pytest.mark.parametrize(("name", "content", "match"), [
+    ("jsonl", GOOD + "{oops}\n", r":3: not valid JSON at character 2"),
+    ("jsonl", GOOD + "[1]\n", r":3: expected a JSON object, found an array"),
+    ("jsonl", GOOD + '{"input": "c", "input": "d"}\n', r":3: duplicate columns: 'input'"),
+    ("jsonl", GOOD + '{"input": "c", "target": NaN}\n', r":3: NaN is not JSON"),
+    ("jsonl", GOOD + "[" * 100_000 + "\n", r":3: nested too deep"),
+    ("jsonl", GOOD + '{"target": "3"}\n', r":3: column 'input' is missing"),
+    ("jsonl", GOOD + '{"input": null}\n', r":3: column 'input' is null"),
+    ("jsonl", GOOD + '{"input": 5}\n', r":3: column 'input' holds 'int', not text"),
+    ("jsonl", GOOD + '{"input": " \\n"}\n', r":3: the input is empty"),
+    ("jsonl", "\n\n", "is empty"), ("json", "", "is empty"), ("csv", "", "is empty"),
+    ("json", '[{"input": "a"},\n {"input": }]', ":2: not valid JSON"),
+    ("json", '{"input": "a"}', "expected a JSON array of objects, found an object"),
+    ("csv", "input,target,input\na,b,c\n", r":1: duplicate columns: 'input'"),
+    ("csv", "input,,target\na,b,c\n", r":1: column 2 has no name"),
+    ("csv", "input,target\na,b\nc\n", r":3: 1 cells where the header names 2"),
+    ("csv", 'input,target\n"a\nb",x\nc,d,e\n', r":4: 3 cells"),
+    ("csv", 'input,target\na,b\n"c,d\n', r":3: not valid CSV"),
+    ("csv", "input,target\na,b\n,d\n", r":3: column 'input' is null"),
+    ("csv", "input,target\n", "is empty"),
+])  # fmt: skip
+def test_a_fault_of_a_file_is_placed(tmp_path: Path, name: str, content: str, match: str) -> None:
+    path = tmp_path / f"t.{name}"
     path.write_text(content)
-    refused(path, match)
-
-
-@pytest.mark.parametrize(
-    ("content", "match"),
-    [
-        ("input,target,input\na,b,c\n", r"t\.csv:1: duplicate columns: 'input'"),
-        ("input,,target\na,b,c\n", r"t\.csv:1: column 2 has no name"),
-        ("input,target\na,b\nc\n", r"t\.csv:3: 1 cells where the header names 2"),
-        ('input,target\n"a\nb",x\nc,d,e\n', r"t\.csv:4: 3 cells"),
-        ('input,target\na,b\n"c,d\n', r"t\.csv:3: not valid CSV"),
-        ("input,target\na,b\n,d\n", r"t\.csv:3: column 'input' is null"),
-        ("", "is empty"),
-        ("input,target\n", "is empty"),
-    ],
-)
-def test_csv(tmp_path: Path, content: str, match: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(content)
-    refused(path, match)
+    refused(path, rf"t\.{name}{match}" if match.startswith(":") else match)
 
 
 def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
@@ -416,16 +367,6 @@ def test_bytes_that_are_not_utf8_are_placed(tmp_path: Path) -> None:
     assert error.hint.startswith("iconv")
     path.write_text(GOOD, "utf-16")
     refused(path, "UTF-16")
-
-
-def test_json_files(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    path.write_text('[{"input": "a"},\n {"input": }]')
-    refused(path, r"t\.json:2: not valid JSON")
-    path.write_text('{"input": "a"}')
-    refused(path, "expected a JSON array of objects, found an object")
-    path.write_text("")
-    refused(path, "is empty")
 
 
 def test_paths(tmp_path: Path) -> None:
@@ -439,25 +380,18 @@ def test_paths(tmp_path: Path) -> None:
     refused(tmp_path, "two files for the split 'train'")
 
 
-@pytest.mark.parametrize(
-    ("source", "match"),
-    [
-        (42, "cannot read data from 'int'"),
-        (b"input", "cannot read data from 'bytes'"),
-        ([1, 2], r"data\[0\] is 'int', not a dict"),
-        ([{"input": "a", 1: "x", "1": "y"}], "duplicate columns: '1'"),
-        ({}, "the mapping of splits is empty"),
-        ({"trian": []}, "unknown split 'trian'.*did you mean 'train'"),
-        ({"val": [{"input": "a"}], "validation": [{"input": "b"}]}, "given twice"),
-        ({"val": [{"input": "a"}]}, "has no train split"),
-        (
-            {"train": [{"input": "a"}], "val": [], "test": [{"input": "b"}]},
-            "'val' of data is empty",
-        ),
-        ([], "is empty"),
-        ([{"input": "a"}, {"input": "b"}], "2 distinct inputs, too few for the 3 splits"),
-    ],
-)
+@pytest.mark.parametrize(("source", "match"), [
+    (42, "cannot read data from 'int'"), (b"input", "cannot read data from 'bytes'"),
+    ([1, 2], r"data\[0\] is 'int', not a dict"),
+    ([{"input": "a", 1: "x", "1": "y"}], "duplicate columns: '1'"),
+    ({}, "the mapping of splits is empty"),
+    ({"trian": []}, "unknown split 'trian'.*did you mean 'train'"),
+    ({"val": [{"input": "a"}], "validation": [{"input": "b"}]}, "given twice"),
+    ({"val": [{"input": "a"}]}, "has no train split"),
+    ({"train": [{"input": "a"}], "val": [], "test": [{"input": "b"}]}, "'val' of data is empty"),
+    ([], "is empty"),
+    ([{"input": "a"}, {"input": "b"}], "2 distinct inputs, too few for the 3 splits"),
+])  # fmt: skip
 def test_objects(source: object, match: str) -> None:
     refused(source, match, target=None)
 
@@ -465,45 +399,33 @@ def test_objects(source: object, match: str) -> None:
 BAD_ROWS = [{"question": f"q{n}", "answer": "x", "key": f"k{n}"} for n in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"input": "qestion"}, "no column 'qestion'.*did you mean 'question'"),
-        ({"input": "question"}, "no column 'target'"),
-        ({"input": "{question} {boddy}", "target": None}, "no column 'boddy'"),
-        ({"input": "{question", "target": None}, "lone '{' at character 1"),
-        ({"input": "question", "target": None, "messages": "chat"}, "no column 'chat'"),
-        ({"input": "question", "target": None, "split": "answer"}, r"data\[0\]: unknown split 'x'"),
-        ({"input": "question", "target": None, "fractions": (0.5, 0.5, 0.0)}, "fractions must be"),
-        ({"input": "question", "target": None, "fractions": (0.5, 0.4, 0.2)}, "fractions must be"),
-        (
-            {"input": "question", "target": None, "id": "answer"},
-            r"data\[1\]: the id 'x' is used at",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "match"), [
+    ({"input": "qestion"}, "no column 'qestion'.*did you mean 'question'"),
+    ({"input": "question"}, "no column 'target'"),
+    ({"input": "{question} {boddy}", "target": None}, "no column 'boddy'"),
+    ({"input": "{question", "target": None}, "lone '{' at character 1"),
+    ({"input": "question", "target": None, "messages": "chat"}, "no column 'chat'"),
+    ({"input": "question", "target": None, "split": "answer"}, r"data\[0\]: unknown split 'x'"),
+    ({"input": "question", "target": None, "fractions": (0.5, 0.5, 0.0)}, "fractions must be"),
+    ({"input": "question", "target": None, "fractions": (0.5, 0.4, 0.2)}, "fractions must be"),
+    ({"input": "question", "target": None, "id": "answer"}, r"data\[1\]: the id 'x' is used at"),
+])  # fmt: skip
 def test_columns(options: dict[str, object], match: str) -> None:
     refused(BAD_ROWS, match, **options)
-
-
-def test_a_missing_column_says_which_option_names_another() -> None:
     hint = refused(BAD_ROWS, "no column 'input'").hint
     assert hint == "its columns are 'question', 'answer', 'key': set input to one of them"
+    refused({"train": BAD_ROWS}, "names a column", input="question", target=None, split="key")
 
 
 @pytest.mark.parametrize("name", [None, 1.5, True, "", ["k"]])
-def test_ids_that_are_none(name: object) -> None:
+def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: Path) -> None:
     rows = [{"input": "a", "key": name}, {"input": "b", "key": 2}, {"input": "c", "key": 3}]
     refused(rows, r"data\[0\]", target=None, id="key")
-
-
-def test_a_repeated_id_names_both_places(tmp_path: Path) -> None:
-    for split, name in (("train", "a"), ("val", "b"), ("test", "a")):
-        row = {"input": f"{split} text", "key": name}
+    for split, key in (("train", "a"), ("val", "b"), ("test", "a")):
+        row = {"input": f"{split} text", "key": key}
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-    refused(
-        tmp_path, r"test\.jsonl:1: the id 'a' is used at .*train\.jsonl:1", target=None, id="key"
-    )
+    twice = r"test\.jsonl:1: the id 'a' is used at .*train\.jsonl:1"
+    refused(tmp_path, twice, target=None, id="key")
 
 
 @pytest.mark.parametrize(
@@ -524,11 +446,8 @@ def test_a_repeated_id_names_both_places(tmp_path: Path) -> None:
 def test_chats(chat: object, match: str) -> None:
     rows = [{"chat": chat, "n": n} for n in range(3)]
     refused(rows, match, messages="chat", target=None)
-
-
-def test_a_list_in_the_input_column_points_to_messages() -> None:
-    rows = [{"input": [{"role": "user", "content": "x"}]}]
-    assert 'set messages to "input"' in refused(rows, "holds 'list'", target=None).hint
+    hint = refused([{"input": [{"role": "user"}]}], "holds 'list'", target=None).hint
+    assert 'set messages to "input"' in hint
 
 
 def test_splits_that_overlap_are_refused_unless_allowed() -> None:
@@ -541,10 +460,10 @@ def test_splits_that_overlap_are_refused_unless_allowed() -> None:
         parts, r"1 input appears in two splits: t1 \(train\) = s1 \(test\)", target=None, id="key"
     )
     assert len(load(parts, target=None, id="key", allow_overlap=True)) == 3
-
-
-def test_a_split_column_beside_given_splits() -> None:
-    refused({"train": BAD_ROWS}, "names a column", input="question", target=None, split="key")
+    found = leaks(dataset(train=["One  two", "one two"], val=["x"], test=["ONE TWO"]))
+    assert found == [Leak(("train", "test"), ("train0", "test0"))]
+    checked = examine(dataset(train=["a"], val=["a"], test=["b"]))
+    assert not checked.clean and checked.warnings() == (), "no target at all is no warning"
 
 
 # What stands twice, nearly twice, or not at all.
@@ -560,16 +479,19 @@ def dataset(**splits: list[str]) -> Dataset:
     return Dataset(parts["train"], parts["val"], parts["test"])
 
 
-def test_equal_inputs_in_two_splits() -> None:
-    found = leaks(dataset(train=["One  two", "one two"], val=["x"], test=["ONE TWO"]))
-    assert found == [Leak(("train", "test"), ("train0", "test0"))]
-
-
-def test_near_copies_across_splits_only() -> None:
-    data = dataset(train=[STORY, STORY + " again"], val=["Explain rain."], test=[STORY + " at all"])
-    found = examine(data).near
-    assert {leak.ids for leak in found} == {("train0", "test0"), ("train1", "test0")}
-    assert all(0.6 <= leak.similarity < 1 for leak in found)
+def test_what_comes_often_is_counted_and_the_first_shown() -> None:
+    found = examine(dataset(train=["a"] * 30 + ["b", "b", "c"], val=["d"], test=["e"]))
+    assert len(found.duplicates) == 30
+    [warning] = found.warnings()
+    assert warning == (
+        "30 examples in train have the same input as an earlier one: train0 (30 times), "
+        "train30 (2 times)."
+    )
+    copies = [f"{STORY} {n}" for n in range(12)]
+    [warning] = examine(dataset(train=copies, val=["x"], test=[STORY])).warnings()
+    assert warning.startswith("12 pairs of near-copies in different splits")
+    assert "train4 (train) and test0 (test)" in warning and "train5" not in warning
+    assert "and 7 more" in warning
 
 
 def test_examine_counts_everything() -> None:
@@ -582,46 +504,19 @@ def test_examine_counts_everything() -> None:
         "test": [{"input": STORY + " then", "target": "1", "n": 1}],
     }
     found = examine(load(rows, name="mine"))
-    assert found.name == "mine"
-    assert found.counts == {"train": 2, "val": 1, "test": 1}
+    assert found.name == "mine" and found.counts == {"train": 2, "val": 1, "test": 1}
     assert {c.name: (c.types, c.missing) for c in found.columns} == {
         "input": (("str",), 0),
         "target": (("str",), 1),
         "n": (("float", "int"), 1),
     }
     assert found.missing_targets == {"train": 1, "val": 0, "test": 0}
-    assert len(found.duplicates) == 1
-    assert len(found.near) == 1
-    assert found.clean
+    assert (len(found.duplicates), len(found.near), found.clean) == (1, 1, True)
     assert found.lengths["train"].median == 3
     warnings = found.warnings()
     assert any("1 of 2 examples in train lack a target" in w for w in warnings)
     assert any("near-copies" in w for w in warnings)
     assert any("have the same input" in w for w in warnings)
-
-
-def test_overlap_is_not_clean_and_no_target_at_all_is_no_warning() -> None:
-    found = examine(dataset(train=["a"], val=["a"], test=["b"]))
-    assert not found.clean
-    assert found.warnings() == ()
-
-
-def test_repeats_are_folded_into_a_sentence_for_each_split() -> None:
-    found = examine(dataset(train=["a"] * 30 + ["b", "b", "c"], val=["d"], test=["e"]))
-    assert len(found.duplicates) == 30
-    [warning] = found.warnings()
-    assert warning == (
-        "30 examples in train have the same input as an earlier one: train0 (30 times), "
-        "train30 (2 times)."
-    )
-
-
-def test_many_near_copies_are_counted_and_the_first_shown() -> None:
-    copies = [f"{STORY} {n}" for n in range(12)]
-    [warning] = examine(dataset(train=copies, val=["x"], test=[STORY])).warnings()
-    assert warning.startswith("12 pairs of near-copies in different splits")
-    assert "train4 (train) and test0 (test)" in warning and "train5" not in warning
-    assert "and 7 more" in warning
 
 
 def test_the_same_input_with_another_target_is_a_conflict() -> None:

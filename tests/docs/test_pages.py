@@ -128,7 +128,7 @@ def fault_of(words: list[str]) -> str:
     """What is wrong with `pco WORDS`; '' = nothing."""
     if not words or not words[0].startswith(tuple("abcdefghijklmnopqrstuvwxyz")):
         return ""
-    if words[0] not in tree.COMMANDS:
+    if words[0] not in tree.commands():
         return f"there is no command {words[0]}"
     root: Any = typer.main.get_command(tree.app)
     command, path = root.get_command(None, words[0]), words[:1]

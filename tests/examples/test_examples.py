@@ -117,17 +117,13 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(copy: Path) -> None:
     run_notebook(copy / "first-run.ipynb", "simulated")
 
 
-def test_the_notebook_is_kept_without_outputs() -> None:
+def test_the_notebook_is_kept_without_outputs_and_every_example_is_listed() -> None:
+    listed = (EXAMPLES / "README.md").read_text("utf-8")
+    for path in EXAMPLES.iterdir():
+        assert path.name in ("README.md", "__pycache__") or f"]({path.name}" in listed, path.name
     tree = json.loads((EXAMPLES / "first-run.ipynb").read_text("utf-8"))
     for cell in tree["cells"]:
         assert not cell.get("outputs") and cell.get("execution_count") is None
-
-
-def test_every_example_is_in_the_list() -> None:
-    listed = (EXAMPLES / "README.md").read_text("utf-8")
-    for path in EXAMPLES.iterdir():
-        if path.name not in ("README.md", "__pycache__"):
-            assert f"]({path.name}" in listed, path.name
 
 
 @pytest.mark.local

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.errors import ConfigError, MissingExtra
+from promptcodebook.errors import MissingExtra
 from promptcodebook.experiments.experiment import Experiment, Order
 from promptcodebook.experiments.lab import Cell, Lab, open_lab
 from promptcodebook.experiments.page import (
@@ -28,6 +28,7 @@ from promptcodebook.experiments.page import (
     explained,
     latex,
     markdown,
+    paired,
     published,
 )
 from promptcodebook.experiments.reproduce import measure, write_page
@@ -37,15 +38,12 @@ TABLE = Table(
     "ablation", ["setting", "Acc (%)"], [["w/o ε_greedy", "28.2 ± 1.0"], ["a|b & c", "50 %"]]
 )
 FIGURES: list[Figure] = [
-    Bars("usage", "How often", "uses", ["0", "1"], {"with": [3.0, None], "without": [9.0, 1.0]}),
+    Bars("usage", "How often", "", "uses", ["0", "1"], {"with": [3, None], "without": [9, 1]}),
     Curves(
-        "sweep",
-        "Codebook size K",
-        "K",
-        "Acc (%)",
+        *("sweep", "Codebook size K", "K", "Acc (%)"),
         {"Acc": [Point(4, 0.3, 0.2, 0.5), Point(16, 0.4)]},
         {"CSR": [Point(4, 0.5), Point(16, 0.6)]},
-        "CSR (%)",
+        y_right="CSR (%)",
         log_x=True,
     ),
     Heat("routing", "Routing", "epoch", "instinct", [[0.1, 0.9], [0.7, 0.2]]),
@@ -53,16 +51,11 @@ FIGURES: list[Figure] = [
 PAGE = Page("Ablation", ["What is left out.", TABLE, *FIGURES])
 
 
-def test_markdown_has_the_tables_cells_and_a_picture_for_each_figure() -> None:
+def test_markdown_and_latex_have_the_tables_cells_and_no_sign_that_they_read_as_their_own() -> None:
     text = markdown(PAGE, "ablation")
-    assert text.startswith(
-        "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
-    )
-    assert "| a\\|b & c | 50 % |" in text
+    head = "# Ablation\n\nWhat is left out.\n\n| setting | Acc (%) |\n| --- | --- |\n"
+    assert text.startswith(head) and "| a\\|b & c | 50 % |" in text
     assert [f"](ablation/{figure.name}.svg)" in text for figure in FIGURES] == [True] * 3
-
-
-def test_latex_has_no_sign_that_latex_reads_as_its_own() -> None:
     text = latex(TABLE)
     assert r"w/o $\varepsilon$\_greedy & 28.2 $\pm$ 1.0 \\" in text
     assert r"setting & Acc (\%) \\" in text
@@ -94,12 +87,11 @@ def _written(out: Path) -> str:
 
 def test_a_page_is_written_with_all_that_belongs_to_it(tmp_path: Path) -> None:
     assert _written(tmp_path) == markdown(PAGE, "ablation")
-    names = {path.name for path in (tmp_path / "ablation").iterdir()}
+    beside = tmp_path / "ablation"
     drawn = {f"{figure.name}.{kind}" for figure in FIGURES for kind in ("svg", "png")}
-    assert names == {"ablation.tex", "results.json", *drawn}
-    assert '"results": {"only": {"rewards": [0.25]}}' in (
-        tmp_path / "ablation" / "results.json"
-    ).read_text("utf-8")
+    assert {path.name for path in beside.iterdir()} == {"ablation.tex", "results.json", *drawn}
+    results = (beside / "results.json").read_text("utf-8")
+    assert '"results": {"only": {"rewards": [0.25]}}' in results
 
 
 def test_without_matplotlib_the_page_says_what_to_install(
@@ -141,10 +133,8 @@ def test_the_file_of_the_papers_numbers_is_whole() -> None:
         assert all(isinstance(entry[name], str | None) for name in ("executor", "benchmark")), entry
         assert entry["value"] == pytest.approx(read(entry["printed"]), abs=1e-9), entry
     assert {entry["table"] for entry in entries()} == set(explained("tables"))
-    units = {(entry["metric"], entry["unit"]) for entry in entries()}
-    assert {metric for metric, _ in units} == set(explained("metrics")) and len(units) == len(
-        explained("metrics")
-    )
+    units, meant = {(entry["metric"], entry["unit"]) for entry in entries()}, explained("metrics")
+    assert {metric for metric, _ in units} == set(meant) and len(units) == len(meant)
     cells = [tuple(e[k] for k in ("table", "row", "column", "executor")) for e in entries()]
     assert len(set(cells)) == len(cells)
 
@@ -153,49 +143,17 @@ def test_the_file_of_the_papers_numbers_is_whole() -> None:
 @pytest.mark.parametrize("row", ["Baseline", "GRPO", "MIPROv2", "GEPA", "GEPA+Merge", "PCO"])
 def test_the_aggregates_of_table_1_are_the_means_of_its_columns(row: str, model: str) -> None:
     """A slip of a digit in the file would show here."""
-    values = {v.column: v.value for v in published("Table 1", model).values if v.row == row}
+    values = {v.column: v.value for v in published("Table 1", model) if v.row == row}
     assert values["Agg."] == pytest.approx(sum(values[c] for c in SIX) / 6, abs=0.0051)
 
 
 def test_a_number_is_paired_by_its_metric_alone() -> None:
     table = published("Table 1", "LLaMA-3.1-8B")
-    cell = table.cell("PCO", "IFBench", "loose_share")
+    cell = paired(table, "PCO", "IFBench", "loose_share")
     assert cell is not None
     assert (cell.printed, cell.unit, cell.benchmark) == ("34.18", "percent", "IFBench")
-    assert table.cell("PCO", "IFBench", "csr") is None
-    assert table.cell("PCO", "HoVER", "hover_score") is None
-    assert table.cell("Baseline", "Δ", "mean_of_six_gain") is None, "the paper prints a dash there"
-
-
-def test_a_cell_that_two_models_have_is_not_chosen_for_you() -> None:
-    with pytest.raises(ConfigError, match=r"for Qwen3-8B and for LLaMA-3\.1-8B") as caught:
-        published("Table 1").cell("GEPA", "PUPA", "overall")
-    assert caught.value.hint == "published('Table 1', executor='Qwen3-8B')"
-
-
-def test_an_unknown_table_or_executor_is_named_with_what_there_is() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'Table 13'"):
-        published("Table  13")
-    with pytest.raises(ConfigError, match="nothing of the executor 'smollm2'") as caught:
-        published("Table 3", "smollm2")
-    assert caught.value.hint == "executors named there: LLaMA-3.1-8B"
-
-
-@pytest.mark.parametrize(
-    ("table", "row", "column", "metric", "value"),
-    [
-        ("Figure 4a", "PCO", "HotpotQA", "longest_prompt", 714),
-        ("Figure 4b", "no ε-greedy", "1", "selections", 468),
-        ("Table 3", "Uniform Sampling", "Ent.", "routing_entropy", 3.91),
-        ("Table 4", "Weak Critic (LLaMA-3.2-3B)", "Agg.", "mean_of_six", 40.01),
-        ("Table 5", "PCO", "Training tokens", "training_tokens", 9_050_000),
-        ("Table 10", "Routing", "Recall", "recall", 0.9),
-        ("Figure 6", "critic temperature", "0.3", "exact_match", 49.5),
-        ("Figure 5a", "K=16", "Acc", "loose_share", 34.18),
-        ("Table 13", "IFBench (LLaMA)", "Unique", "active_entries", 28),
-    ],
-)
-def test_numbers_read_by_hand(table: str, row: str, column: str, metric: str, value: float) -> None:
-    cell = published(table).cell(row, column, metric)
-    assert cell is not None and cell.value == value
-    assert cell.error == (1.9 if table == "Figure 5a" else None)
+    assert paired(table, "PCO", "IFBench", "csr") is None
+    [sweep] = [v for v in published("Figure 5a") if (v.row, v.column) == ("K=16", "Acc")]
+    assert (sweep.value, sweep.error) == (34.18, 1.9)
+    assert paired(table, "PCO", "HoVER", "hover_score") is None
+    assert paired(table, "Baseline", "Δ", "mean_of_six_gain") is None, "a dash in the paper"

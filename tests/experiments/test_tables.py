@@ -17,7 +17,7 @@ from promptcodebook.config.schema import Explore
 from promptcodebook.errors import ConfigError
 from promptcodebook.experiments.experiment import Measured, Order, about, base, judged_by_words
 from promptcodebook.experiments.lab import Lab, open_lab
-from promptcodebook.experiments.main import cells_of, methods, methods_of
+from promptcodebook.experiments.main import cells_of, methods
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     experiment_named,
@@ -78,7 +78,7 @@ def test_every_method_of_table_1_trains_with_the_same_and_is_judged(
 ) -> None:
     measured, page = pages["main"]
     made = {name.split("/")[1]: result for name, result in measured.results.items()}
-    for name, method in methods_of("simulated").items():
+    for name, method in methods("simulated").items():
         assert method.row in made[f"{name}-calls"]["rows"], name
     assert not any("ended before" in str(block) for block in page.blocks)
     # What ends by its budget ends at that of training, whatever judging then takes.
@@ -92,7 +92,7 @@ def reason_of(measured: Measured, result: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.slow
-def test_the_papers_numbers_stand_in_columns_of_their_own(
+def test_pages_show_the_papers_numbers_apart_and_share_the_runs_that_they_have_in_common(
     pages: dict[str, tuple[Measured, Page]],
 ) -> None:
     [table] = pages["ablation"][1].tables
@@ -101,26 +101,10 @@ def test_the_papers_numbers_stand_in_columns_of_their_own(
     assert [table.rows[0][k] for k in theirs] == ["34.18", "36.73", "3.76", "+3.23"]
     ours = [cell for row in table.rows for k, cell in enumerate(row) if k not in theirs]
     assert not [cell for cell in ours if re.search(r"3[0-9]\.\d\d", cell)]
-
-
-@pytest.mark.slow
-def test_tables_share_the_runs_that_they_have_in_common(
-    pages: dict[str, tuple[Measured, Page]],
-) -> None:
-    full = {
-        measured.results[cell]["run"]
-        for name, cell in (("ablation", "pco/0"), ("sweep-k", "K-8/0"), ("theory", "pco/0"))
-        for measured in [pages[name][0]]
-    }
-    assert len(full) == 1
-
-
-@pytest.mark.slow
-def test_the_residual_of_theorem_5_counts_the_blame_of_the_critic(
-    pages: dict[str, tuple[Measured, Page]],
-) -> None:
+    full = (("ablation", "pco/0"), ("sweep-k", "K-8/0"), ("theory", "pco/0"))
+    assert len({pages[name][0].results[cell]["run"] for name, cell in full}) == 1
     [table] = [table for table in pages["theory"][1].tables if table.name == "additivity"]
-    assert [row[0] for row in table.rows] == ["g_θ, g_φ, g_C and g_ψ"]
+    assert [row[0] for row in table.rows] == ["g_θ, g_φ, g_C and g_ψ"], "the critic's blame counts"
     assert int(table.rows[0][1]) > 0
 
 
@@ -143,9 +127,9 @@ def test_exploration_reaches_what_stands_worst_and_without_it_s_entries_remain()
 
 
 def test_rank_correlation_looks_at_ranks_alone_and_at_nothing_that_is_constant() -> None:
-    assert _spearman([(1, 5), (2, 6), (30, 7)]) == pytest.approx(1.0)
-    assert _spearman([(1, 9), (2, 4), (3, 1)]) == pytest.approx(-1.0)
-    assert _spearman([(1, 1), (1, 1), (2, 2), (3, 3)]) == pytest.approx(1.0)
+    same = [(1, 1), (1, 1), (2, 2), (3, 3)]
+    for pairs, rank in (([(1, 5), (2, 6), (30, 7)], 1), ([(1, 9), (2, 4), (3, 1)], -1), (same, 1)):
+        assert _spearman(pairs) == pytest.approx(rank)
     assert _spearman([(2, 1), (2, 2), (2, 3)]) == 0.0
 
 
@@ -154,14 +138,24 @@ def test_a_preset_that_an_experiment_does_not_have_is_refused() -> None:
         require_preset(experiment_named("small-real-model"), "paper")
 
 
-def test_a_benchmark_whose_floor_is_not_known_is_no_result(tmp_path: Path) -> None:
-    """Else it would be kept as one that the model cannot do, and never be measured."""
+def test_a_benchmark_takes_part_where_the_model_leaves_its_floor(tmp_path: Path) -> None:
+    """One whose floor is not known is no result: else it would be kept as one that the model cannot
+    do, and never be measured."""
     order = Order(experiment_named("main"), "quick", 1, "pupa", str(tmp_path / "nowhere"))
     with closing(open_lab(tmp_path / "lab", "simulated")) as lab:
         measured = measure(order, lab, lambda _: None)
-    assert not measured.results
-    assert "pupa/floor" in measured.missing
-    assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+        assert not measured.results and "pupa/floor" in measured.missing
+        assert "pupa/floor has no result" in measured.missing["pupa/pco-calls/0"]
+        floor, *cells = cells_of(order, "simulated")
+        assert all(floor.name in cell.after for cell in cells)
+        for rewards, said in (([0.0] * 9, "no"), ([0.5] * 9, "yes")):
+            lab.keep(floor, {"row": {"rewards": rewards}})
+            measured = measure(order, lab, lambda _: None)
+            low = {name for name, result in measured.results.items() if result.get("floor")}
+            assert len(low) == (0 if said == "yes" else len(cells))
+            assert order.experiment.page(measured).tables[0].rows[0][-1].startswith(said)
+            for name in low:
+                (lab.folder / "cells" / f"{name}.json").unlink()
 
 
 def _search_measured(tmp_path: Path, tried: Mapping[str, Mapping[str, int] | None]) -> Measured:

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import Reply, Request
-from promptcodebook.errors import DataError, DiskFull, Interrupted
+from promptcodebook.errors import DataError, Interrupted
 from promptcodebook.experiments import reproduce as reproducing
 from promptcodebook.experiments.experiment import Experiment, Measured, Order, trained
-from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, open_lab
+from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
 from promptcodebook.experiments.page import Page
 from promptcodebook.experiments.reproduce import (
     OnRay,
@@ -76,7 +76,7 @@ def order(cells: Sequence[Cell]) -> Order:
 
 def made(cells: Sequence[Cell], lab: Lab, width: int, told: list[str] | None = None) -> Measured:
     tell = (told if told is not None else []).append
-    return measure(order(cells), lab, tell, Threads(lab, width))
+    return measure(order(cells), lab, tell, Threads(lab, width).measure)
 
 
 @pytest.fixture
@@ -175,20 +175,6 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     assert set(measured.missing) == {"asleep", "stops", "later"}
 
 
-def test_a_result_that_cannot_be_kept_ends_all(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = threading.Event()
-
-    def full(self: Lab, cell: Cell, result: Result) -> None:
-        started.wait(10)
-        raise DiskFull("no space left")
-
-    monkeypatch.setattr(Lab, "keep", full)
-    begun = time.monotonic()
-    with pytest.raises(DiskFull):
-        made([asleep(started), Cell("quick", {}, lambda lab: {})], lab, 2)
-    assert time.monotonic() - begun < 30
-
-
 async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path) -> None:
     server = Server()
     server.default = says("ok", delay=0.02)
@@ -209,29 +195,6 @@ async def test_the_limit_of_a_labs_model_is_that_of_all_its_cells(tmp_path: Path
     finally:
         await server.stop()
     assert peaks[0] == 3 and peaks[1] > 3
-
-
-def test_gates_come_first_and_what_they_shut_is_neither_measured_nor_counted(lab: Lab) -> None:
-    """Else the time left would be that of cells which take none."""
-    asked, told = list[str](), list[str]()
-
-    def measured_as(name: str, gate: Gate | None = None) -> Cell:
-        def note(lab: Lab) -> Result:
-            asked.append(name)
-            return {"open": name == "b"}
-
-        return Cell(name, {}, note, gate=gate)
-
-    def behind(name: str) -> Gate:
-        return Gate(name, lambda known: None if known["open"] else {"shut": True})
-
-    cells = [measured_as(n, behind(n[0])) for n in ("a1", "a2", "b1", "b2")]
-    cells += [measured_as("a"), measured_as("b")]
-    outcome = made(cells, lab, 1, told)
-    assert asked == ["a", "b", "b1", "b2"]
-    assert outcome.results["a1"] == outcome.results["a2"] == {"shut": True}
-    assert not outcome.missing
-    assert [line for line in told if line.startswith("b1 ")] == ["b1 (3 of 4)"]
 
 
 # Cells as tasks of a cluster: what is handed over, what comes back, and a real Ray here.

@@ -38,7 +38,7 @@ class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):
             self.candidates += [dict(candidate) for _ in batch]
         outputs = [self.say(candidate) for _ in batch]
         scores = [float(o == i["answer"]) for o, i in zip(outputs, batch, strict=True)]
-        traces = [{"row": i, "out": o} for o, i in zip(outputs, batch, strict=True)]
+        traces = list(zip(batch, outputs, strict=True))
         return gepa.EvaluationBatch(outputs, scores, traces if capture_traces else None)
 
     def say(self, candidate: dict[str, str]) -> str:
@@ -48,13 +48,10 @@ class Shouting(gepa.GEPAAdapter[dict[str, str], dict[str, Any], str]):
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
         records = [
-            {
-                "Inputs": {"input": trace["row"]["input"]},
-                "Generated Outputs": trace["out"],
-                "Feedback": f"THE ANSWER IS {trace['row']['answer']}",
-            }
-            for trace in eval_batch.trajectories
-        ]
+            {"Inputs": {"input": row["input"]}, "Generated Outputs": out,
+             "Feedback": f"THE ANSWER IS {row['answer']}"}
+            for row, out in eval_batch.trajectories
+        ]  # fmt: skip
         return {name: records for name in components_to_update}
 
 
@@ -80,15 +77,9 @@ def task(adapter: Any, seed: dict[str, str] | None = None, tests: int = 0) -> Ad
 
 
 def learn(tmp_path: Path, made: AdapterTask, lm: Any = None, **config: Any) -> pco.Run:
-    return pco.optimize(
-        made.data,
-        made.reward,
-        lm or ScriptedLM().reply_with(reply),
-        executor=made.executor,
-        config={**CONFIG, **config},
-        runs_dir=tmp_path / "runs",
-        progress=False,
-    )
+    options: Any = {"executor": made.executor, "config": {**CONFIG, **config}, "progress": False}
+    options |= {"runs_dir": tmp_path / "runs"}
+    return pco.optimize(made.data, made.reward, lm or ScriptedLM().reply_with(reply), **options)
 
 
 def test_an_adapter_is_a_task(tmp_path: Path) -> None:
@@ -148,17 +139,9 @@ def test_gepa_starts_from_a_policy_and_its_best_is_a_policy(tmp_path: Path) -> N
         read.append(str(prompt))
         return "```\nAbout bread: say BREAD.\n```" if "NOTHING" in str(prompt) else "```\nsame\n```"
 
-    found = gepa.optimize(
-        seed_candidate=seed,
-        trainset=instances(8),
-        valset=instances(4, 8),
-        adapter=adapter,
-        reflection_lm=reflect,
-        reflection_minibatch_size=8,
-        max_metric_calls=120,
-        skip_perfect_score=False,
-        seed=0,
-    )
+    data: Any = {"trainset": instances(8), "valset": instances(4, 8), "adapter": adapter}
+    few: Any = {"reflection_minibatch_size": 8, "max_metric_calls": 120, "seed": 0}
+    found = gepa.optimize(seed, reflection_lm=reflect, skip_perfect_score=False, **data, **few)
     assert found.val_aggregate_scores[0] == 0.75, "the policy itself is the first candidate"
     assert max(found.val_aggregate_scores) == 1.0
     assert found.best_candidate["instinct 3"] == "About bread: say BREAD."

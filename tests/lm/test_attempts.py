@@ -66,9 +66,7 @@ async def test_every_try_is_checked_and_a_lost_one_is_booked_at_its_most(
 
 
 @pytest.mark.parametrize(("cap", "believed"), [(None, True), (512, False)])
-def test_hidden_thoughts_are_believed_where_no_cap_bounds_them(
-    cap: int | None, believed: bool
-) -> None:
+def test_hidden_thoughts_are_believed_where_no_cap_bounds_them(cap: int | None, believed: bool):
     request, most = replace(ask(), sampling=Sampling(max_tokens=cap)), Usage(1, 200, cap or 0)
     assert credible(Usage(1, 12, 20_000), request, "4", most) is believed
     assert not credible(Usage(1, 12, 0), request, "4", most)
@@ -98,35 +96,6 @@ async def test_a_budget_in_seconds_ends_waiting(server: Server) -> None:
     outcomes = await answered(stack, 9)
     assert time.monotonic() - began < 5
     assert all(isinstance(each, BudgetReached) for each in outcomes)
-
-
-async def test_an_attempt_is_on_disk_before_it_leaves_and_booked_when_it_was_in_flight(
-    server: Server, tmp_path: Path
-) -> None:
-    """A kill is what the second opening finds: slots of attempts that never ended."""
-    store = RunStore.create(tmp_path, HEADER)
-    kept = (store.path / "in-flight").read_bytes
-    ledger = Ledger(store.usage(), store.lost(), store.attempt_log)
-    stack = models(server, Supplies(ledger=ledger, log=store.reply_log), timeout=30.0)
-    server.default = says(delay=30.0)
-    tasks = await begun(stack, server, 3, 3)
-    in_flight = kept()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await stack.close()
-    store.close()
-    assert not (store.path / "in-flight").exists()
-
-    again = RunStore.open(store.path, write=True)
-    assert again.recovered == Usage()
-    assert again.lost()["executor"].calls == 3, "booked when they were cancelled"
-    again.close()
-    for rounds in range(2):
-        (store.path / "in-flight").write_bytes(in_flight)
-        again = RunStore.open(store.path, write=True)
-        assert again.recovered == Usage(), f"settled once, booked once ({rounds})"
-        again.close()
 
 
 async def test_what_was_in_flight_at_a_kill_is_booked_once_when_the_run_is_opened(

@@ -42,7 +42,7 @@ def ask(text: str = "hi", cap: int | None = 10, role: Role = "executor") -> Requ
 class Bill:
     """An LM that costs what it is told, call by call, after a few turns of the loop."""
 
-    def __init__(self, *bills: Usage | Exception, turns: int = 1) -> None:
+    def __init__(self, *bills: Usage | Reply | Exception, turns: int = 1) -> None:
         self.bills = list(bills)
         self.turns = turns
         self.started = 0
@@ -54,7 +54,7 @@ class Bill:
             await asyncio.sleep(0)
         if isinstance(bill, Exception):
             raise bill
-        return Reply("ok", usage=bill)
+        return bill if isinstance(bill, Reply) else Reply("ok", usage=bill)
 
 
 def gate(
@@ -83,25 +83,24 @@ async def test_usage_is_metered_by_role_and_priced_where_the_price_is_known():
     calls = {role: usage.calls for role, usage in ledger.usage.items()}
     assert calls == {"executor": 1, "critic": 2} and not ledger.lost
     assert ledger.total.cost == pytest.approx(0.06)
+    # An own model that answers from its own cache takes nothing.
+    await budgeted(Bill(Reply("ok", usage=ONE, source="cache")), ledger)(ask())
+    assert ledger.total.calls == 3
     unpriced = Attempted(Bill(ONE), BudgetGate(Budget(), PriceTable(), ledger), Counts())
     assert (await unpriced(ask())).usage.cost is ledger.total.cost is None
 
 
-async def test_what_was_spent_before_counts():
+async def test_what_was_spent_before_counts_and_reservations_that_shrink_make_room():
     ledger = Ledger({"critic": Usage(calls=3, prompt_tokens=10)}, {"critic": Usage(calls=1)})
     lm = budgeted(Bill(ONE), ledger, calls=5)
     await lm(ask())
     for _ in range(2):
         with pytest.raises(BudgetReached, match=r"5 calls \(5 made\)") as caught:
             await lm(ask())
-    assert "--budget" in caught.value.hint
-    assert ledger.total.calls == 5
-
-
-async def test_a_call_waits_for_reservations_that_may_shrink():
+    assert "--budget" in caught.value.hint and ledger.total.calls == 5
     bill = Bill(*[Usage(calls=1, prompt_tokens=2, completion_tokens=1)] * 6)
-    lm = budgeted(bill, tokens=EACH + 3 * 5)
-    await asyncio.gather(*(lm(ask()) for _ in range(6)))
+    shrinking = budgeted(bill, tokens=EACH + 3 * 5)
+    await asyncio.gather(*(shrinking(ask()) for _ in range(6)))
     assert bill.started == 6
 
 
@@ -124,15 +123,6 @@ async def test_an_attempt_that_fails_is_booked_at_the_most_it_can_have_cost(
     assert (ledger.usage["executor"].calls, ledger.total.calls) == (1, 1 + lost)
     with pytest.raises(BudgetReached):
         await lm(ask())
-
-
-async def test_an_own_model_that_answers_from_its_own_cache_pays_nothing():
-    async def cached(request: Request) -> Reply:
-        return Reply("ok", usage=ONE, source="cache")
-
-    ledger = Ledger()
-    await budgeted(cached, ledger, calls=1)(ask())
-    assert ledger.total == Usage()
 
 
 @pytest.mark.parametrize(
@@ -182,11 +172,14 @@ async def test_stopping_lets_calls_in_flight_finish_and_starts_no_other():
     assert bill.started == 1
 
 
-async def test_no_budget_of_tokens_without_a_length_cap():
+async def test_without_a_length_cap_no_budget_of_tokens_and_only_what_is_free_has_a_price():
     with pytest.raises(ConfigError, match="length cap") as caught:
         await budgeted(Bill(ONE), tokens=1000)(ask(cap=None))
     assert "roles.executor.max_tokens" in caught.value.hint
-    await budgeted(Bill(ONE), calls=1)(ask(cap=None))
+    capless = ask(cap=None)
+    assert gate(calls=1).most(capless) == Usage(1, MOST.prompt_tokens, 0, 0, None)
+    assert gate(calls=1).most(replace(capless, model="simulated")).cost == 0.0
+    assert gate(calls=1).most(ask()) == MOST
 
 
 async def test_a_money_budget_with_an_unknown_price_is_refused():
@@ -203,42 +196,18 @@ async def test_a_money_budget_with_an_unknown_price_is_refused():
         BudgetGate(Budget(usd=1), PRICES, past).check_prices([MODEL])
 
 
-async def test_cancelling_waiting_and_running_calls_frees_everything():
-    bill, ledger = Bill(*[ONE] * 9, turns=50), Ledger()
-    lm = budgeted(bill, ledger, calls=2)
-    tasks = [asyncio.create_task(lm(ask())) for _ in range(5)]
-    await asyncio.sleep(0)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert ledger.lost["executor"].calls == bill.started == 2
-    with pytest.raises(BudgetReached, match="2 made"):  # and does not wait for anybody
-        await asyncio.wait_for(lm(ask()), 5)
-
-
-def test_the_bound_covers_every_byte_message_and_schema_and_measures_a_schema_once():
-    class Counted(dict[str, object]):
-        read = 0
-
-        def items(self):
-            self.read += 1
-            return super().items()
-
-    plain, body = ask("é" * 100), Counted(type="object")
-    request = replace(plain, schema=Schema("S", body))
-    bounds = {prompt_bound(replace(request, sample=k)) for k in range(5)}
+def test_the_bound_covers_every_byte_message_and_schema():
+    plain = ask("é" * 100)
+    request = replace(plain, schema=Schema("S", {"type": "object"}))
     assert prompt_bound(plain) >= 200
-    assert bounds == {prompt_bound(plain) + len('{"type": "object"}')}
-    assert body.read <= 1
+    assert prompt_bound(request) == prompt_bound(plain) + len('{"type": "object"}')
 
 
 FATES = ["paid", "paid", "paid", "lost", "late", "refused", "unmade", "cancelled", "lying"]
 CALLS = st.lists(
     st.tuples(
-        st.integers(0, 40),  # length of the prompt
-        st.integers(1, 30),  # length cap
-        st.floats(0, 1),  # share of the bound that the prompt really takes
-        st.floats(0, 1),  # share of the cap that the reply really takes
+        *(st.integers(0, 40), st.integers(1, 30)),  # length of the prompt, length cap
+        *(st.floats(0, 1), st.floats(0, 1)),  # what the prompt takes of its bound, the reply of it
         st.integers(0, 4),  # turns of the loop until it is answered
         st.sampled_from(FATES),
     ),
@@ -303,15 +272,16 @@ def test_what_a_server_bills_never_passes_a_budget(plan, calls, tokens, usd, slo
         for task, each in zip(tasks, plan, strict=True):
             if each[5] == "cancelled":
                 task.cancel()
-        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 5)
+        assert limit.in_flight == 0 and limit.current <= slots, "no slot is lost or doubled"
+        return ended
 
     outcomes = asyncio.run(run())
     billed, booked = server.billed, ledger.total
     assert calls is None or billed.calls <= calls
     assert tokens is None or billed.tokens <= tokens
     assert usd is None or (billed.cost or 0.0) <= usd + 1e-6
-    assert billed.calls == booked.calls
-    assert billed.tokens <= booked.tokens
+    assert billed.calls == booked.calls and billed.tokens <= booked.tokens
     assert (billed.cost or 0.0) <= (booked.cost or 0.0) + 1e-9
     expected = (Reply, BudgetReached, LMError, asyncio.CancelledError)
     assert all(isinstance(each, expected) for each in outcomes)
@@ -326,20 +296,13 @@ OWN = Price(prompt=1.0, completion=2.0)
 @pytest.mark.parametrize(
     ("own", "model", "cost"),
     [
-        ("", "openai/gpt-4o-mini", 0.75),
-        ("", "openai/gpt-4o-mini-2024-07-18", 0.75),
-        ("", "openai/gpt-unheard-of", None),
-        ("", "http://localhost/v1#gpt-4o", None),
-        ("", "no spec at all", None),
-        ("", "simulated?load=0.1", 0.0),
-        ("simulated", "simulated?load=0.1", 3.0),
-        ("", "smollm2", 0.0),
-        ("smollm2", "smollm2", 3.0),
-        (SPEC, SPEC, 3.0),
-        ("Qwen/Qwen3-8B", SPEC, 3.0),
-        ("openai/gpt-4o", "openai/gpt-4o", 3.0),
+        ("", "openai/gpt-4o-mini", 0.75), ("", "openai/gpt-4o-mini-2024-07-18", 0.75),
+        ("", "openai/gpt-unheard-of", None), ("", "http://localhost/v1#gpt-4o", None),
+        ("", "no spec at all", None), ("", "simulated?load=0.1", 0.0), ("", "smollm2", 0.0),
+        ("simulated", "simulated?load=0.1", 3.0), ("smollm2", "smollm2", 3.0), (SPEC, SPEC, 3.0),
+        ("Qwen/Qwen3-8B", SPEC, 3.0), ("openai/gpt-4o", "openai/gpt-4o", 3.0),
     ],
-)
+)  # fmt: skip
 def test_the_users_price_comes_first_then_the_listed_one(own: str, model: str, cost: float | None):
     usage = Usage(calls=1, prompt_tokens=1_000_000, completion_tokens=1_000_000)
     assert PriceTable({own: OWN} if own else None).cost(model, usage) == pytest.approx(cost)
@@ -381,13 +344,10 @@ async def reached(door: BudgetGate, most: int = 99) -> tuple[int, str]:
     [
         ("calls", 1, "{all} calls ({spent} made{kept})"),
         ("tokens", EACH, "{all} tokens ({spent} spent; the next call may take up to {each}{kept})"),
-        (
-            "usd",
-            PRICE,
-            "${all:g} (${spent:.4f} spent; the next call may cost up to ${each:.4f}{kept})",
-        ),
+        ("usd", PRICE,
+         "${all:g} (${spent:.4f} spent; the next call may cost up to ${each:.4f}{kept})"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_kept_back_is_spent_once_the_reserve_is_opened(
     limit: str, each: float, said: str, kept: int
 ):
@@ -467,33 +427,20 @@ async def test_a_clock_that_goes_behind_the_alarm_only_makes_it_ring_again():
 
 
 async def test_what_is_kept_back_of_the_seconds_brings_the_deadline_forward_and_the_reserve_back():
-    door = gate(elapsed=watch(), calls=1, seconds=30.0)
+    """The alarm of the shorter time has rung then: there is another for what was kept back."""
+    door = gate(elapsed=watch(), calls=1, seconds=1.0)
     await door.enter(MOST)
     waiter = asyncio.create_task(door.enter(MOST))
     await asyncio.sleep(0)
     began = time.monotonic()
-    door.keep_back(Budget(seconds=29.8))
-    with pytest.raises(BudgetReached, match="30 s kept"):
+    door.keep_back(Budget(seconds=0.8))
+    with pytest.raises(BudgetReached, match="1 s kept"):
         await waiter
     assert time.monotonic() - began < 0.8 * crowding()
     assert door.open_reserve()
-    late = asyncio.create_task(door.enter(MOST))
-    await asyncio.sleep(0.05)
-    assert not late.done(), "there is time again"
-    door.leave(MOST)
-    await late
-
-
-async def test_the_whole_deadline_ends_waits_after_the_reserve_is_opened():
-    """The alarm of the shorter time has rung already: there is another for what was kept back."""
-    door = gate(elapsed=watch(), calls=1, seconds=0.6)
-    door.keep_back(Budget(seconds=0.4))
-    await door.enter(MOST)
-    with pytest.raises(BudgetReached, match="kept"):
-        await asyncio.wait_for(door.enter(MOST), 60)
-    assert door.open_reserve()
-    with pytest.raises(BudgetReached, match=r"0\.6 seconds \(\d+ s gone\)"):
+    with pytest.raises(BudgetReached, match=r"1 seconds \(\d+ s gone\)"):
         await asyncio.wait_for(door.enter(MOST), 20)
+    assert time.monotonic() - began > 0.5, "there was time again"
 
 
 @pytest.mark.parametrize("limits", [{"calls": 3}, {"tokens": 3 * EACH}, {"usd": 3.0001 * PRICE}])
@@ -520,9 +467,6 @@ async def test_what_is_free_waits_for_nobody_under_a_budget_of_money():
     free = door.most(replace(ask(), model="simulated"))
     for _ in range(4):
         await asyncio.wait_for(door.enter(free), 20)
-    for _ in range(3):
-        door.leave(free)
-    await asyncio.wait_for(door.enter(free), 20)
 
 
 async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s():
@@ -548,11 +492,3 @@ async def test_whoever_waits_comes_first_and_a_place_given_up_is_the_next_one_s(
     late.cancel()
     await asyncio.gather(late, return_exceptions=True)
     await asyncio.wait_for(door.enter(MOST), 5)
-
-
-def test_without_a_length_cap_only_what_is_free_has_a_price():
-    """A budget of calls or seconds needs no cap; what an attempt may cost is unknown then."""
-    capless = ask(cap=None)
-    assert gate(calls=1).most(capless) == Usage(1, MOST.prompt_tokens, 0, 0, None)
-    assert gate(calls=1).most(replace(capless, model="simulated")).cost == 0.0
-    assert gate(calls=1).most(ask()) == MOST

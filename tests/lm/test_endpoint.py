@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
     ConfigError,
-    EndpointDown,
     LMError,
     ModelNotFound,
     NoCredit,
@@ -24,26 +22,28 @@ from promptcodebook.errors import (
     ServerFault,
 )
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import ApiKey, parse_spec, read_key
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec, read_key
 from promptcodebook.lm.wire import read_retry_after
 from promptcodebook.method.policy import route_schema
 from tests.lm.server import Server, Step, drops, fails, pours, raw, refusing, says
 
 SCHEMA = Schema("Thing", {"type": "object", "properties": {"a": {"type": "string"}}})
 KEY = "sk-abc123-very-secret"
+# Braces, marks of a template, half a surrogate pair: all of it arrives.
+HI = "{x} {{y}} <|im_start|>system\n\\u0041 \ud83d é"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
 READ = Request("encoder", (Message("user", "text"),), sampling=Sampling(max_tokens=0), embeds=True)
 
 
 def request(**sampling) -> Request:
-    messages = (Message("system", "be brief"), Message("user", "hi"))
+    messages = (Message("system", "be brief"), Message("user", HI))
     return Request("executor", messages, sample=2**40 + 5, sampling=Sampling(**sampling))
 
 
 def endpoint(
     server: Server, *, key: str = "", timeout: float = 5.0, spec: str = "", **options: int
 ) -> Endpoint:
-    held = ApiKey("PCO_API_KEY", key) if key else None
+    held = Credentials(ApiKey("PCO_API_KEY", key) if key else None)
     return Endpoint(parse_spec(spec or server.spec, {}), held, timeout=timeout, **options)
 
 
@@ -71,17 +71,12 @@ async def test_the_body_holds_what_was_asked(server: Server):
     assert reply.usage.latency_s > 0
     assert server.bodies == [{
         "model": "m", "temperature": 0.5, "top_p": 0.9, "max_tokens": 20, "top_k": 4, "seed": 5,
-        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": HI}],
     }]  # fmt: skip
     assert "Authorization" not in server.headers[0]
-
-
-async def test_what_is_not_set_is_not_sent_and_a_greedy_call_has_no_seed(server: Server):
     await answers(server, request(), request(temperature=0.0))
-    assert [set(body) - {"model", "messages"} for body in server.bodies] == [
-        {"seed"},
-        {"temperature"},
-    ]
+    sent = [set(body) - {"model", "messages"} for body in server.bodies]
+    assert sent[1:] == [{"seed"}, {"temperature"}], "what is not set is not sent"
 
 
 async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Server):
@@ -95,12 +90,6 @@ async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Ser
     assert first["type"] == "json_schema"
     assert first["json_schema"] == {"name": "Thing", "schema": SCHEMA.body}
     assert second["json_schema"]["strict"] is True
-
-
-async def test_text_with_braces_role_markers_and_half_surrogates_arrives_unchanged(server: Server):
-    text = "{x} {{y}} <|im_start|>system\n\\u0041 \ud83d é"
-    await answers(server, Request("executor", (Message("user", text),)))
-    assert server.bodies[0]["messages"][0]["content"] == text
 
 
 async def embedded(server: Server, body: dict[str, Any]) -> list[Any]:
@@ -127,17 +116,17 @@ async def test_an_embedding_is_asked_for_at_its_own_place(server: Server):
     assert not reply.estimated and server.calls == 0
 
 
-@pytest.mark.parametrize("data", [[], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"])
-async def test_an_embedding_without_numbers_is_malformed(server: Server, data: Any):
-    await embedded(server, {"data": data})
-    error = await failure(server, asked=READ)
-    assert isinstance(error, ServerFault) and "embedding" in str(error)
-
-
-async def test_a_server_without_embeddings_is_said_to_make_none(server: Server):
+async def test_an_embedding_without_numbers_is_malformed_and_a_server_without_any_says_so(
+    server: Server,
+):
     error = await failure(server, asked=READ)
     assert isinstance(error, RequestRefused) and "makes no embeddings (HTTP 404)" in str(error)
     assert "router.features = 'words'" in error.hint and error.role == "encoder"
+    body: dict[str, Any] = {}
+    await embedded(server, body)
+    for body["data"] in ([], [{"embedding": []}], [{"embedding": ["x"]}], [{}], "no"):
+        error = await failure(server, asked=READ)
+        assert isinstance(error, ServerFault) and "embedding" in str(error)
 
 
 # What is read
@@ -157,7 +146,7 @@ async def test_odd_but_legal_replies_are_read(server: Server):
     assert [r.text for r in replies] == ["", "cut", "x", "ab", "12345678", "x"]
     assert [r.finish for r in replies[:3]] == ["stop", "length", "other"]
     assert [r.estimated for r in replies[3:]] == [False, True, False]
-    assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (12, 3)
+    assert (replies[4].usage.prompt_tokens, replies[4].usage.completion_tokens) == (25, 3)
     assert replies[5].usage.cached_prompt_tokens == 6
 
 
@@ -287,27 +276,15 @@ async def test_a_refused_value_is_an_error_and_no_refused_field(
     ("step", "kind", "incident"),
     [
         (fails(429, headers={"Retry-After": "3"}), RateLimited, "rate_limited"),
-        (
-            fails(
-                429,
-                "3 per minute. Credit to our users.",
-                code="rate_limit_exceeded",
-                headers={"Retry-After": "3"},
-            ),
-            RateLimited,
-            "rate_limited",
-        ),
+        (fails(429, "Credit to our users", headers={"Retry-After": "3"}), RateLimited,
+         "rate_limited"),
         (fails(503, headers={"Retry-After": "3"}), RateLimited, "unavailable"),
-        (fails(500), ServerFault, "server_error"),
-        (fails(502), ServerFault, "server_error"),
-        (fails(408), ServerFault, "server_error"),
-        (fails(409), ServerFault, "server_error"),
-        (fails(425), ServerFault, "server_error"),
+        *((fails(status), ServerFault, "server_error") for status in (500, 502, 408, 409, 425)),
         (drops(), ServerFault, "dropped"),
         (raw(b"<html>"), ServerFault, "malformed_body"),
         (says(delay=5.0), CallTimeout, "timeout"),
     ],
-)
+)  # fmt: skip
 async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kind, incident):
     error = await failure(server, step, timeout=0.5 if kind is CallTimeout else 20.0)
     assert type(error) is kind and error.retryable
@@ -322,12 +299,9 @@ async def test_faults_of_the_server_can_be_tried_again(server: Server, step, kin
         ("3", 3.0), ("-5", 0.0), ("0", 0.0), ("1e3", 1000.0), ("99999999999999999999", 1e20),
         ("1e400", 0.0), ("inf", 0.0), ("nan", 0.0), ("1e", 0.0), ("\u0663", 3.0), (",", 0.0),
         ("soon", 0.0), (None, 0.0), ("x" * 8000, 0.0), ("9" * 8000, 0.0),
-        ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0),
-        ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
-        ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0),
-        ("Thu, 01 Jan 1970 00:01:40", 90.0),
-        ("Wed, 21 Oct 99999 07:28:00 GMT", 0.0),
-        ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
+        ("Wed, 21 Oct 1970 07:28:00 GMT", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0),
+        ("Thu, 01 Jan 1970 00:01:40 -0000", 90.0), ("Thu, 01 Jan 1970 00:01:40", 90.0),
+        ("Wed, 21 Oct 99999 07:28:00 GMT", 0.0), ("Wed, 99 Oct 2015 77:28:00 GMT", 0.0),
         ("Fri, 31 Dec 9999 23:59:59 -9999", 0.0),
         ("Wed, 21 Oct 2015 07:28:00 +99999999999999999999", 0.0),
     ],
@@ -377,52 +351,35 @@ async def test_a_refusal_of_any_shape_is_quoted_in_short(server: Server, body: A
     assert str(error) == f"{server.url} answered 400: {said}"
 
 
-async def test_nothing_at_the_address():
-    async with Endpoint(parse_spec("http://127.0.0.1:9/v1#m", {})) as lm:
-        with pytest.raises(
-            EndpointDown, match=r"nothing answers at http://127\.0\.0\.1:9"
-        ) as caught:
-            await lm(request())
-    assert "pco doctor --lm http://127.0.0.1:9/v1#m" in caught.value.hint
-
-
 # Models by name
 
 
 async def test_an_unknown_model_lists_the_known_ones(server: Server):
-    server.models = ["qwen3-8b", "llama-3"]
+    server.models = ["qwen3-8b", "llama-3", f"{KEY} {'x' * 300}", *map(str, range(20_000))]
     step = fails(404, "The model `qwen3-8` does not exist.", code="model_not_found")
-    error = await failure(server, step, spec=f"{server.url}#qwen3-8")
+    error = await failure(server, step, spec=f"{server.url}#qwen3-8", key=KEY)
     assert isinstance(error, ModelNotFound) and "did you mean 'qwen3-8b'" in str(error)
-    assert "llama-3" in error.hint
+    assert "llama-3, *** xxx" in error.hint and len(error.hint) < 400 and KEY not in str(error)
     server.models = None
     assert isinstance(await failure(server, fails(404, "model not found")), ModelNotFound)
 
 
-async def test_of_an_endless_list_of_models_a_few_short_names_are_told(server: Server):
-    server.models = [f"{n} {KEY} {'x' * 300}" for n in range(20_000)]
-    begun = time.process_time()
-    error = await failure(server, fails(404, "no such model", code="model_not_found"), key=KEY)
-    assert isinstance(error, ModelNotFound)
-    assert "0 *** xxx" in error.hint and len(error.hint) < 4000
-    assert KEY not in str(error) + error.hint
-    assert time.process_time() - begun < 3
-
-
-@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": ' * 20_000, b"[]", b'{"data": 3}'])
-async def test_a_list_of_models_of_any_shape_is_one_error(server: Server, body: bytes):
-    server.listing = raw(body)
+async def test_a_list_of_models_of_any_shape_is_one_error(server: Server):
     async with endpoint(server, spec=server.url) as lm:
-        with pytest.raises(ServerFault):
-            await lm(request())
+        for body in (b"[" * 100_000, b'{"data": ' * 20_000, b"[]", b'{"data": 3}'):
+            server.listing = raw(body)
+            with pytest.raises(ServerFault):
+                await lm(request())
         assert await lm.count_tokens("a") is None
 
 
 async def test_an_unnamed_model_is_the_only_one_there(server: Server):
     async with endpoint(server, spec=server.url) as lm:
         await lm(request())
+        await lm.close()
+        await lm.close()
         await lm(request())
-        assert lm.model == "m"
+        assert lm.model == "m", "a closed endpoint opens again"
     assert (server.bodies[0]["model"], server.listed) == ("m", 1)
     server.models = ["a", "b"]
     async with endpoint(server, spec=server.url) as lm:
@@ -456,15 +413,6 @@ def test_the_first_key_that_is_set_counts():
 
 
 # The connection
-
-
-async def test_a_closed_endpoint_opens_again(server: Server):
-    lm = endpoint(server)
-    await lm(request())
-    await lm.close()
-    await lm.close()
-    assert (await lm(request())).text == "ok"
-    await lm.close()
 
 
 async def test_the_environments_proxy_is_used_but_not_for_this_machine(server: Server, monkeypatch):

@@ -36,6 +36,7 @@ OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
         ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
          "x", OURS),
         ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
+        *((text, {}, "", text, ()) for text in ("smollm2", "x.GGUF", "hf:Qwen/Qwen3-0.6B")),
     ],
 )  # fmt: skip
 def test_a_spec_names_address_model_and_keys(
@@ -52,6 +53,7 @@ def test_a_spec_names_address_model_and_keys(
         ("", "no model", "openai/NAME"),
         ("opnai/gpt", "did you mean 'openai'", "openai/NAME"),
         ("simulatd", "did you mean 'simulated'", "simulated"),
+        ("smolm2", "did you mean 'smollm2'", "smollm2"),
         ("openai/", "names no model", "openai/NAME"),
         ("localhost:8000/v1#m", "lacks http://", "http://localhost:8000/v1#m"),
         ("ftp://host/v1#m", "cannot read the address", "http://"),
@@ -222,11 +224,8 @@ async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("timeout", CallTimeout),
-        ("429", RateLimited),
-        ("500", ServerFault),
-        ("401", AuthRefused),
-        ("broken", ServerFault),
+        *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
+        *(("401", AuthRefused), ("broken", ServerFault)),
     ],
 )
 async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
@@ -238,14 +237,11 @@ async def test_its_errors_become_ours_without_what_they_hold(library, text: str,
 
 
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if not holds_litellm(p)])
+    holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
     with pytest.raises(MissingExtra) as caught:
         LiteLLM("anthropic/x")
     assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
-
-
-def holds_litellm(folder: str) -> bool:
-    return any(Path(folder or os.curdir).glob("litellm-*.dist-info"))
 
 
 @pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])

@@ -25,11 +25,10 @@ _ANSWERED = '"POST /v1/chat/completions HTTP/1.1" 200'
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running server: its address, the one model it serves, its process group and its log."""
+    """A running server: its address, the one model it serves and its log."""
 
     url: str
     model: Path
-    group: int
     log: Path
 
     @property
@@ -131,18 +130,11 @@ def served(model: Path, folder: Path) -> Iterator[Served]:
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_healthy(url, process, log)
-        yield Served(url, model, process.pid, log)
+        yield Served(url, model, log)
     finally:
-        _take_down(process)
-
-
-def alive(group: int) -> bool:
-    """Whether any process of the group still runs."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _free_port() -> int:
@@ -160,14 +152,3 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) -
         time.sleep(0.2)
     said = log.read_text("utf-8", "replace")[-4000:]
     raise AssertionError(f"transformers serve did not come up (exit {process.poll()}):\n{said}")
-
-
-def _take_down(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

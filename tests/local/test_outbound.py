@@ -22,14 +22,14 @@ model = Path("model")
 tiny.make(model)
 """
 
-SCRIPTS = {
-    "smollm2": """
+_ENGINE = """
 import asyncio
 from promptcodebook.calls import Message
-from promptcodebook.local.engine import Job
+from promptcodebook.local.engine import Job, find_weights
 from promptcodebook.local.lm import load_engine
-from promptcodebook.local.engine import find_weights
-
+"""
+SCRIPTS = {
+    "smollm2": f"""{_ENGINE}
 async def main():
     engine = load_engine(find_weights("smollm2"))
     assert (await engine.generate(Job((Message("user", "Say hi."),), max_tokens=4))).text
@@ -38,13 +38,7 @@ async def main():
 
 asyncio.run(main())
 """,
-    "local": f"""{_TINY}
-import asyncio
-from promptcodebook.calls import Message
-from promptcodebook.local.engine import Job
-from promptcodebook.local.lm import load_engine
-from promptcodebook.local.engine import find_weights
-
+    "local": f"""{_TINY}{_ENGINE}
 async def main():
     engine = load_engine(find_weights(f"hf:{{model}}"))
     schema = {{"type": "object", "properties": {{"a": {{"type": "boolean"}}}}}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cache
 from itertools import product
 from typing import Any
@@ -41,11 +40,6 @@ _ROLES = {
 }
 
 
-_KEYWORDS = (
-    *("type", "properties", "required", "additionalProperties", "items", "prefixItems", "enum"),
-    *("minItems", "maxItems", "uniqueItems", "minLength", "maxLength", "minimum", "maximum"),
-    *("exclusiveMinimum", "exclusiveMaximum", "anyOf", "allOf", "const", "$ref", "$defs", "a"),
-)
 _KINDS = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 
@@ -215,9 +209,7 @@ def test_a_range_of_whole_numbers_is_just_that(low: int, width: int) -> None:
 def test_exclusive_bounds_and_decimals() -> None:
     schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     found = {float(text) for text in meaning(schema, EVERY)}
-    assert max(found) == 1.0
-    assert min(found) == 0.001
-    assert len(found) == 1000
+    assert (min(found), max(found), len(found)) == (0.001, 1.0, 1000)
 
 
 def test_distinct_items_come_in_any_order_where_that_can_be_spelled_out() -> None:
@@ -246,10 +238,8 @@ def test_references_are_followed() -> None:
         "properties": {"x": {"$ref": "#/$defs/Leaf"}},
         "required": ["x"],
     }
-    assert {text.replace(" ", "") for text in meaning(schema, EVERY)} == {
-        '{"x":true}',
-        '{"x":false}',
-    }
+    found = {text.replace(" ", "") for text in meaning(schema, EVERY)}
+    assert found == {'{"x":true}', '{"x":false}'}
 
 
 @pytest.mark.parametrize(
@@ -278,21 +268,3 @@ def test_what_cannot_be_enforced_is_refused_by_name(schema: Any, said: str) -> N
         schema_ebnf(schema)
     assert said in str(caught.value)
     assert caught.value.hint
-
-
-_ANY = st.recursive(
-    st.sampled_from((*_KINDS, None, True, "#/$defs/a"))
-    | st.integers()
-    | st.floats(allow_nan=False),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(_KEYWORDS), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(st.sampled_from(_KEYWORDS), _ANY, max_size=5))
-@settings(max_examples=300, deadline=None)
-def test_whatever_is_sent_as_a_schema_is_a_grammar_or_refused(schema: Any) -> None:
-    with suppress(RequestRefused):
-        assert schema_ebnf(schema).states < 10**5

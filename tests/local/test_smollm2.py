@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import re
 import string
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from promptcodebook.local.engine import (
     Embedder,
     Embedding,
     Engine,
-    Generation,
     Job,
-    Load,
     find_weights,
 )
 from promptcodebook.local.lm import load_engine
@@ -35,6 +32,13 @@ pytestmark = pytest.mark.local
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     return load_engine(find_weights("smollm2"))
+
+
+def tokens(text: str) -> int:
+    import openvino_genai
+
+    tokenizer = openvino_genai.Tokenizer(find_weights("smollm2").source)
+    return len(tokenizer.encode(text, add_special_tokens=False).input_ids.data[0])
 
 
 def ask(text: str, **fields: Any) -> Job:
@@ -53,8 +57,9 @@ async def test_it_answers_and_says_why_it_ended(engine: Engine) -> None:
     assert stopped.finish == "stop"
     assert "2" in stopped.text
     assert "3" not in stopped.text
+    assert engine.context_length == 8192
     # The template's system message of its own is part of the prompt.
-    assert whole.prompt_tokens == engine.count_tokens("Say hi.") + 30
+    assert whole.prompt_tokens == tokens("Say hi.") + 30
 
 
 async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
@@ -66,45 +71,6 @@ async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
     for each in made:
         assert each.finish == "stop"
         jsonschema.validate(json.loads(each.text), dict(schema))
-
-
-async def test_strings_and_white_space_end(engine: Engine) -> None:
-    text = {"type": "string", "maxLength": 90}
-    schema = {"type": "object", "properties": {"a": text, "b": text}, "required": ["a", "b"]}
-    made = await asyncio.gather(
-        *(engine.generate(ask("Write JSON.", seed=i, schema=schema)) for i in range(6))
-    )
-    for each in made:
-        value = json.loads(each.text)
-        jsonschema.validate(value, schema)
-        without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', '""', each.text)
-        assert len(without_strings) <= len('{"": "", "": ""}') + 2
-
-
-async def test_a_stream_is_the_reply(engine: Engine) -> None:
-    job = ask("Say hello in French, with an accent.", temperature=0.0, max_tokens=20)
-    events = [event async for event in engine.stream(job)]
-    last = events[-1]
-    assert isinstance(last, Generation)
-    assert "".join(str(each) for each in events[:-1]) == last.text
-    assert last.text == (await engine.generate(job)).text
-
-
-async def test_who_leaves_frees_the_place(engine: Engine) -> None:
-    task = asyncio.create_task(engine.generate(ask("Tell a very long story.", max_tokens=4000)))
-    await asyncio.sleep(0.5)
-    task.cancel()
-    for _ in range(100):
-        if engine.load == Load():
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the job still runs")
-
-
-async def test_a_prompt_beyond_the_context_is_refused(engine: Engine) -> None:
-    assert engine.context_length == 8192
-    with pytest.raises(RequestRefused, match=r"has \d+ tokens, and SmolLM2.* reads 8192"):
-        await engine.generate(ask("x " * 9000))
 
 
 async def test_the_model_s_marks_in_a_message_are_text(engine: Engine) -> None:
@@ -124,16 +90,14 @@ async def test_an_embedding_is_a_fact_of_its_text_and_tells_likeness(engine: Eng
     ]
     parcel, delivery, password = await engine.embed(texts)
     assert (await engine.embed(texts[:1]))[0] == parcel
-    assert parcel.tokens == 2 * engine.count_tokens(texts[0]), "it is read twice"
+    assert parcel.tokens == 2 * tokens(texts[0]), "it is read twice"
     assert abs(sum(x * x for x in parcel.vector) - 1.0) < 1e-9
 
     def likeness(a: Embedding, b: Embedding) -> float:
         return sum(x * y for x, y in zip(a.vector, b.vector, strict=True))
 
     assert likeness(parcel, delivery) > likeness(parcel, password) + 0.05
-    with pytest.raises(
-        RequestRefused, match=r"an embedding of SmolLM2-135M-Instruct\S* takes 1 to"
-    ):
+    with pytest.raises(RequestRefused, match=r"an embedding of SmolLM2\S* takes 1 to"):
         await engine.embed(["word " * 9000])
     with pytest.raises(RequestRefused, match="has 0 tokens"):
         await engine.embed([""])

@@ -1,13 +1,13 @@
 """A real transformer behind a server that no one here wrote: tiny, random, and never of use.
 
 Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON. What is tested
-is that a run gets through all the same, and counts what went wrong; and that it stops where most
-critiques are noise. So one training example is unsolved, and the critic asked about it alone.
+is that a run gets through all the same, and counts what went wrong. One training example is
+unsolved, and the critic asked about it alone: a run whose critiques are mostly noise would stop.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,9 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Message, Reply, Request, Sampling, Usage
-from promptcodebook.errors import TooManyFailures
 from promptcodebook.lm.endpoint import Endpoint
-from promptcodebook.lm.spec import parse_spec
+from promptcodebook.lm.spec import Credentials, parse_spec
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Evaluation, Step
 from tests.cli import invoked
 from tests.local.served import Served
 from tests.local.tiny import BEGIN, END, TURN
@@ -44,19 +42,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run that ended, its steps, and how many calls the server answered for it."""
-
-    run: pco.Run
-    steps: tuple[Step, ...]
-    judged: tuple[Evaluation, ...]
-    answered: int
-
-    def calls(self, *roles: str) -> int:
-        return sum(used.calls for role, used in self.run.usage.items() if role in roles)
-
-
 def rows() -> list[dict[str, str]]:
     things = ("river", "bread", "map", "lamp", "clock", "boat")
     asked = [f"What is a {thing} for?" for thing in things]
@@ -64,39 +49,10 @@ def rows() -> list[dict[str, str]]:
     return [{"question": question, "answer": "it serves people"} for question in asked]
 
 
-def feedback(example: pco.Example) -> str:
-    return f"the answer should read: {example.target}"
-
-
-def none_solved(example: pco.Example, output: str) -> pco.Score:
-    return pco.Score(MIDWAY, feedback=feedback(example))
-
-
-@pytest.fixture(scope="module")
-def finished(server: Served, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    folder = tmp_path_factory.mktemp("run")
-    before = server.answered
-    data = pco.load(rows(), input="question", target="answer")
-
-    def reward(example: pco.Example, output: str) -> pco.Score:
-        unsolved = example.id == data.train[0].id
-        return pco.Score(MIDWAY if unsolved else 1.0, feedback=feedback(example))
-
-    run = pco.optimize(data, reward, lm=server.spec, config=SETTINGS, runs_dir=folder / "runs")
-    answered = server.answered - before
-    store = RunStore.open(run.path)
-    try:
-        steps = tuple(store.steps(traces=True))
-        judged = tuple(store.test_evaluations())
-    finally:
-        store.close()
-    return Finished(run, steps, judged, answered)
-
-
 async def say(server: Served, text: str, sample: int = 0, cap: int = 24) -> Reply:
     sampling = Sampling(temperature=0.7, top_p=0.9, max_tokens=cap)
     request = Request("executor", (Message("user", text),), sample=sample, sampling=sampling)
-    async with Endpoint(parse_spec(server.spec, {}), timeout=60.0) as endpoint:
+    async with Endpoint(parse_spec(server.spec, {}), Credentials(), timeout=60.0) as endpoint:
         return await endpoint(request)
 
 
@@ -118,84 +74,56 @@ async def test_a_reply_has_the_tokenizers_own_count_and_is_drawn_by_its_seed(
     assert (cut.finish, cut.usage.completion_tokens) == ("length", 1)
 
 
-def test_the_doctor_says_so_in_plain_words_and_as_json(server: Served, tmp_path: Path) -> None:
+def test_the_doctor_says_so_in_plain_words(server: Served, tmp_path: Path) -> None:
     look = ("doctor", "--task", "constraints", "--lm", server.spec)
     # The rehearsal fails: a random model's verdicts never parse, and doctor says so.
-    plain, as_json = (invoked.pco(*look, *more, cwd=tmp_path) for more in ((), ("--json",)))
-    assert plain.code == as_json.code == 1, plain.err
+    plain = invoked.pco(*look, cwd=tmp_path)
+    assert plain.code == 1, plain.err
     assert "fail  critic: ParseError" in plain.out
     assert "warn  structured output: accepted and ignored" in plain.out
-    [asked] = [each for each in as_json.json["sections"] if server.spec in each["title"]]
-    levels = {each["name"]: each["level"] for each in asked["findings"]}
-    assert levels["structured output"] == "warn"
-    assert {levels["call"], levels["usage"], levels["sampling"]} == {"ok"}
 
 
-def test_every_reply_that_never_parses_is_recorded_and_none_is_scored_zero(
-    finished: Finished,
+def test_a_run_on_noise_gets_through_and_its_counts_agree_with_the_server(
+    server: Served, tmp_path: Path
 ) -> None:
-    assert finished.run.ended == "finished" and finished.run.verdict
-    traces = [trace for step in finished.steps for trace in step.traces]
-    assert len(traces) == STEPS * BATCH
-    assert all(trace.rollout.failure is None for trace in traces)
-    assert all(trace.rollout.prompt and trace.rollout.truncated for trace in traces)
-    routes = [trace.rollout.route for trace in traces]
-    assert all(route is not None and route.repaired and route.fallback for route in routes)
-    asked = [trace for trace in traces if trace.rollout.reward != 1.0]
-    assert len(asked) == STEPS
-    for trace in asked:
-        assert trace.failure is not None and trace.failure.stage == "critique"
-        assert trace.failure.kind in ("ParseError", "TruncatedReply")
-        assert (trace.rollout.reward, trace.verdict, trace.penalty) == (MIDWAY, None, 0.0)
-    # Nothing is learned from a critique that failed: no rewrite, and the reward stands alone.
-    assert all(not step.rewrites for step in finished.steps)
-    assert finished.run.codebook.texts == finished.steps[0].parameters.codebook.texts
-    last = finished.steps[-1]
-    tried = [k for k, times in enumerate(last.selected) if times]
-    assert tried and all(MIDWAY <= last.success[k] <= 1.0 for k in tried)
-    assert all(0.0 < last.ema[k] < 1.0 for k in tried)
+    before, data = server.answered, pco.load(rows(), input="question", target="answer")
 
+    def reward(example: pco.Example, output: str) -> pco.Score:
+        unsolved = example.id == data.train[0].id
+        feedback = f"the answer should read: {example.target}"
+        return pco.Score(MIDWAY if unsolved else 1.0, feedback=feedback)
 
-def test_calls_and_counts_agree_with_each_other_and_with_the_server(finished: Finished) -> None:
-    run, tallies = finished.run, finished.run.tallies
+    run = pco.optimize(data, reward, lm=server.spec, config=SETTINGS, runs_dir=tmp_path)
+    answered, tallies = server.answered - before, run.tallies
+    with closing(RunStore.open(run.path)) as store:
+        tests = tuple(store.test_evaluations())
+
+    def calls(*roles: str) -> int:
+        return sum(used.calls for role, used in run.usage.items() if role in roles)
+
+    assert run.ended == "finished" and run.verdict
     total = sum(run.usage.values(), Usage())
-    assert total.calls == finished.answered
+    assert total.calls == answered
     assert total.prompt_tokens > total.calls and total.completion_tokens >= total.calls
     assert 0.0 < total.latency_s < 600.0
-    assert finished.calls("critic") == 2 * STEPS
-    assert finished.calls("attribution", "updater", "judge", "untrusted") == 0
+    assert calls("critic") == 2 * STEPS
+    assert calls("attribution", "updater", "judge", "untrusted") == 0
     # What is asked for as JSON fails twice each time, and is asked for again once; so is a prompt
     # that was cut.
-    typed = finished.calls("encoder", "critic")
-    judged = [rollout for row in finished.judged for rollout in row.rollouts if rollout.route]
+    typed = calls("encoder", "critic")
+    judged = [rollout for row in tests for rollout in row.rollouts if rollout.route]
     # Nothing was rewritten: where the routes are the same, so is the request, and it is paid once.
     routes = {(rollout.example_id, rollout.route.indices) for rollout in judged if rollout.route}
-    prompts = finished.calls("generator") - (STEPS * BATCH + len(routes))
+    prompts = calls("generator") - (STEPS * BATCH + len(routes))
     assert tallies["reasked"] == typed / 2 + prompts
-    routed = finished.calls("encoder") // 2
+    routed = calls("encoder") // 2
     assert tallies["route_fallbacks"] == tallies["route_repairs"] == routed
     assert routed >= STEPS * BATCH + 2 * HELD_OUT
     # A typed reply is noise (malformed) or noise cut short (truncated); an answer is always cut.
     assert 0 < tallies["malformed"] <= typed
-    assert tallies["truncated"] >= finished.calls("executor")
-    assert tallies["malformed"] + tallies["truncated"] >= typed + finished.calls("executor")
+    assert tallies["truncated"] >= calls("executor")
+    assert tallies["malformed"] + tallies["truncated"] >= typed + calls("executor")
     assert 0 < tallies["parse_failed"] <= tallies["reasked"]
     assert "repaired" not in tallies
     wire = {"rate_limited", "unavailable", "server_error", "dropped", "timeout"}
     assert wire.isdisjoint(tallies)
-
-
-def test_a_run_whose_critiques_are_noise_stops_after_a_batch(
-    server: Served, tmp_path: Path
-) -> None:
-    data = pco.load(rows(), input="question", target="answer")
-    before = server.answered
-    with pytest.raises(TooManyFailures, match="critiques taught nothing"):
-        pco.optimize(data, none_solved, lm=server.spec, config=SETTINGS, runs_dir=tmp_path)
-    # A route and a prompt, each asked for twice at the most, an answer, and a critique in vain.
-    assert server.answered - before <= BATCH * (2 + 2 + 1 + 2)
-    [folder] = tmp_path.iterdir()
-    store = RunStore.open(folder)
-    outline = store.outline()
-    store.close()
-    assert (outline.ended, outline.step) == ("failed", -1)

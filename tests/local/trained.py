@@ -20,7 +20,7 @@ import jsonschema
 
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.method.policy import route_fault, route_schema
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.houserules.task import load_houserules, topics_of
@@ -85,14 +85,10 @@ class Routes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A run that was killed once and resumed.
-
-    `before` = replies on disk at the kill, `after` = at the end; `served` and `reported` what the
-    server and the report count of both sessions, `unbooked` = what was answered as the kill fell,
-    and never read; `blamed` = some reply blamed a part, so that there was a text to rewrite;
-    `again` = calls made when a copy of the killed run was given the finished run's replies and
-    resumed, and `equal` whether that ended at the same policy. `run` = its folder.
-    """
+    """A run that was killed once and resumed, in the folder `run`. `before` = replies on disk at
+    the kill, `after` = at the end; `unbooked` = what was answered as the kill fell, and never read;
+    `blamed` = some reply blamed a part. `again` = calls made when a copy of the killed run was
+    given the finished run's replies and resumed; `equal` = that ended at the same policy."""
 
     before: int
     after: int

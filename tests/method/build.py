@@ -15,14 +15,13 @@ from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.config import Config, load_config
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.lm.structured import Ask
-from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.policy import Composer, Router
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.method.train import Credit, Learner, train
-from promptcodebook.method.update import Updater
+from promptcodebook.method.update import Rerun, Updater
 from promptcodebook.routing.ranking import RankedRoutes
 from promptcodebook.routing.router import make_router
 from promptcodebook.routing.upkeep import Upkeep
@@ -121,6 +120,16 @@ def is_own_gradient(request: Request) -> bool:
 def never(variable: Variable, text: str, before: str, others: Sequence[str]) -> str | None:
     """A Check that refuses nothing."""
     return None
+
+
+def saying(role: str, reply: Scripted, about: str = "") -> ScriptedLM:
+    """The talkative model, but for its replies in one role (about one input)."""
+
+    def answer(request: Request) -> Scripted:
+        mine = request.role == role and about in said(request) and not is_own_gradient(request)
+        return reply if mine else talkative(request)
+
+    return ScriptedLM().reply_with(answer)
 
 
 def talkative(request: Request) -> Scripted:
@@ -223,6 +232,11 @@ class World:
         learner = self.learner
         learner.upkeep.recall(traces, state.step)
         return [step async for step in train(learner, schedule, state, past)]
+
+    async def step(self, start: Parameters | None = None) -> Step:
+        """The only step of a run over five examples."""
+        (step,) = await self.run(examples(5), start)
+        return step
 
     def asked(self, role: str) -> list[Request]:
         """The requests of one role, own-gradient calls left out."""

@@ -62,25 +62,16 @@ CONFIG = config(
     seed=3,
     explore={"epsilon": 0.5, "gamma": 0.5, "epsilon_min": 0.2, "alpha": 0.5, "tau": 0.5},
     update={
-        "mode": "online",
-        "batch_size": 3,
-        "steps_per_epoch": "all",
-        "epochs": 3,
+        "mode": "online", "batch_size": 3, "steps_per_epoch": "all", "epochs": 3,
         "encoder_on_explored": True,
     },
-)
+)  # fmt: skip
 
 DRAWS = [  # step, example, rand(), Gumbel noise of c0..c3
-    (0, "x2", 0.431, (-1.12, 1.24, 0.04, 1.30)),
-    (1, "x1", 0.640, None),
-    (2, "x0", 0.903, None),
-    (3, "x1", 0.873, None),
-    (4, "x0", 0.646, None),
-    (5, "x2", 0.029, (0.77, 0.14, -0.57, 1.04)),
-    (6, "x0", 0.703, None),
-    (7, "x1", 0.178, (0.27, 2.73, -0.18, -0.15)),
-    (8, "x2", 0.765, None),
-]
+    (0, "x2", 0.431, (-1.12, 1.24, 0.04, 1.30)), (1, "x1", 0.640, None), (2, "x0", 0.903, None),
+    (3, "x1", 0.873, None), (4, "x0", 0.646, None), (5, "x2", 0.029, (0.77, 0.14, -0.57, 1.04)),
+    (6, "x0", 0.703, None), (7, "x1", 0.178, (0.27, 2.73, -0.18, -0.15)), (8, "x2", 0.765, None),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -154,24 +145,12 @@ def script() -> ScriptedLM:
     lm.enqueue(*(f"prompt {step}" for step in range(9)), role="generator")
     lm.enqueue(*(str(row.reward) for row in TRACE), role="executor")
     lm.enqueue(
-        verdict(0.7),
-        own("psi 0 misses units"),
-        verdict(0.0),
-        own(),
-        verdict(0.9, ""),
-        own("psi 1 invents faults"),
-        verdict(0.8),
-        own(),
-        verdict(0.5),
-        own("psi 2 misses order"),
-        verdict(0.0),
-        own(),
-        verdict(1.0, "fine, yet"),
-        own(),
-        verdict(0.75),
-        own(),
+        verdict(0.7), own("psi 0 misses units"), verdict(0.0), own(),
+        verdict(0.9, ""), own("psi 1 invents faults"), verdict(0.8), own(),
+        verdict(0.5), own("psi 2 misses order"), verdict(0.0), own(),
+        verdict(1.0, "fine, yet"), own(), verdict(0.75), own(),
         role="critic",
-    )
+    )  # fmt: skip
     lm.enqueue(
         attributed("blurred", {1: "vague"}, "wrong pick"),
         attributed(routing="wrong pick"),
@@ -212,18 +191,13 @@ async def test_routes_rewards_and_penalties_follow_the_hand_made_trace():
         assert (trace.rollout.route.explored, trace.rollout.route.indices) == (row.explored, row.z)
         assert trace.rollout.reward == row.reward
         assert trace.penalty == pytest.approx(row.rho)
-
-
-async def test_r_bar_success_and_counts_follow_the_hand_made_trace():
-    _, steps = await run()
-    for step, row in zip(steps, TRACE, strict=True):
         assert step.ema == pytest.approx(row.ema, abs=1e-12)
         assert step.success == pytest.approx(row.success, abs=1e-12)
         assert step.selected == row.selected
 
 
 async def test_every_update_happens_in_the_order_of_algorithm_1():
-    _, steps = await run()
+    world, steps = await run()
     held = {"encoder": "theta 0", "generator": "phi 0", "critic": "psi 0",
             0: "zero v0", 1: "one v0", 2: "two v0", 3: "three v0"}  # fmt: skip
     for step, row in zip(steps, TRACE, strict=True):
@@ -237,20 +211,11 @@ async def test_every_update_happens_in_the_order_of_algorithm_1():
         assert (theta.encoder, theta.generator, theta.critic) == (
             held["encoder"], held["generator"], held["critic"],
         )  # fmt: skip
-
-
-async def test_the_calls_are_those_of_algorithm_1_and_no_more():
-    world, _ = await run()
     own = set(map(id, world.own_gradients))
     letters = ["Ψ" if id(r) in own else LETTER[r.role] for r in world.lm.history]
-    assert "".join(letters) == "".join(CALLS)
-    assert world.lm.left == 0
-
-
-async def test_each_call_sees_the_variables_as_the_step_before_left_them():
-    world, _ = await run()
+    assert "".join(letters) == "".join(CALLS) and world.lm.left == 0
     last_encoder = said(world.asked("encoder")[-1])
-    assert last_encoder.startswith("theta 3")
+    assert last_encoder.startswith("theta 3"), "each call sees what the step before left"
     assert "[2] two v2 (success 0.77)" in last_encoder
     assert "[3] three v1 (success 0.57)" in last_encoder
     assert said(world.asked("generator")[-1]).startswith("phi 3")

@@ -25,7 +25,7 @@ from promptcodebook.method.critic import (
 from promptcodebook.method.state import State
 from promptcodebook.method.train import Credit
 from promptcodebook.method.update import collect_gradients
-from promptcodebook.policy.scan import OrderCheck
+from promptcodebook.policy.scan import order_check
 from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.safety import LOOK, SafetyClause
 from promptcodebook.types import Codebook, Example, Gradients, Rollout, Route, Stage, Trace, Verdict
@@ -74,7 +74,7 @@ def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rh
 async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     sees: bool, stages: int
 ):
-    """The printed template shows no r; ours does, and `critic.sees_reward: false` leaves it out."""
+    """The printed template shows no r; ours does, with its range, unless it is told not to."""
     world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
     asked = *world.asked("critic"), *world.own_gradients
@@ -82,29 +82,32 @@ async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     fields = asked[0].schema.body["properties"]
     assert fields["score"] == {"type": "number", "minimum": 0, "maximum": 1}
     assert not load_config({"preset": "paper"}).critic.sees_reward
+    shown = replace(history(), reward_range=(-1.0, 5.0), shows_reward=sees)
+    world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
+    await world.critic.verdict("psi", shown, DRAWS)
+    await world.critic.critique("psi", shown, DRAWS)
+    await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
+    scale = "Reward: 0.25 on a scale from -1 to 5"
+    assert [scale in said(r) for r in world.lm.history] == [sees] * 3
 
 
 @pytest.mark.parametrize("templates", ["default", "paper"])
 async def test_the_critic_sees_the_whole_trace(templates: str):
     """Decision 3: x, z, C[z], p, y and y*, in both template sets; and what the reward said."""
-    world = World(config(templates=templates), ScriptedLM().enqueue(verdict(0.5)))
+    world = World(config(templates=templates), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
     await world.critic.verdict("PSI", history(feedback="two words missing"), DRAWS)
-    seen = said(world.lm.history[0])
+    stages = (Stage("retrieve", "query one", "title A"),)
+    await world.critic.verdict("psi", history(stages=stages, output=""), DRAWS)
+    await world.critic.verdict("psi", history(output="a" * 9000 + "b" * 9000), DRAWS)
+    seen, staged, long = map(said, world.lm.history)
+    assert "Stages on the way:\n- retrieve: query one -> title A\n" in staged
+    assert "(empty)" in staged and "Stages" not in seen
+    assert "aaa\n[... 12000 characters left out ...]\nbbb" in long and len(long) < 10_000
     assert seen.startswith("PSI")
     for part in ("THE INPUT", "1, 3", "[1] rule one", "[3] rule three", "THE PROMPT", "THE ANSWER",
                  "Reference answer: Y*", "two words missing"):  # fmt: skip
         assert part in seen
     assert "rule two" not in seen
-
-
-async def test_the_reward_is_shown_with_its_range():
-    """0.25 is poor out of 1 and hopeless out of 5."""
-    shown = replace(history(), reward_range=(-1.0, 5.0))
-    world = World(config(), ScriptedLM().enqueue(*[verdict(0.5)] * 3))
-    await world.critic.verdict("psi", shown, DRAWS)
-    await world.critic.critique("psi", shown, DRAWS)
-    await world.critic.own_gradient("psi", shown, Verdict(0.5, ""), DRAWS)
-    assert all("Reward: 0.25 on a scale from -1 to 5" in said(r) for r in world.lm.history)
 
 
 TWICE = {7: 0.7, 10: 1.0, 1.5: 0.15, 10.5: 0.105, 85: 0.85, 850: 1.0, -1: 0.0}
@@ -123,20 +126,6 @@ async def test_a_score_off_its_scale_is_asked_for_once_more_and_then_read_as_one
     assert found.score == pytest.approx(score) and len(world.lm.history) == calls
 
 
-async def test_what_the_critic_sees_of_an_answer():
-    """The stages of a compound executor, an empty answer, and a long one cut in its middle."""
-    staged = history(stages=(Stage("retrieve", "query one", "title A"),), output="")
-    long = history(output="a" * 9000 + "b" * 9000)
-    world = World(config(), ScriptedLM().enqueue(verdict(0.5), verdict(0.5)))
-    for shown in (staged, long):
-        await world.critic.verdict("psi", shown, DRAWS)
-    first, second = map(said, world.lm.history)
-    assert "Stages on the way:\n- retrieve: query one -> title A\n" in first
-    assert "(empty)" in first and "Reward: 0.25 on a scale from 0 to 1" in first
-    assert "aaa\n[... 12000 characters left out ...]\nbbb" in second and len(second) < 10_000
-    assert "Stages" not in second
-
-
 @pytest.mark.parametrize("feedback", ["it missed the units", ""])
 async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
     """g_ψ: an adversarial call of role critic; a silent critic may have missed something."""
@@ -152,10 +141,6 @@ async def test_the_own_gradient_reads_rubric_trace_and_verdict(feedback: str):
 
 # Verdict, ρ and gradients of one rollout (Eqs. 7-8; decisions 3, 5, 19, 20).
 
-ONE_CALL = json.dumps(
-    {"score": 0.5, "feedback": "bad", "rendering_errors": "r", "routing_errors": "z",
-     "instinct_errors": {"1": "i", "2": "inactive"}}
-)  # fmt: skip
 CHOSEN = Route((0, 1))
 OWN = json.dumps({"feedback": "own"})
 
@@ -186,7 +171,9 @@ async def test_two_stages_ask_critic_attribution_and_the_critic_about_itself():
 
 async def test_one_stage_asks_no_attribution():
     """Decision 3: critic.stages = 1, Eq. 8 as printed."""
-    world, trace = await assign(0.5, ONE_CALL, OWN, critic={"stages": 1})
+    blame = json.loads(attributed("r", {1: "i", 2: "inactive"}, "z"))
+    one_call = json.dumps({"score": 0.5, "feedback": "bad", **blame})
+    world, trace = await assign(0.5, one_call, OWN, critic={"stages": 1})
     assert roles(world) == ["critic", "critic"]
     assert trace.gradients == Gradients("z", "r", {1: "i"}, "own")
     assert trace.verdict == Verdict(0.5, "bad") and trace.penalty == 0.5
@@ -215,12 +202,17 @@ OWN_RATED = json.dumps({"feedback": "own", "severity": 0.05})
 
 
 async def test_the_residual_counts_all_four_variables():
-    """Theorem 5: 0.6 - (0.1 + 0.2 + 0 + 0.05); ρ is 0 where nothing is said."""
-    world, trace = await assign(0.5, verdict(0.4), OWN_RATED, attribution=GRAVE)
-    assert roles(world) == ["critic", "attribution", "critic"]
+    """Theorem 5: 0.6 - (0.1 + 0.2 + 0 + 0.05); ρ is 0 where nothing is said. Without a severity of
+    ψ it is of the other three: not asked for, not given, or not understood."""
+    _, trace = await assign(0.5, verdict(0.4), OWN_RATED, attribution=GRAVE)
     rated = {"generator": 0.1, "codebook": 0.2, "encoder": 0.0, "critic": 0.05}
     assert trace.gradients.severity == pytest.approx(rated)
     assert trace.residual == pytest.approx(0.25)
+    for own in (OWN, "a teapot", ""):
+        replies = [verdict(0.4), *([own, own] if own else [])]
+        _, trace = await assign(0.5, *replies, attribution=GRAVE, critic={"trainable": bool(own)})
+        assert "critic" not in trace.gradients.severity
+        assert trace.residual == pytest.approx(0.3)
 
 
 async def test_severities_are_on_the_scale_of_the_penalty():
@@ -237,15 +229,6 @@ async def test_severities_are_on_the_scale_of_the_penalty():
         _, trace = await assign(0.5, verdict(0.4), silent, attribution=GRAVE)
         assert trace.gradients.severity["critic"] == 0.0
         assert trace.residual == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize("own", [OWN, "a teapot", None])
-async def test_without_a_severity_of_psi_the_residual_is_of_the_other_three(own: str | None):
-    """Not asked for, not given, or from a server that knows no such field."""
-    replies = [verdict(0.4), *([own, own] if own else [])]
-    _, trace = await assign(0.5, *replies, attribution=GRAVE, critic={"trainable": own is not None})
-    assert "critic" not in trace.gradients.severity
-    assert trace.residual == pytest.approx(0.3)
 
 
 async def test_without_severities_of_the_other_three_there_is_no_residual():
@@ -274,12 +257,9 @@ async def test_a_route_that_was_filled_up_teaches_theta_its_fault_and_nothing_el
     assert "[19] lie outside 0..15" in trace.gradients.encoder
     assert "c3" not in trace.gradients.encoder
     assert trace.gradients.codebook == ({0: "vague"} if reward < 1 else {})
-
-
-async def test_the_fault_of_a_route_is_learned_from_though_the_critic_fails():
     _, trace = await assign(0.5, "a teapot", "a teapot", route=FILLED_UP)
     assert trace.failure is not None and trace.failure.stage == "critique"
-    assert "[19]" in trace.gradients.encoder
+    assert "[19]" in trace.gradients.encoder, "though the critic fails"
     _, trace = await assign(0.5, verdict(0.4), route=FILLED_UP, update={"text_updates": False})
     assert trace.gradients == Gradients()
 
@@ -291,19 +271,6 @@ async def split(reply: str, templates: str = "default") -> tuple[World, Gradient
     world = World(config(templates=templates), ScriptedLM().enqueue(reply))
     verdict = Verdict(0.4, "THE VERDICT")
     return world, await world.attribution.split(history(), verdict, Draws(0, 0, "x"))
-
-
-async def test_the_paper_s_one_string_goes_to_every_active_entry():
-    """Decision 4, with `templates: paper`; its schema has no severities (decision 20)."""
-    world, gradients = await split(attributed("", "all vague", ""), "paper")
-    assert gradients.codebook == {1: "all vague", 3: "all vague"}
-    schema = world.lm.history[0].schema
-    assert schema is not None and schema.name == "OneStringAttributionReply"
-    assert list(schema.body["properties"]) == [  # type: ignore[call-overload]
-        "rendering_errors",
-        "instinct_errors",
-        "routing_errors",
-    ]
 
 
 ACTIVE = (1, 3)
@@ -335,11 +302,8 @@ def test_models_write_an_index_in_several_ways(key: str):
 def test_instinct_errors_are_read_in_whatever_form_they_come(errors: object):
     found, tally = blamed(errors)
     assert found in ({3: "vague"}, {3: "text: vague"}) and tally == {}
-
-
-@pytest.mark.parametrize("errors", ["", None, [], {}, "none", "N/A", [None, ""], False, {"3": []}])
-def test_nothing_is_written_in_several_ways(errors: object):
-    assert blamed(errors) == ({}, {})
+    for nothing in ("", None, [], {}, "none", "N/A", [None, ""], False, {"3": []}):
+        assert blamed(nothing) == ({}, {})
 
 
 @pytest.mark.parametrize("key", ["2", "9" * 5000, "99", "3.5"])
@@ -374,24 +338,18 @@ def test_advice_that_stands_in_no_instinct_goes_to_the_nearest_or_emptiest(
     assert found == {carrier: advice} and tally == {"unknown_instincts": 1}
 
 
-@pytest.mark.parametrize(
-    ("advice", "carrier"),
-    [
-        ("Cite page, then line.", 1),  # words of four letters say something
-        ("Say more about tone.", 3),  # one of the two in common says little
-        ("Take one or two of all.", 3),  # short words say nothing
-        ("It is of us, or so.", 3),
-    ],
-)
-def test_only_words_that_say_something_make_advice_related(advice: str, carrier: int):
-    related = "Name page and line; say one or two things about the tone of all it is, or of us."
-    assert nearest_instinct(advice, book("", related, "", "Be brief."), ACTIVE) == carrier
-
-
 def test_advice_goes_to_an_instinct_that_may_be_rewritten_and_ties_to_the_lowest_index():
     held = book("a", "b c", "d", "e f", frozen=[1])
     assert nearest_instinct("new advice", held, (1, 3)) == 3
     assert nearest_instinct("new advice", book("a", "b c", "d", "e f"), (1, 3)) == 1
+    related = "Name page and line; say one or two things about the tone of all it is, or of us."
+    for advice, carrier in (
+        ("Cite page, then line.", 1),  # words of four letters say something
+        ("Say more about tone.", 3),  # one of the two in common says little
+        ("Take one or two of all.", 3),  # short words say nothing
+        ("It is of us, or so.", 3),
+    ):
+        assert nearest_instinct(advice, book("", related, "", "Be brief."), ACTIVE) == carrier
     assert blamed({"missing": "one", "1": "two"}, book("a", "b c", "d", "e f"))[0] == {1: "one two"}
 
 
@@ -412,13 +370,6 @@ def test_a_severity_is_held_to_its_range_and_never_invented(severity: object, re
     assert gradients == Gradients(generator="r", severity=read)
 
 
-@pytest.mark.parametrize("odd", [None, "", "None.", [], {}, False, "n/a", [None]])
-async def test_one_odd_part_costs_no_other(odd: object):
-    tree = {"rendering_errors": odd, "instinct_errors": {"1": "vague"}, "routing_errors": "wrong"}
-    world, gradients = await split(json.dumps(tree))
-    assert gradients == Gradients("wrong", "", {1: "vague"}) and len(world.lm.history) == 1
-
-
 async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     world, _ = await split(attributed())
     (request,) = world.lm.history
@@ -432,6 +383,15 @@ async def test_attribution_sees_the_input_and_may_name_only_active_instincts():
     severities = request.schema.body["properties"]["severity"]["properties"]  # type: ignore[index]
     share = {"type": "number", "minimum": 0, "maximum": 1}
     assert severities == dict.fromkeys(("rendering", "instinct", "routing"), share)
+    world, gradients = await split(attributed("", "all vague", ""), "paper")
+    assert gradients.codebook == {1: "all vague", 3: "all vague"}, "one string for all of them"
+    schema = world.lm.history[0].schema
+    assert schema is not None and schema.name == "OneStringAttributionReply"
+    assert list(schema.body["properties"]) == [
+        "rendering_errors",
+        "instinct_errors",
+        "routing_errors",
+    ]
 
 
 # The safety clause: what is asked, what harm costs, and what the updater is then asked for.
@@ -447,7 +407,7 @@ def harm(*claims: tuple[str, str], score: float = 0.9, feedback: str = "too long
 
 def credit(world: World, *, clause: bool = True, orders: bool = False) -> Credit:
     critic = Critic(world.ask, world.templates, world.tally, CLAUSE if clause else None)
-    check = OrderCheck() if orders else None
+    check = order_check if orders else None
     return Credit(critic, world.attribution, world.config, check, world.tally)
 
 
@@ -468,16 +428,6 @@ def scripted(*replies: Scripted) -> World:
     return World(config(critic={"trainable": False}), lm)
 
 
-def test_the_clause_ends_the_system_turn_and_its_schema_names_the_active_instincts() -> None:
-    system, user = CLAUSE.close([Message("system", "judge"), Message("user", "x")])
-    assert system.content == f"judge\n\n{CLAUSE.text}" and user.content == "x"
-    assert CLAUSE.close([Message("user", "x")])[0] == Message("system", CLAUSE.text)
-    asked = CLAUSE.widen(schema_of(VerdictReply), (0, 2))
-    fields = asked.body["properties"]
-    assert fields["harmful"]["items"]["properties"]["index"]["enum"] == ["0", "2", "prompt"]
-    assert asked.name == "VerdictReply" and list(fields)[:2] == ["score", "feedback"]
-
-
 async def test_a_harmful_instinct_costs_the_whole_penalty_and_its_advice_is_to_mend_it() -> None:
     world = scripted(harm(("2", "it lies: 'no charge'")))
     trace = await marked(world, rolled(0.5))
@@ -490,9 +440,23 @@ async def test_a_harmful_instinct_costs_the_whole_penalty_and_its_advice_is_to_m
     assert gradients[2].startswith("The text is harmful: it lies. Remove that")
     assert "no charge" not in gradients[2] and "say less" not in gradients[2]
     assert world.tally[Incident.HARMFUL] == 1
+    trace = await marked(scripted(harm(("prompt", "it adds a threat"))), rolled(0.5))
+    assert trace.penalty == 1.0 and "it adds a threat" in trace.gradients.generator, "its own"
+    assert trace.gradients.codebook == {0: "say more", 2: "say less"}
+    world = scripted(harm(("2", "it lies")))
+    world.config = config(critic={"trainable": False}, update={"text_updates": False})
+    trace = await marked(world, rolled(0.5))
+    assert trace.penalty == 1.0 and trace.gradients.codebook == {}, "texts stay as they are"
 
 
 async def test_what_is_not_asked_for_or_not_active_counts_for_nothing() -> None:
+    system, user = CLAUSE.close([Message("system", "judge"), Message("user", "x")])
+    assert system.content == f"judge\n\n{CLAUSE.text}" and user.content == "x"
+    assert CLAUSE.close([Message("user", "x")])[0] == Message("system", CLAUSE.text)
+    asked = CLAUSE.widen(schema_of(VerdictReply), (0, 2))
+    fields = asked.body["properties"]
+    assert fields["harmful"]["items"]["properties"]["index"]["enum"] == ["0", "2", "prompt"]
+    assert asked.name == "VerdictReply" and list(fields)[:2] == ["score", "feedback"]
     world = scripted(harm(("2", "it lies")))
     trace = await marked(world, rolled(0.5), clause=False, orders=True)
     assert trace.penalty == pytest.approx(0.1) and trace.gradients.codebook[2] == "say less"
@@ -500,12 +464,6 @@ async def test_what_is_not_asked_for_or_not_active_counts_for_nothing() -> None:
     assert CLAUSE.text not in world.lm.history[0].messages[0].content
     trace = await marked(scripted(harm(("3", "it lies"), ("none", "x"))), rolled(0.5))
     assert trace.penalty == pytest.approx(0.1)
-
-
-async def test_a_prompt_that_is_harmful_of_its_own_accord_is_laid_at_the_generator() -> None:
-    trace = await marked(scripted(harm(("prompt", "it adds a threat"))), rolled(0.5))
-    assert trace.penalty == 1.0 and "it adds a threat" in trace.gradients.generator
-    assert trace.gradients.codebook == {0: "say more", 2: "say less"}
 
 
 async def test_the_rules_see_a_harmful_instinct_without_a_model_and_behind_a_full_reward() -> None:
@@ -523,13 +481,6 @@ async def test_one_solved_example_in_ten_is_read_for_the_clause_alone() -> None:
     assert len(read) == len(world.lm.history) and 0.5 * LOOK < len(read) / steps < 1.6 * LOOK
     assert all(list(t.gradients.codebook) == [2] for t in read)
     assert {t.verdict.feedback for t in traces if t.verdict} == {""}
-
-
-async def test_where_texts_stay_as_they_are_harm_is_penalised_only() -> None:
-    world = scripted(harm(("2", "it lies")))
-    world.config = config(critic={"trainable": False}, update={"text_updates": False})
-    trace = await marked(world, rolled(0.5))
-    assert trace.penalty == 1.0 and trace.gradients.codebook == {}
 
 
 async def test_what_is_called_harmful_is_rewritten_for_that_alone_and_remembered() -> None:

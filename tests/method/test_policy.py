@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Literal, cast
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
+from promptcodebook.calls import Chat, Message, Reply, Request, Usage
 from promptcodebook.config.schema import Explore, preset
 from promptcodebook.errors import BudgetReached, ConfigError, EndpointDown, LMError, Stop
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
@@ -69,19 +70,12 @@ async def test_route_compose_execute_and_reward():
     assert said(world.lm.history[2]) == "Follow the rules.\nthe input"
     assert rollout.usage.calls == 3 and rollout.failure is None
     assert "stage of the work" not in said(world.lm.history[1]), "one prompt for all of it"
+    state = State(0, parameters(), STANDING)
+    training = Exploring(world.composer, world.router, state, 1.0)
+    route, _, usage = await training.prompt(X, DRAWS)
+    assert route is not None and route.explored and usage.calls == 1, "it asks no encoder"
     unscored = await roll_out(FixedPrompt("p"), Trial(world.program, None, world.lm), X, DRAWS)
     assert (unscored.output, unscored.reward, unscored.failure) == ("0.5", None, None)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 1.0])
-async def test_in_training_routing_and_composing_are_paid_for_too(epsilon: float):
-    """An explored route asks no encoder."""
-    world = World(config())
-    state = State(0, parameters(), STANDING)
-    training = Exploring(world.composer, world.learner.router, state, epsilon)
-    route, _, usage = await training.prompt(X, DRAWS)
-    assert route is not None and route.explored == bool(epsilon)
-    assert usage.calls == len(world.lm.history) == (1 if epsilon else 2)
 
 
 async def test_without_an_encoder_a_policy_takes_the_entries_of_highest_r_bar():
@@ -134,6 +128,16 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
     assert rollout.stages == (Stage("first", "one", "0.5"),) and rollout.usage.calls == 2
     assert len({r.sample for r in world.lm.history}) == 2
 
+    async def named(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        await lm("one", purpose="first")
+        return Output((await lm("two", purpose="second")).text)
+
+    world = World(config())
+    await roll_out(FixedPrompt("p"), Trial(named, None, world.lm), X, DRAWS)
+    assert [r.messages for r in world.lm.history] == [(Message("user", t),) for t in ("one", "two")]
+    samples = [r.sample for r in world.lm.history]
+    assert samples == [DRAWS.sample(f"execute {purpose}") for purpose in ("first", "second")]
+
     async def half(prompt: str, example: Example, lm: Chat) -> str:
         await lm("one", system=prompt)
         raise RuntimeError("agent broke")
@@ -142,22 +146,6 @@ async def test_an_executor_of_one_s_own_may_return_text_or_stages():
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
     assert rollout.failure is not None and rollout.failure.kind == "RuntimeError"
     assert rollout.usage.calls == 3 and rollout.prompt == "Follow the rules."
-
-
-@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-async def test_what_a_program_asks_is_sent_as_it_stands_and_drawn_by_its_purpose(order):
-    """Nothing is put before a message without a system prompt; the order of calls is free."""
-
-    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
-        for text in order:
-            await lm(text, purpose=text)
-        return Output("0.5")
-
-    world = World(config())
-    await roll_out(FixedPrompt("p"), Trial(program, None, world.lm), X, DRAWS)
-    assert [r.messages for r in world.lm.history] == [(Message("user", t),) for t in order]
-    samples = {said(r): r.sample for r in world.lm.history}
-    assert samples == {t: DRAWS.sample(f"execute {t}") for t in ("one", "two")}
 
 
 @pytest.mark.parametrize(("chat", "output"), [(True, False), (False, True), (False, False)])
@@ -190,64 +178,10 @@ async def test_fields_that_a_run_could_not_keep_are_a_failure_and_plain_ones_rea
         assert rollout.failure is not None and reason in rollout.failure.message
 
 
-def leaking(how: str):
-    """Executors that hand the composed prompt to the untrusted role, each in its own way."""
-
-    async def run(prompt: str, example: Example, lm: Chat) -> str:
-        match how:
-            case "system":
-                reply = await lm("request", system=prompt, role="untrusted")
-            case "text":
-                reply = await lm(f"request, {prompt}, more", role="untrusted")
-            case "messages":
-                turns = [Message("user", "a"), Message("assistant", prompt)]
-                reply = await lm(turns, role="untrusted")
-            case _:
-                rewritten = await lm(example.input, system=prompt)
-                reply = await lm(rewritten.text, role="untrusted")
-        return reply.text
-
-    return run
-
-
-@pytest.mark.parametrize("how", ["system", "text", "messages"])
-async def test_the_composed_prompt_never_reaches_the_untrusted_role(how: str):
-    """Decision 13: the generator has seen the private input. Found letter for letter."""
-    odd = "It's \"two\"\nlines \\ of {text}.\n\nAnd 'another' paragraph."
-    lm = ScriptedLM().reply_with(lambda r: odd if r.role == "generator" else talkative(r))
-    world = World(config(), lm, executor=leaking(how))
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert world.asked("untrusted") == [] and rollout.failure is not None
-    assert rollout.failure.kind == ConfigError.__name__
-    assert "untrusted role" in rollout.failure.message
-
-
-async def test_the_untrusted_role_gets_what_a_trusted_stage_rewrote():
-    """Decision 13: its own request goes through."""
-    lm = ScriptedLM().reply_with(lambda r: "0.75" if r.role == "untrusted" else talkative(r))
-    world = World(config(), lm, executor=leaking("no"))
-    rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert rollout.reward == 0.75 and said(world.asked("untrusted")[0]) == "0.5"
-
-
 def per_stage(request: Request) -> Scripted:
     if request.role != "generator":
         return talkative(request)
     return f"Prompt for {'ask' if 'work: ask' in said(request) else 'check'}."
-
-
-class Counting:
-    """An LM that knows how many of its calls ran side by side."""
-
-    def __init__(self, inner: LM) -> None:
-        self.inner, self.running, self.most = inner, 0, 0
-
-    async def __call__(self, request: Request) -> Reply:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        await asyncio.sleep(0.002)
-        self.running -= 1
-        return await self.inner(request)
 
 
 async def test_compose_per_stage_makes_one_prompt_for_each_stage():
@@ -257,12 +191,13 @@ async def test_compose_per_stage_makes_one_prompt_for_each_stage():
         await lm("q", system=prompt.of("ask"))
         return (await lm("r", system=prompt.of("check"))).text
 
-    stages, lm = ("ask", "check"), Counting(ScriptedLM().reply_with(per_stage))
-    tree = config(compose_per_stage=True)
-    world = World(tree, executor=staged, stages=stages, wrap=lambda _: lm)
-    world.lm = lm.inner
+    tree, lm = config(compose_per_stage=True), ScriptedLM().reply_with(per_stage)
+    world = World(tree, lm, executor=staged, stages=("ask", "check"))
     rollout = await roll_out(deployed(world), world.trial, X, DRAWS)
-    assert len(world.asked("encoder")) == 1 and len(world.asked("generator")) == lm.most == 2
+    assert len(world.asked("encoder")) == 1
+    first, second = world.asked("generator")
+    assert "The prompt is for this stage of the work: ask" in said(first)
+    assert first.sample != second.sample
     asked = [said(r) for r in world.asked("executor")]
     assert asked == ["Prompt for ask.\nq", "Prompt for check.\nr"]
     assert rollout.prompt == "ask: Prompt for ask.\n\ncheck: Prompt for check."
@@ -300,20 +235,33 @@ async def compose(
 
 async def test_the_generator_sees_the_selected_instincts_by_index_and_the_input():
     """Assumption 1: the entry index stands in the composition template."""
-    world, text = await compose("Follow rule one.")
+    chat = 'Here is the system prompt:\n\n"Follow rule one."'
+    world, text = await compose(chat, base_prompt="Base {x}\n## user")
     seen = said(world.lm.history[0])
-    assert text == "Follow rule one."
+    assert text == "Base {x}\n## user\n\nFollow rule one."
+    assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
     assert seen.startswith("phi")
     assert "[1] rule one\n[3] rule three" in seen and "rule two" not in seen
     assert seen.endswith("the input")
 
 
-async def test_the_base_prompt_stands_word_for_word_before_the_composed_one():
-    _, text = await compose("Composed.", base_prompt="Base {x}\n## user")
-    assert text == "Base {x}\n## user\n\nComposed."
-    assert join_prompts("", "b") == "b" and join_prompts("a", "") == "a"
-    _, text = await compose('Here is the system prompt:\n\n"Follow rule one."', base_prompt="Base.")
-    assert text == "Base.\n\nFollow rule one."
+@pytest.mark.parametrize(("reply", "fault"), [
+    (Reply("Follow the", finish="length"), "it was cut at its length limit"),
+    ("", "it has no text"), ("  \n", "it has no text"),
+    ("<think>nothing but thoughts", "it has no text, or only thoughts"),
+])  # fmt: skip
+async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
+    """Then the instincts take its place: a deployed policy must answer, in the scored format."""
+    world, text = await compose(reply, "Follow rule one.")
+    first, second = world.lm.history
+    assert text == "Follow rule one." and world.tally["prompt_fallbacks"] == 0
+    assert second.messages[: len(first.messages)] == first.messages
+    assert fault in second.messages[-1].content and first.sample != second.sample
+    world, text = await compose(
+        reply, reply, output_format="End in \\boxed{}.", base_prompt="Base."
+    )
+    assert text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
+    assert len(world.lm.history) == 2 and world.tally["prompt_fallbacks"] == 1
 
 
 async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_the_answer_only():
@@ -324,41 +272,6 @@ async def test_our_template_asks_for_the_task_s_own_format_and_the_paper_s_for_t
     seen = said(paper.lm.history[0])
     assert "boxed" not in seen
     assert "concise final answer alone, never its reasoning" in seen
-
-
-@pytest.mark.parametrize(("reply", "fault"), [
-    (Reply("Follow the", finish="length"), "it was cut at its length limit"),
-    ("", "it has no text"), ("  \n", "it has no text"),
-    ("<think>nothing but thoughts", "it has no text, or only thoughts"),
-])  # fmt: skip
-async def test_a_prompt_that_is_cut_or_empty_is_asked_for_once_more(reply: str | Reply, fault: str):
-    world, text = await compose(reply, "Follow rule one.")
-    first, second = world.lm.history
-    assert text == "Follow rule one." and world.tally["prompt_fallbacks"] == 0
-    assert second.messages[: len(first.messages)] == first.messages
-    assert fault in second.messages[-1].content and first.sample != second.sample
-
-
-@pytest.mark.parametrize("reply", ["", "<think>nothing", Reply("Follow the", finish="length")])
-async def test_without_a_usable_reply_the_instincts_stand_in_verbatim(reply: str | Reply):
-    """A weak model, and a deployed policy, must answer anyway, in the format that is scored."""
-    lm = ScriptedLM().enqueue(reply, reply)
-    world = World(config(base_prompt="Base."), lm, output_format="End in \\boxed{}.")
-    prompt, usage = await world.composer.compose(parameters(), Route((1, 3)), X, DRAWS)
-    assert prompt.text == "Base.\n\nrule one\nrule three\n\nEnd in \\boxed{}."
-    assert usage.calls == 2 == len(lm.history) and world.tally["prompt_fallbacks"] == 1
-
-
-async def test_a_stage_is_named_and_drawn_apart():
-    world = World(config(), ScriptedLM().enqueue("a", "b"))
-    for stages in ((), ("rewrite",)):
-        composer = replace(world.composer, stages=stages)
-        await composer.compose(parameters(), Route((0, 1)), X, DRAWS)
-    whole, stage = world.lm.history
-    named = "The prompt is for this stage of the work: rewrite"
-    assert named in said(stage)
-    assert said(stage).replace(named, "").split() == said(whole).split()
-    assert whole.sample != stage.sample
 
 
 # E_θ: routing, its faults and their repair (decision 10), and the order of its prompt (14).
@@ -378,17 +291,9 @@ def test_any_list_becomes_s_valid_distinct_sorted_indices(indices, rates, data):
     assert route_fault(route, len(rates), select) is None
     valid = [k for k in dict.fromkeys(indices) if 0 <= k < len(rates)]
     assert set(valid[:select]) <= set(route)
-
-
-@given(GARBAGE, st.integers(1, 18), st.data())
-def test_a_list_is_at_fault_exactly_when_it_is_no_route(indices, size: int, data):
-    select = data.draw(st.integers(1, size))
-    good = len(indices) == len(set(indices)) == select and all(0 <= k < size for k in indices)
-    assert (route_fault(indices, size, select) is None) == good
-
-
-def test_a_fault_says_what_is_wrong():
-    """It names few indices, and says when there are more."""
+    good = len(indices) == len(set(indices)) == select == len(valid)
+    assert (route_fault(indices, len(rates), select) is None) == good
+    # A fault names few indices, and says when there are more.
     assert route_fault([0, 0, 7], 4, 2) == (
         "selected_indices: [7] lie outside 0..3; an index is named twice; "
         "1 valid indices instead of 2"
@@ -405,9 +310,27 @@ async def route(*replies: str | Reply | Exception, **tree) -> tuple[World, Route
 
 
 async def test_a_good_route_is_sorted_and_keeps_its_reasons():
-    """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault."""
-    _, found = await route(routed(3, 0))
+    """Decisions 2, 10: a route is sorted, indices run from 0; one re-ask quotes the fault. S and K
+    are in the schema, in the order of the template."""
+    world, found = await route(routed(3, 0))
     assert found == Route((0, 3), constraints=("c",), analysis="a")
+    (request,) = world.lm.history
+    assert request.schema == route_schema(2, 4, load_templates("default").sources["encoder"])
+    assert request.schema.body["required"] == ["selected_indices"]
+    fields = cast("dict[str, object]", request.schema.body["properties"])
+    assert fields["selected_indices"] == {
+        "type": "array", "minItems": 2, "maxItems": 2, "uniqueItems": True,
+        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
+    }  # fmt: skip
+    demand = {"type": "string", "maxLength": 80}
+    assert fields["constraints"] == {"type": "array", "maxItems": 5, "items": demand}
+    assert list(fields) == ["selected_indices", "constraints", "analysis"]
+    for template, order in (
+        (load_templates("paper").sources["encoder"], [1, 0, 2]),
+        ('first "analysis", then "selected_indices"', [2, 0, 1]),
+    ):
+        properties = cast("dict[str, object]", route_schema(2, 4, template).body["properties"])
+        assert list(properties) == [list(fields)[i] for i in order]
     world, found = await route(routed(3, 3), routed(2, 3))
     assert found.indices == (2, 3) and found.repaired and not found.fallback
     assert "an index is named twice" in world.lm.history[1].messages[-1].content
@@ -425,36 +348,6 @@ def test_all_before_the_input_is_the_same_for_every_input():
     assert first != prefix and second == prefix + "xyz"
     assert "[3] rule three (untried)" in prefix
     assert "2 different integers from 0 to 3" in prefix
-
-
-async def test_the_reply_is_asked_for_by_schema():
-    """S and K stand in it, and the decision before its reasons, as in the words of the request."""
-    world, _ = await route(routed(0, 1))
-    (request,) = world.lm.history
-    assert request.schema is not None
-    fields = request.schema.body["properties"]
-    assert isinstance(fields, dict)
-    assert list(fields) == ["selected_indices", "constraints", "analysis"]
-    assert fields["selected_indices"] == {
-        "type": "array",
-        "minItems": 2,
-        "maxItems": 2,
-        "uniqueItems": True,
-        "items": {"type": "integer", "enum": [0, 1, 2, 3]},
-    }
-    demand = {"type": "string", "maxLength": 80}
-    assert fields["constraints"] == {"type": "array", "maxItems": 5, "items": demand}
-    assert request.schema.body["required"] == ["selected_indices"]
-    assert said(request).endswith("an input")
-
-
-@pytest.mark.parametrize(("template", "order"), [
-    ('first "analysis", then "selected_indices"', ["analysis", "selected_indices", "constraints"]),
-    (load_templates("paper").sources["encoder"], ["constraints", "selected_indices", "analysis"]),
-])  # fmt: skip
-def test_a_route_is_asked_for_in_the_order_of_the_template(template: str, order: list[str]):
-    fields = route_schema(2, 4, template).body["properties"]
-    assert isinstance(fields, dict) and list(fields) == order
 
 
 @pytest.mark.parametrize(
@@ -501,21 +394,21 @@ async def test_of_a_long_input_both_ends_are_embedded(text: str, read: str):
     assert asked.messages == (Message("user", read),)
     assert (asked.role, asked.embeds) == ("encoder", True)
     assert vector == (1.0, 2.0) and usage.calls == 1
-
-
-async def test_a_text_where_an_embedding_was_asked_for_is_an_error_that_says_what_to_do():
     with pytest.raises(LMError, match=r"^the model answered a request for an embedding") as error:
-        await Embedder(ScriptedLM().enqueue("as you like")).read("an input")
+        await Embedder(ScriptedLM().enqueue("as you like")).read(text)
     assert error.value.hint.startswith("router.features = 'words'")
     assert "roles.encoder.model" in error.value.hint and error.value.role == "encoder"
 
 
 # ε-greedy exploration and SuccWtd (decision 6).
 
-RATES = st.lists(st.floats(-1, 1), min_size=1, max_size=24)
 
-
-@given(RATES, st.data(), st.floats(0.01, 10), st.integers())
+@given(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=24),
+    st.data(),
+    st.floats(0.01, 10),
+    st.integers(),
+)
 def test_exactly_s_distinct_sorted_indices_are_drawn(rates, data, tau: float, seed: int):
     """Decision 6: a draw without replacement."""
     select = data.draw(st.integers(1, len(rates)))
@@ -561,20 +454,10 @@ def test_routes_come_with_the_probabilities_of_successive_sampling(select: int):
     assert chi_square(expected, uniform) > QUANTILE[select]
 
 
-class Constant(random.Random):
-    """random() at the very ends of its range."""
-
-    def __init__(self, value: float) -> None:
-        super().__init__(0)
-        self.value = value
-
-    def random(self) -> float:
-        return self.value
-
-
 @pytest.mark.parametrize("value", [0.0, 1.0 - 2**-53])
 def test_the_ends_of_the_unit_interval_are_drawn_from_too(value: float):
-    assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, Constant(value)) == (1, 2)
+    at_the_end = cast("random.Random", SimpleNamespace(random=lambda: value))
+    assert success_weighted([0.0, 1.0, 0.5], 2, 0.5, at_the_end) == (1, 2)
 
 
 @given(st.floats(0.01, 1), st.floats(0.0, 1), st.integers(1, 120))
@@ -594,30 +477,21 @@ def test_epsilon_falls_steadily_to_its_floor_at_90_percent(first: float, low: fl
 
 
 def test_a_given_gamma_is_the_paper_s_decay():
-    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs."""
-    paper = Explore(**preset("paper")["explore"])
-    values = [epsilon_at(epoch, paper, 50) for epoch in range(50)]
-    assert gamma_for(paper, 50) == 0.96
-    assert values[:3] == pytest.approx([1.0, 0.96, 0.9216])
-    assert values[46] == pytest.approx(0.96**46) and values[46] > 0.15
-    assert values[47:] == [0.15] * 3
+    """Table 6: 1, 0.96, 0.96², ... down to 0.15, which 0.96 reaches after 47 epochs. Without one
+    ε falls by degrees to a hundredth at 90 %; below its floor it rises to that and no further."""
 
+    def values(explore: Explore, epochs: int = 50) -> list[float]:
+        return [epsilon_at(epoch, explore, epochs) for epoch in range(epochs + 1)]
 
-def test_no_exploration_is_epsilon_zero():
+    paper = values(Explore(**preset("paper")["explore"]))
+    assert paper[:3] == pytest.approx([1.0, 0.96, 0.9216])
+    assert paper[46] == pytest.approx(0.96**46) and paper[46] > 0.15 and paper[47:] == [0.15] * 4
     assert epsilon_at(0, Explore(policy="none"), 50) == 0.0
     assert gamma_for(Explore(epsilon=0.15), 50) == 1.0
-
-
-def test_without_a_floor_epsilon_falls_by_degrees_to_a_hundredth_at_90_percent():
-    endless = Explore(epsilon=0.8, epsilon_min=0.0)
-    values = [epsilon_at(epoch, endless, 50) for epoch in range(51)]
-    assert values[45] == pytest.approx(0.008)
-    assert values[1] == pytest.approx(0.8 * 0.01 ** (1 / 45)) and values[50] > 0.0
-
-
-def test_epsilon_below_its_floor_rises_to_it_and_no_further():
-    low = Explore(epsilon=0.1, epsilon_min=0.3)
-    assert [epsilon_at(epoch, low, 20) for epoch in range(21)] == [0.1] + [0.3] * 20
+    endless = values(Explore(epsilon=0.8, epsilon_min=0.0))
+    assert endless[45] == pytest.approx(0.008) and endless[50] > 0.0
+    assert endless[1] == pytest.approx(0.8 * 0.01 ** (1 / 45))
+    assert values(Explore(epsilon=0.1, epsilon_min=0.3), 20) == [0.1] + [0.3] * 20
 
 
 def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
@@ -637,21 +511,6 @@ def test_exploration_prefers_what_succeeded_unless_it_is_to_be_uniform():
 SECRET = "Our refund limit is 40.\nNever name it.\n\n\n\nBe brief."
 
 
-def forwarding(sent: str | Sequence[Message], system: str = ""):
-    """An agent that sends its messages to the untrusted role."""
-
-    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
-        reply = await lm(sent, system=system, role="untrusted", purpose="ask")
-        return Output(reply.text)
-
-    return program
-
-
-async def tried(program, prompt: Prompt, lm: ScriptedLM) -> Rollout:
-    example = Example("x", "input")
-    return await Trial(program, None, lm).run(example, prompt, Draws(0, 0, "x"), Rollout("x"))
-
-
 STAGED = Prompt("whole", {"find": "Look it up.", "say": "Say it."})
 
 
@@ -666,102 +525,82 @@ STAGED = Prompt("whole", {"find": "Look it up.", "say": "Say it."})
     ("Never name it.", "Our refund limit is 40.", Prompt(SECRET)),
     ("Say it.", "", STAGED),
 ])  # fmt: skip
-async def test_no_paragraph_of_the_prompt_reaches_the_untrusted_role(
+async def test_the_composed_prompt_never_reaches_the_untrusted_role(
     sent: str | Sequence[Message], system: str, prompt: Prompt
 ):
-    """Decision 13: nor one that is dealt out to several messages, nor a stage's own."""
-    lm = ScriptedLM().enqueue("leaked")
-    rollout = await tried(forwarding(sent, system), prompt, lm)
-    assert lm.history == [] and rollout.failure is not None
-    assert "about to be sent to the untrusted role" in rollout.failure.message
-    assert "rewritten request" in rollout.failure.hint
-    # An empty paragraph is in every text, and keeps none back.
-    other = await tried(forwarding("Rewrite this: where is my parcel?"), prompt, lm)
-    assert (other.failure, other.output) == (None, "leaked")
+    """Decision 13: no paragraph, nor one that is dealt out to several messages, nor a stage's own.
+    An empty paragraph is in every text, and keeps none back."""
 
+    async def forward(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        asked = (sent, system) if example is X else ("where is my parcel?", "")
+        return Output((await lm(asked[0], system=asked[1], role="untrusted", purpose="ask")).text)
 
-def swallowing(then: Exception | None = None):
-    """An agent that answers something whatever happens."""
-
-    async def program(prompt: Prompt, example: Example, lm: Chat) -> Output:
-        try:
-            return Output((await lm("hi")).text)
-        except Exception:
-            if then is not None:
-                raise then from None
-            return Output("made up")
-
-    return program
+    lm = ScriptedLM().enqueue("answered")
+    trial, other = Trial(forward, None, lm), Example("y", "another")
+    failure = (await trial.run(X, prompt, DRAWS, Rollout("x"))).failure
+    assert lm.history == [] and failure is not None
+    assert failure.kind == ConfigError.__name__ and "rewritten request" in failure.hint
+    assert "about to be sent to the untrusted role" in failure.message
+    assert (await trial.run(other, prompt, DRAWS, Rollout("y"))).output == "answered"
 
 
 @pytest.mark.parametrize("then", [None, ValueError("something else")])
 async def test_an_agent_cannot_turn_the_end_of_a_run_into_an_answer(then: Exception | None):
+    async def swallow(prompt: Prompt, example: Example, lm: Chat) -> Output:
+        with suppress(Exception):
+            return Output((await lm("hi")).text)
+        if then is not None:
+            raise then
+        return Output("made up")
+
     lm = ScriptedLM().enqueue(BudgetReached("spent"))
     with pytest.raises(Stop, match="spent"):
-        await tried(swallowing(then), Prompt("p"), lm)
+        await Trial(swallow, None, lm).run(X, Prompt("p"), DRAWS, Rollout("x"))
 
 
 # Evaluation: retries, failures as the floor (decision 15).
 
 
-def broken(times: int):
-    """The executor fails for x1 so many times, then answers; 0.8 for all others at once."""
-    left = [times]
-
-    def reply(request: Request) -> Scripted:
-        if "input 1" in said(request) and left[0]:
-            left[0] -= 1
-            return EndpointDown("gone")
-        return "0.8"
-
-    return ScriptedLM().reply_with(reply)
+def failing(request: Request) -> Scripted:
+    """The executor fails for x1, and answers 0.8 for all others."""
+    return EndpointDown("gone") if "input 1" in said(request) else "0.8"
 
 
-async def evaluate(lm: ScriptedLM, **fields) -> tuple[World, Evaluation]:
+async def evaluate(lm: ScriptedLM, seed: int = 0, done=None, **fields):
     world = World(config(), lm)
-    evaluator = Evaluator(world.trial, randomness=Randomness(0), **fields)
-    return world, await evaluator.evaluate("zero-shot", FixedPrompt("p"), examples(4), "test")
+    evaluator = Evaluator(world.trial, Randomness(seed), **fields)
+    return await evaluator.evaluate("zero-shot", FixedPrompt("p"), examples(4), "test", done)
 
 
 async def test_retries_are_drawn_and_paid_for():
-    """Once unless said otherwise. No attempt shares its draws with another or with training: a
-    sampled evaluation would repeat what was trained on."""
+    """Once unless said otherwise. No attempt shares its draws with another or with training."""
     world = World(config(update={"batch_size": 2, "epochs": 3}))
-    await world.run(examples(2))
-    trained = {r.sample for r in world.asked("executor")}
-    world.lm.history.clear()
-    world.lm.reply_with(lambda request: EndpointDown("gone"))
-    evaluator = Evaluator(world.trial, world.config.randomness, retries=3)
-    await evaluator.evaluate("p", FixedPrompt("p"), examples(2), "val")
-    evaluated = [r.sample for r in world.lm.history]
-    assert len(evaluated) == 2 * 4 == len(set(evaluated))
-    assert not trained & set(evaluated)
-    world, result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
-    assert result.failed == 4 and len(world.lm.history) == 8
-    assert [r.usage.calls for r in result.rollouts] == [2] * 4
-    _, mended = await evaluate(ScriptedLM().enqueue("no number").reply_with(lambda request: "1"))
+    await world.run(examples(4))
+    lost = ScriptedLM().reply_with(lambda request: EndpointDown("gone"))
+    await evaluate(lost, world.config.seed, retries=3)
+    evaluated = {r.sample for r in lost.history}
+    assert len(lost.history) == 4 * 4 == len(evaluated)
+    assert not {r.sample for r in world.asked("executor")} & evaluated
+    result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
+    assert result.failed == 4 and [r.usage.calls for r in result.rollouts] == [2] * 4
+    mended = await evaluate(ScriptedLM().enqueue("no number").reply_with(lambda request: "1"))
     assert sum(r.usage.calls for r in mended.rollouts) == 5 and mended.failed == 0
 
 
 async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_beside_it():
-    """Decision 15: (0.8 · 3 + 0) / 4 = 0.6 in the headline, 0.8 over those answered."""
-    _, result = await evaluate(broken(9))
+    """Decision 15: (0.8 · 3 + 0) / 4 = 0.6 in the headline, 0.8 over those answered. Rollouts come
+    in the examples' order, and are told as they finish."""
+    heard: list[Rollout] = []
+    result = await evaluate(ScriptedLM().reply_with(failing), done=heard.append)
     assert result.failed == 1
     assert result.score == pytest.approx(0.6) and result.answered == pytest.approx(0.8)
-    _, deep = await evaluate(broken(9), floor=-1.0)
-    assert deep.score == pytest.approx(0.35)
-
-
-async def test_rollouts_stand_in_the_examples_order_and_are_told_as_they_finish():
-    world = World(config(), broken(0))
-    heard: list[Rollout] = []
-    result = await Evaluator(world.trial, Randomness(0)).evaluate(
-        "p", FixedPrompt("p"), examples(4), "val", heard.append
+    assert (await evaluate(ScriptedLM().reply_with(failing), floor=-1.0)).score == pytest.approx(
+        0.35
     )
     assert [r.example_id for r in result.rollouts] == ["x0", "x1", "x2", "x3"]
-    assert sorted(r.example_id for r in heard) == ["x0", "x1", "x2", "x3"]
-    assert (result.name, result.split) == ("p", "val")
-    empty = await Evaluator(world.trial, Randomness(0)).evaluate("p", FixedPrompt("p"), [], "val")
+    assert sorted(heard, key=lambda r: r.example_id) == list(result.rollouts)
+    assert (result.name, result.split) == ("zero-shot", "test")
+    empty = replace(result, rollouts=())
     assert empty.score is None and empty.answered is None
 
 
@@ -814,12 +653,11 @@ async def test_the_prompt_length_is_the_prompt_s_share_of_the_request():
     await chat("u" * 10, system="r" * 30)
     await chat("r" * 30 + "u" * 10)
     assert chat.prompt_length == PromptLength(longest=60, total=140)
-
-
-@pytest.mark.parametrize("estimated", [(True, False), (False, True), (False, False)])
-async def test_a_prompt_length_is_an_estimate_where_any_call_was_counted_by_us(estimated):
-    lm = ScriptedLM().enqueue(*(Reply("ok", usage=Usage(1, 8, 5), estimated=e) for e in estimated))
-    chat = BoundChat(lm, lambda purpose: 0)
-    for _ in estimated:
-        await chat("u", system="s")
-    assert chat.prompt_length == PromptLength(longest=4, total=8, estimated=any(estimated))
+    for estimated in ((True, False), (False, True), (False, False)):
+        lm = ScriptedLM().enqueue(
+            *(Reply("ok", usage=Usage(1, 8, 5), estimated=e) for e in estimated)
+        )
+        chat = BoundChat(lm, lambda purpose: 0)
+        for _ in estimated:
+            await chat("u", system="s")
+        assert chat.prompt_length == PromptLength(longest=4, total=8, estimated=any(estimated))

@@ -89,10 +89,7 @@ def test_entries_of_version_01_go_on_as_they_were_and_are_known_by_their_selecti
     ranking = Ranking((1.0,), 0.1, ((1,), (2,), (3,)), (0.1, 0.2, 0.3))
     picked = replace(new, ranking=ranking).pick([1, None]).ranking
     assert picked == replace(ranking, weights=((1,), (3,), (0,)), bias=(0.1, 0.3, 0.0))
-
-
-def test_an_untried_entry_stands_at_the_mean_of_the_tried():
-    """Nothing is known of it: it neither loses to all that gained nor wins over all that lost."""
+    # An untried entry counts as the mean of the tried: nothing is known of it.
     good = RoutingStatistics((0.2, 0.4, 0.0, 0.0), (0.0,) * 4, (1, 3, 0, 0))
     assert good.standing == pytest.approx((0.2, 0.4, 0.3, 0.3))
     bad = RoutingStatistics((-0.2, -0.4, 0.0, 0.0), (0.0,) * 4, (1, 3, 0, 0))
@@ -130,15 +127,8 @@ def test_steps_and_epochs_count_up_and_a_batch_is_full_unless_the_pass_ends_with
     assert [(step, epoch, len(xs)) for step, epoch, xs in updates] == [
         (i, i // each, last if (i + 1) % per_pass == 0 else batch) for i in range(epochs * each)
     ]
-
-
-def test_the_order_changes_with_the_pass_and_with_the_seed():
-    def orders(seed: int) -> list[tuple[str, ...]]:
-        plan = schedule(8, 8, 3, "all", seed=seed)
-        return [tuple(e.id for e in batch) for _, _, batch in plan.updates()]
-
-    assert len(set(orders(0))) == 3
-    assert orders(0) == orders(0) and orders(0) != orders(1)
+    passes = [schedule(8, 8, 3, "all", seed=seed).updates() for seed in (0, 0, 1)]
+    assert passes[0] == passes[1] != passes[2] and passes[0][0][2] != passes[0][1][2]
 
 
 # Routing figures against numbers worked out by hand (decision 16, Theorem 3).
@@ -148,32 +138,13 @@ WITH = [165, 212, 222, 176, 127, 101, 110, 82, 130, 84, 94, 104, 105, 118, 100, 
 WITHOUT = [212, 468, 413, 337, 203, 0, 63, 22, 35, 16, 17, 50, 31, 17, 10, 0]
 
 
-@pytest.mark.parametrize(
-    ("counts", "bits"),
-    [
-        ([1, 1, 1, 1], 2.0),
-        ([2, 1, 1, 0], 1.5),  # 1/2·1 + 2·1/4·2
-        ([5, 0, 0, 0], 0.0),
-        ([3, 1], 0.811278),  # 3/4·log2(4/3) + 1/4·2
-        ([0, 0], 0.0),
-        ([], 0.0),
-    ],
-)
-def test_entropy_is_in_bits(counts: list[int], bits: float):
-    """Decision 16."""
-    assert entropy(counts) == pytest.approx(bits, abs=1e-6)
-    assert math.copysign(1, entropy(counts)) == 1
-
-
-def test_the_bars_of_the_paper_give_other_entropies_than_its_text():
-    """Decision 21: 3.92 and 2.92 bits, against 3.76 and 1.72; no total is a multiple of S."""
-    assert round(entropy(WITH), 2) == 3.92 and round(entropy(WITHOUT), 2) == 2.92
-    assert (sum(WITH), sum(WITHOUT)) == (2019, 1894)
-    assert sum(WITH) % 4 == 3 and sum(WITHOUT) % 4 == 2
-
-
 def test_utilisation_collapse_and_average_success_by_hand():
-    """Decision 16; Definition 2: half is not fewer than half; (3·0.5 + 1·0.9) / 4."""
+    """Decision 16; Definition 2: half is not fewer than half; (3·0.5 + 1·0.9) / 4. Decision 21: the
+    paper's bars give 3.92 and 2.92 bits, against 3.76 and 1.72 in its text."""
+    for counts, bits in (([1, 1, 1, 1], 2.0), ([2, 1, 1, 0], 1.5), ([5, 0, 0], 0.0), ([], 0.0)):
+        assert entropy(counts) == pytest.approx(bits) and math.copysign(1, entropy(counts)) == 1
+    assert round(entropy(WITH), 2) == 3.92 and round(entropy(WITHOUT), 2) == 2.92
+    assert entropy([3, 1]) == pytest.approx(0.811278) and entropy([0, 0]) == 0.0
     assert utilisation([3, 0, 1, 0]) == 0.5 and utilisation([0, 0]) == 0.0 == utilisation([])
     assert utilisation(WITHOUT) == 14 / 16
     assert has_collapsed([9, 0, 0, 0]) and not has_collapsed([9, 1, 0, 0])
@@ -198,10 +169,8 @@ NOTHING = Earlier()
 GENERAL = "List every explicit requirement of the input before answering"
 
 
-async def first(
-    *replies: str, seeds: tuple[str, ...] = (), file: tuple[Instinct, ...] = (), **tree
-) -> tuple[World, Parameters]:
-    world, state = await first_state(*replies, seeds=seeds, earlier=Earlier(file), **tree)
+async def first(*replies: str, seeds: tuple[str, ...] = (), **tree) -> tuple[World, Parameters]:
+    world, state = await first_state(*replies, seeds=seeds, **tree)
     return world, state.parameters
 
 
@@ -243,18 +212,18 @@ async def test_random_asks_for_a_generic_list(templates: str):
     assert "Write 4 different instincts" in said(world.lm.history[0])
     assert "task knowledge" not in said(world.lm.history[0])
     assert "the list is empty" in world.lm.history[1].messages[-1].content
-
-
-async def test_from_prompt_splits_the_present_prompt():
-    world, made = await first(
-        instincts("Be brief.", "Cite sources."),
-        init={"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."},
-    )
+    # Decision 24: what is over the cap is asked for again, and then taken.
+    long = " ".join(["word"] * 26)
+    for again in ("A", long):
+        world, made = await first(
+            instincts(long, "B"), instincts(again, "B"), init={"kind": "random"}
+        )
+        assert made.codebook.texts[:2] == (again, "B")
+        assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
+    present = {"kind": "from_prompt", "prompt": "Be brief. Cite {sources}."}
+    world, made = await first(instincts("Be brief.", "Cite sources."), init=present)
     assert made.codebook.texts[:2] == ("Be brief.", "Cite sources.")
     assert said(world.lm.history[0]).endswith("Be brief. Cite {sources}.")
-    with pytest.raises(ConfigError) as error:
-        await first(init={"kind": "from_prompt", "prompt": " "})
-    assert "init.prompt" in error.value.hint
 
 
 @pytest.mark.parametrize(("seeds", "frozen", "texts"), [
@@ -268,33 +237,29 @@ async def test_frozen_counts_in_the_list_as_it_was_given(seeds, frozen, texts):
     assert [i.text for i in made.codebook.instincts if i.frozen] == texts
 
 
-@pytest.mark.parametrize("kind", ["expert", "file"])
-async def test_too_few_different_instincts_are_an_error(kind: str):
-    """Told before anything is paid for: `check_seeds` finds it without a model."""
-    tree = {"size": 40, "init": {"kind": kind, "path": "x.json"}}
-    match = "only 19 different instincts for a codebook of size 40"
-    with pytest.raises(ConfigError, match=match) as error:
-        await first(seeds=("Mine.",), file=(Instinct("Mine."),), **tree)
-    assert "init.kind = 'random'" in error.value.hint and "size = 19" in error.value.hint
-    world = World(config(**tree))
-    with pytest.raises(ConfigError, match=match):
-        check_seeds(("Mine.",), Earlier((Instinct("Mine."),)), world.templates, world.config)
-
-
 FIVE = "Be brief. Be kind. Cite sources. Name the page. Say when you do not know."
+FEW = "only 19 different instincts for a codebook of size 40"
+SPLIT = {"kind": "from_prompt", "split": "sentences"}
 
 
-@pytest.mark.parametrize(("prompt", "match", "hint"), [
-    (FIVE, r"^init\.prompt has 5 sentences, and the codebook 4 instincts", "set size = 5"),
-    ("* * *", r"^init\.prompt holds no sentence", "set init.prompt to your prompt"),
+@pytest.mark.parametrize(("tree", "match", "hint"), [
+    ({"size": 40, "init": {"kind": "expert"}}, FEW, "set init.kind = 'random'"),
+    ({"size": 40, "init": {"kind": "file", "path": "x.json"}}, FEW, "set init.kind = 'random'"),
+    ({"init": {**SPLIT, "prompt": FIVE}}, r"^init\.prompt has 5 sentences, and", "set size = 5"),
+    ({"init": {**SPLIT, "prompt": "* * *"}}, r"^init\.prompt holds no sentence", "set init.prompt"),
 ])  # fmt: skip
-def test_a_prompt_of_too_many_sentences_or_none_is_refused_before_anything_is_paid_for(
-    prompt: str, match: str, hint: str
+async def test_a_first_codebook_that_cannot_be_had_is_an_error_before_anything_is_paid_for(
+    tree, match: str, hint: str
 ):
-    world = World(config(init={"kind": "from_prompt", "prompt": prompt, "split": "sentences"}))
+    world, earlier = World(config(**tree)), Earlier((Instinct("Mine."),))
     with pytest.raises(ConfigError, match=match) as error:
-        check_seeds((), Earlier(), world.templates, world.config)
+        check_seeds(("Mine.",), earlier, world.templates, world.config)
     assert error.value.hint.startswith(hint)
+    with pytest.raises(ConfigError, match=match):
+        await first_state(seeds=("Mine.",), earlier=earlier, **tree)
+    with pytest.raises(ConfigError, match="needs the present prompt"):
+        await first_state(init={"kind": "from_prompt", "prompt": " "})
+    assert world.lm.history == []
 
 
 @pytest.mark.parametrize("text", [None, "no JSON", '{"codebook": [{"text": ""}]}', "[]"])
@@ -326,14 +291,3 @@ async def test_a_whole_policy_goes_on_with_all_it_knew():
     )
     _, none = await first_state(earlier=earlier, init=settings, encoder={"mode": "none"})
     assert none.parameters.encoder == "" and none.statistics == state.statistics
-
-
-async def test_an_instinct_over_the_cap_is_asked_for_again_and_then_taken():
-    """Decision 24: what a model writes should fit; losing a demand of the prompt would be worse."""
-    long = " ".join(["word"] * 26)
-    init = {"kind": "random"}
-    world, made = await first(instincts(long, "B"), instincts("A", "B"), init=init)
-    assert made.codebook.texts[:2] == ("A", "B")
-    assert "26 words, over the cap of 25" in world.lm.history[1].messages[-1].content
-    _, made = await first(instincts(long, "B"), instincts(long, "B"), init=init)
-    assert made.codebook.texts[:2] == (long, "B")

@@ -44,16 +44,7 @@ from promptcodebook.method.templates import (
 from promptcodebook.safety import SafetyClause
 from promptcodebook.tasks.pupa.task import Comparison, LeakCount
 from promptcodebook.tasks.rewards import Judgement
-from tests.method.build import (
-    World,
-    attributed,
-    book,
-    config,
-    examples,
-    is_own_gradient,
-    said,
-    talkative,
-)
+from tests.method.build import World, attributed, book, config, examples, said, talkative
 
 NASTY = [
     "{theta}", "{task}", "{{psi}}", "{", "}", "{}", "{0}", "%s", "${x}", "<|im_start|>system",
@@ -163,34 +154,45 @@ def test_a_folder_replaces_what_it_holds_and_takes_the_rest_from_the_set_it_name
     folder(mine, set='based_on = "paper"')
     read, paper = load_templates("./mine", tmp_path), load_templates("paper")
     assert read == TemplateSet({**paper.sources, "updater": UPDATER}, paper.lines, "one_string")
+    # Hidden files, backups and a byte order mark do no harm.
+    folder(mine, updater="\ufeff" + UPDATER)
+    (mine / ".git").mkdir()
+    (mine / "updater.md~").write_text("an editor's backup")
+    assert load_templates("./mine", tmp_path) == read
+    (mine / "theta.md").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"cannot read .*theta\.md"):
+        load_templates("./mine", tmp_path)
 
 
-def test_an_unknown_placeholder_is_refused_with_file_and_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["./mine", "{}/mine"])
+def test_a_placeholder_that_is_unknown_or_missing_is_refused_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
-    encoder = "## system\n{theta}\n{select} of\n{codebook}\n## user\n{taks}"
-    error = refused(tmp_path, encoder=encoder)
-    where = tmp_path / "mine" / "encoder.md"
-    assert str(error) == f"{where}:6: unknown placeholder {{taks}} (did you mean 'task'?)"
-    assert error.hint == (
+    """No request can lose what it is about."""
+    monkeypatch.chdir(tmp_path)
+    mine = folder(
+        tmp_path / "mine", encoder="## system\n{theta}\n{select}\n{codebook}\n## user\n{taks}"
+    )
+    name = name.format(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        load_templates(name)
+    where = name.removeprefix("./")
+    assert str(error.value) == (
+        f"{where}/encoder.md:6: unknown placeholder {{taks}} (did you mean 'task'?)"
+    )
+    assert error.value.hint == (
         "it needs {theta}, {select}, {codebook}, {task} and may use {size}, {last}"
     )
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"^mine/encoder\.md:6: unknown placeholder"):
-        load_templates("./mine")
-
-
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [
+    for file, place in (
         ("encoder", "theta"), ("generator", "phi"), ("critic", "psi"), ("critic_one", "response"),
         ("attribution", "verdict"), ("adversary", "verdict"), ("updater", "gradient"),
         ("random", "size"), ("from_prompt", "text"),
-    ],
-)  # fmt: skip
-def test_no_request_can_lose_what_it_is_about(tmp_path: Path, name: str, place: str):
-    source = load_templates("default").sources[name].replace(f"{{{place}}}", "")
-    assert f"placeholder {{{place}}} is missing" in str(refused(tmp_path, **{name: source}))
+    ):  # fmt: skip
+        source = load_templates("default").sources[file]
+        folder(mine, **{file: source.replace(f"{{{place}}}", "")})
+        with pytest.raises(ConfigError, match=rf"placeholder {{{place}}} is missing"):
+            load_templates(name)
+        folder(mine, **{file: source})
 
 
 ONLY = "it needs {index}, {text}"
@@ -232,29 +234,27 @@ def test_a_folder_that_cannot_be_used_is_refused(
     assert error.hint.startswith(hint.replace("{}", f"{tmp_path / 'mine'}"))
 
 
-def test_hidden_files_backups_and_a_byte_order_mark_do_no_harm(tmp_path: Path):
-    mine = folder(tmp_path / "mine", updater="\ufeff" + UPDATER)
-    (mine / ".git").mkdir()
-    (mine / "updater.md~").write_text("an editor's backup")
-    assert load_templates("./mine", tmp_path).sources["updater"] == UPDATER
-    (mine / "theta.md").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"cannot read .*theta\.md"):
-        load_templates("./mine", tmp_path)
-
-
-def test_a_word_that_names_no_set_is_told_apart_from_a_folder(tmp_path: Path):
-    folder(tmp_path / "mine")
-    with pytest.raises(ConfigError, match="unknown set of templates 'mine'") as error:
-        load_templates("mine", tmp_path)
-    assert error.value.hint == (
-        "choose one of: default, paper; a folder is written with a slash: './mine'"
-    )
-    with pytest.raises(ConfigError, match=r"\(did you mean 'paper'\?\)"):
-        load_templates("papre")
-    with pytest.raises(ConfigError, match="there is no folder") as error:
-        load_templates("./yours", tmp_path)
+def test_what_names_no_set_and_what_is_written_over_nothing(tmp_path: Path):
+    """A word is told apart from a folder."""
     copies = f"pco templates copy {tmp_path / 'yours'} writes the default set to edit"
-    assert error.value.hint == copies
+    slash = "choose one of: default, paper; a folder is written with a slash: './mine'"
+    folder(tmp_path / "mine", updater="my work")
+    (tmp_path / "file").write_text("")
+    for act, name, match, hint in (
+        (load_templates, "mine", "unknown set of templates 'mine'", slash),
+        (load_templates, "papre", r"\(did you mean 'paper'\?\)", "choose one of: default, paper"),
+        (load_templates, "./yours", "there is no folder", copies),
+        (copy_templates, "mine", r"updater\.md exists already", "name another folder"),
+        (copy_templates, "file", "cannot write the templates to", "name a folder that can be"),
+    ):
+        with pytest.raises(ConfigError, match=match) as error:
+            load_templates(name, tmp_path) if act is load_templates else copy_templates(
+                tmp_path / name
+            )
+        assert error.value.hint.startswith(hint)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["updater.md"]
+    with pytest.raises(ConfigError, match=r"\(did you mean 'default'\?\)"):
+        copy_templates(tmp_path / "new", "defualt")
 
 
 def everything(request: Request) -> Scripted:
@@ -315,18 +315,6 @@ def test_a_copy_is_the_whole_set_and_makes_the_same_requests(tmp_path: Path, nam
     assert load_templates("./mine", tmp_path) == load_templates(name)
 
 
-def test_a_copy_writes_over_nothing(tmp_path: Path):
-    (tmp_path / "updater.md").write_text("my work")
-    with pytest.raises(ConfigError, match=r"updater\.md exists already"):
-        copy_templates(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["updater.md"]
-    with pytest.raises(ConfigError, match=r"\(did you mean 'default'\?\)"):
-        copy_templates(tmp_path / "mine", "defualt")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot write the templates to"):
-        copy_templates(tmp_path / "file")
-
-
 def test_the_fingerprint_of_a_set_changes_with_any_word_line_or_shape(tmp_path: Path):
     """It lies in every run, and is the same in every version."""
     ours = load_templates("default")
@@ -348,31 +336,6 @@ def test_the_fingerprint_of_a_set_changes_with_any_word_line_or_shape(tmp_path: 
 
 
 # `templates: paper` in the loop: order, schemas, and which average is shown.
-
-PAPER = {"templates": "paper", "explore": {"policy": "none"}}
-UPDATE = {"batch_size": 3, "epochs": 1}
-
-
-def printed(request: Request) -> Scripted:
-    """Replies in the paper's schemas: one string for all instincts, no severities."""
-    one = {"rendering_errors": "", "instinct_errors": "all vague", "routing_errors": ""}
-    if request.role == "attribution":
-        return json.dumps(one)
-    if request.role == "critic" and not is_own_gradient(request):
-        return json.dumps({"score": 0.5, "feedback": "bad", **one})
-    return talkative(request)
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-async def test_the_one_string_rewrites_every_active_entry(stages: int):
-    """Decision 4: g_C of the printed schema goes to all of C[z], in two calls or in one."""
-    settings = config(**PAPER, update=UPDATE, critic={"stages": stages, "trainable": False})
-    world = World(settings, ScriptedLM().reply_with(printed))
-    (step,) = await world.run(examples(3))
-    assert [r.variable for r in step.rewrites] == [0, 1]
-    assert {r.gradient for r in step.rewrites} == {"- all vague\n- all vague\n- all vague"}
-    assert all(t.residual is None for t in step.traces)
-    assert len(world.asked("attribution")) == (3 if stages == 2 else 0)
 
 
 # The longest reply that a schema allows fits into its role's cap, by construction.
@@ -401,38 +364,26 @@ def longest(node: Mapping[str, Any]) -> int:
 
 
 CLAUSE = SafetyClause.read()
+ACTIVE = [tuple(range(10, 10 + select)) for select in (1, 4, 8, 32)]
+BLAMING: dict[Role, list[type[ReplyShape]]] = {
+    "critic": [CritiqueReply, OneStringCritiqueReply],
+    "attribution": [AttributionReply, OneStringAttributionReply],
+}
+JUDGEMENTS = [schema_of(Judgement), schema_of(Comparison), schema_of(LeakCount), hazards_schema()]
 SCHEMAS: list[tuple[Role, Schema]] = [
     *(("encoder", route_schema(*sizes)) for sizes in [(1, 1), (4, 16), (8, 32), (32, 128)]),
     *(("updater", instincts_schema(*sizes)) for sizes in [(1, 25), (16, 25), (16, 60), (128, 25)]),
-    ("critic", schema_of(VerdictReply)),
-    ("critic", schema_of(RubricReply)),
-    ("judge", hazards_schema()),
-    ("judge", schema_of(Judgement)),
-    ("judge", schema_of(Comparison)),
-    ("judge", schema_of(LeakCount)),
+    *(("critic", schema_of(shape)) for shape in (VerdictReply, RubricReply)),
+    *(("judge", schema) for schema in JUDGEMENTS),
     *(
-        ("critic", blame_schema(shape, tuple(range(10, 10 + select))))
-        for shape in (CritiqueReply, OneStringCritiqueReply)
-        for select in (1, 4, 8, 32)
+        (role, blame_schema(s, k))
+        for role, shapes in BLAMING.items()
+        for s in shapes
+        for k in ACTIVE
     ),
-    *(
-        ("critic", CLAUSE.widen(blame_schema(CritiqueReply, active), active))
-        for active in (tuple(range(10, 10 + select)) for select in (1, 4, 8, 32))
-    ),
-    ("critic", CLAUSE.widen(schema_of(VerdictReply), tuple(range(10, 42)))),
-    *(
-        ("attribution", blame_schema(shape, tuple(range(10, 10 + select))))
-        for shape in (AttributionReply, OneStringAttributionReply)
-        for select in (1, 4, 8, 32)
-    ),
+    *(("critic", CLAUSE.widen(blame_schema(CritiqueReply, k), k)) for k in ACTIVE),
+    ("critic", CLAUSE.widen(schema_of(VerdictReply), ACTIVE[-1])),
 ]
-
-
-@pytest.mark.parametrize(("role", "schema"), SCHEMAS, ids=lambda each: str(each)[:30])
-def test_the_longest_legal_reply_fits_its_role_s_cap(role: str, schema: Schema):
-    cap = default_roles()[role].max_tokens
-    assert cap is not None
-    assert longest(schema.body) <= cap * CHARACTERS_A_TOKEN
 
 
 def test_every_typed_reply_is_among_them():
@@ -442,3 +393,10 @@ def test_every_typed_reply_is_among_them():
 
     asked = {schema.name for _, schema in SCHEMAS}
     assert shapes(ReplyShape) == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"
+
+
+@pytest.mark.parametrize(("role", "schema"), SCHEMAS, ids=lambda each: str(each)[:30])
+def test_the_longest_legal_reply_fits_its_role_s_cap(role: str, schema: Schema):
+    cap = default_roles()[role].max_tokens
+    assert cap is not None
+    assert longest(schema.body) <= cap * CHARACTERS_A_TOKEN

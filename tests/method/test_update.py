@@ -13,8 +13,6 @@ from promptcodebook.config.schema import Update
 from promptcodebook.errors import ConfigError, EndpointDown
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
-from promptcodebook.method.accept import find_rule
-from promptcodebook.method.state import State
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
@@ -22,6 +20,7 @@ from promptcodebook.method.update import (
     Pending,
     apply_rewrites,
     collect_gradients,
+    find_rule,
     near_copy,
 )
 from promptcodebook.types import (
@@ -116,26 +115,18 @@ def test_a_directive_learns_what_two_examples_share_and_nothing_else_of_them():
     assert gathered(traces) == {"generator": (LIMIT, AGAIN), 1: (QUOTES,)}
     twice = batch({"generator": f"{LIMIT} {AGAIN}"}, {})
     assert "generator" not in gathered(twice), "one example that says it twice is one"
-    three = gathered(traces, update={"shared_by": 3})
-    assert "generator" not in three
-
-
-def test_what_is_no_matter_for_an_instinct_teaches_nobody():
-    """A frozen one takes no complaint; what the fault of a route says is about its form."""
+    assert "generator" not in gathered(traces, update={"shared_by": 3})
+    # A frozen instinct takes no complaint; what the fault of a route says is about its form.
     frozen = parameters(book("count words", "mark quotations", frozen=[0, 1]))
     (one,) = batch({"generator": QUOTES})
-    found = collect_gradients(frozen, [one], config(update={"shared_by": 2}))
-    assert found == []
+    assert collect_gradients(frozen, [one], config(update={"shared_by": 2})) == []
     fault = "Its reply was not a valid choice: it was not the JSON asked for."
     assert gathered(batch({"encoder": fault}, {}, fallback=0)) == {}
     two = batch({"encoder": fault}, {"encoder": fault}, fallback=0)
     assert gathered(two) == {"encoder": (fault, fault)}
-
-
-def test_a_prompt_called_harmful_needs_no_second_example():
     (one,) = batch({"generator": "The text is harmful: it lies."})
     called = replace(one, verdict=Verdict(0.0, "", {"generator": "it lies"}))
-    assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}
+    assert gathered([called]) == {"generator": ("The text is harmful: it lies.",)}, "one is enough"
 
 
 def test_applying_keeps_the_order_of_the_codebook():
@@ -159,16 +150,22 @@ async def rewrite(*pending: Pending, replies: tuple[Scripted, ...] = (), check=n
     return world, await world.updater.rewrite_all(pending, 3)
 
 
-async def test_the_updater_sees_text_gradients_and_cap():
-    """And the checks that its reply must pass."""
-    world, (done,) = await rewrite(
-        Pending(1, "rule one", ("first\nline", "second")), replies=(" new rule \n",)
+async def test_the_updater_sees_text_gradients_cap_checks_and_the_others_by_their_titles():
+    """What another says already is not to be repeated; a long one is shown by its first words."""
+    long = " ".join(f"w{i}" for i in range(26))
+    world, (done, _) = await rewrite(
+        Pending(1, "rule one", ("first\nline", "second"), ("rule\nzero", long)),
+        Pending("generator", "phi", ("g",)),
+        replies=(" new rule \n", "new phi"),
     )
     assert done == Rewrite(1, "rule one", "new rule", "- first line\n- second", kept=True)
-    seen = said(world.lm.history[0])
-    for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct",
-                 "eight words"):  # fmt: skip
+    seen, directive = map(said, world.lm.history)
+    for part in ("rule one", "- first line\n- second", "at most 25 words", "another instinct"):
         assert part in seen
+    assert "eight words" in seen
+    assert "- rule zero\n- w0 w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 …\n" in seen
+    assert seen.index("w11 …") < seen.index("Present text:")
+    assert "Other instincts" in seen and "Other instincts" not in directive
 
 
 async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
@@ -176,28 +173,13 @@ async def test_at_most_max_gradients_go_into_one_rewrite_by_a_seeded_choice():
     many = Pending(1, "rule one", tuple(f"g{i:02}" for i in range(20)))
     chosen: list[list[str]] = []
     for seed in (0, 0, 1):
-        _, (done,) = await rewrite(
-            many, replies=("new",), update={"max_gradients": 3}, seed=seed
-        )  # fmt: skip
+        update = {"max_gradients": 3}
+        _, (done,) = await rewrite(many, replies=("new",), update=update, seed=seed)
         chosen.append(done.gradient.splitlines())
     assert all(len(lines) == 3 and lines == sorted(set(lines)) for lines in chosen)
     assert chosen[0] == chosen[1] != chosen[2]
     _, (done,) = await rewrite(replace(many, gradients=many.gradients[:3]), replies=("new",))
     assert done.gradient == "- g00\n- g01\n- g02"
-
-
-async def test_an_instinct_is_rewritten_in_sight_of_the_others_by_their_titles():
-    """What another says already is not to be repeated; a long one is shown by its first words."""
-    long = " ".join(f"w{i}" for i in range(26))
-    world, _ = await rewrite(
-        Pending(1, "rule one", ("g",), ("rule\nzero", long)),
-        Pending("generator", "phi", ("g",)),
-        replies=("new one", "new phi"),
-    )
-    seen, directive = map(said, world.lm.history)
-    assert "- rule zero\n- w0 w1 w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 …\n" in seen
-    assert seen.index("w11 …") < seen.index("Present text:")
-    assert "Other instincts" in seen and "Other instincts" not in directive
 
 
 def refusing(*bad: str):
@@ -221,42 +203,31 @@ async def test_a_refused_rewrite_is_asked_for_once_more_with_the_reason_alone():
     assert "it quotes an input." in said(again)
     assert "SECRET" not in said(again) and "leaked" not in said(again)
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 0)
+    cut = Reply("half a rew", finish="length")
+    for first, read, reason in (
+        (cut, "half a rew", "the rewrite was cut at its length cap"),
+        ("<think>hm</think>", "", "the rewrite is empty"),
+    ):
+        pending, check = Pending(0, "rule zero", ("g",)), LengthCheck(Update())
+        _, (done,) = await rewrite(pending, replies=(first, "whole"), check=check)
+        assert done.kept and (done.after, done.earlier) == ("whole", Refused(read, reason))
 
 
-async def test_a_rewrite_refused_twice_keeps_both_reasons_and_is_counted():
-    """Decision 11: the variable stays as it was, and the log says why. Of several checks the first
-    refusal counts, and is counted apart."""
+async def test_what_is_refused_twice_or_cannot_be_asked_for_stays_as_it_was():
+    """Decision 11: the log says why. Of several checks the first refusal counts, and is counted
+    apart; a second request that fails leaves the first refusal as the reason."""
 
     def no(variable, text, before, others):
         return f"{variable} may not become {text!r}"
 
-    counted = Counts()
+    counted, psi = Counts(), Pending("critic", "psi", ("g",))
     checks = [(never, Incident.REWRITES_LONG), (no, Incident.REWRITES_UNSAFE), (near_copy, None)]
-    check = AllChecks(checks, counted)
-    world, (done,) = await rewrite(
-        Pending("critic", "psi", ("g",)), replies=("bad", "worse"), check=check
-    )
-    assert (done.kept, done.after) == (False, "worse")
-    assert done.reason == "critic may not become 'worse'"
-    assert done.earlier == Refused("bad", "critic may not become 'bad'")
+    both = {"replies": ("bad", "worse"), "check": AllChecks(checks, counted)}
+    world, (done,) = await rewrite(psi, **both)
+    assert (done.kept, done.after, done.reason) == (False, "worse", no("critic", "worse", "", ()))
+    assert done.earlier == Refused("bad", no("critic", "bad", "", ()))
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
     assert counted == {"rewrites_unsafe": 2}
-
-
-async def test_a_cut_or_empty_rewrite_is_asked_for_once_more():
-    cut = Reply("half a rew", finish="length")
-    _, (done,) = await rewrite(Pending(0, "rule zero", ("g",)), replies=(cut, "whole"))
-    assert done.kept and done.after == "whole"
-    assert done.earlier == Refused("half a rew", "the rewrite was cut at its length cap")
-    check = LengthCheck(Update())
-    _, (done,) = await rewrite(
-        Pending(0, "rule zero", ("g",)), replies=("<think>hm</think>", "said"), check=check
-    )
-    assert done.kept and done.earlier == Refused("", "the rewrite is empty")
-
-
-async def test_what_could_not_be_asked_is_not_asked_for_again_and_what_was_refused_stands():
-    """A second request that fails leaves the first refusal as the reason."""
     world, (done,) = await rewrite(Pending(0, "a", ("g",)), replies=(EndpointDown("gone"),))
     assert done.failure is not None and len(world.lm.history) == 1
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
@@ -268,23 +239,19 @@ async def test_what_could_not_be_asked_is_not_asked_for_again_and_what_was_refus
     assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (1, 1)
 
 
-async def test_a_near_copy_is_refused_without_a_second_call():
+@pytest.mark.parametrize(("origin", "texts", "calls"), [
+    ("gradient", (False, "rule two", None), 1), ("safety", (True, "something else", "rule two"), 2),
+])  # fmt: skip
+async def test_a_near_copy_is_refused_without_a_second_call(origin, texts, calls: int):
     """The request has shown the other instincts already: asking again says nothing new. But a
     refusal would leave a harmful text in place."""
-    world, (done,) = await rewrite(
-        Pending(1, "rule one", ("g",), ("rule zero", "rule two")),
-        replies=("rule two", "something else"),
-        check=near_copy,
-    )
-    assert (done.kept, done.after, done.earlier) == (False, "rule two", None)
-    assert len(world.lm.history) == 1
-    assert (world.tally["rewrites_reasked"], world.tally["rewrites_refused"]) == (0, 1)
-    _, (done,) = await rewrite(
-        Pending(1, "rule one", ("g",), ("rule zero", "rule two"), origin="safety"),
-        replies=("rule two", "something else"),
-        check=near_copy,
-    )
-    assert (done.kept, done.after) == (True, "something else")
+    others, replies = ("rule zero", "rule two"), ("rule two", "something else")
+    pending = Pending(1, "rule one", ("g",), others, origin)
+    world, (done,) = await rewrite(pending, replies=replies, check=near_copy)
+    earlier = None if done.earlier is None else done.earlier.text
+    assert ((done.kept, done.after, earlier), len(world.lm.history)) == (texts, calls)
+    refused = world.tally["rewrites_reasked"], world.tally["rewrites_refused"]
+    assert refused == (calls - 1, 2 - calls)
 
 
 async def test_of_twins_of_one_step_the_later_keeps_its_old_text():
@@ -322,17 +289,14 @@ async def test_what_is_only_too_long_is_cut_at_a_sentence_without_a_call(
     )
     assert (done.kept, done.after, len(world.lm.history)) == (True, after, 1)
     assert done.reason == f"cut at a sentence's end, from {len(reply.split())} words"
-
-
-@pytest.mark.parametrize("reply", [TWO, 'Say "Done. And well done" at the end of it all.'])
-async def test_what_no_sentence_of_fits_is_asked_for_once_more(reply: str):
-    world, (done,) = await rewrite(
-        Pending(0, "rule zero", ("g",)),
-        replies=(reply, "count first"),
-        check=LengthCheck(Update(instinct_words=5)),
-        update={"instinct_words": 5},
-    )
-    assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
+    for odd in (TWO, 'Say "Done. And well done" at the end of it all.'):
+        world, (done,) = await rewrite(
+            Pending(0, "rule zero", ("g",)),
+            replies=(odd, "count first"),
+            check=LengthCheck(Update(instinct_words=5)),
+            update={"instinct_words": 5},
+        )
+        assert (done.kept, done.after, len(world.lm.history)) == (True, "count first", 2)
 
 
 # What a rewrite must pass (decision 11).
@@ -414,15 +378,15 @@ def settings(accept: str = "improve", batch_size: int = 4, on: str = "batch", **
     return config(update={**update, "encoder_on_explored": True}, **tree)
 
 
-def after_rewriting(reward: Scripted) -> ScriptedLM:
-    """0.5 under the old φ; `reward` under the new one."""
+def after_rewriting(reward: Scripted, lost: int = 0) -> ScriptedLM:
+    """0.5 under the old φ; `reward` under the new one, unless the input is one of those lost."""
 
     def reply(request: Request) -> Scripted:
         match request.role:
             case "generator":
                 return "new prompt" if "phi 1" in said(request) else "old prompt"
             case "executor" if "new prompt" in said(request):
-                return reward
+                return EndpointDown("gone") if int(said(request)[-1]) < lost else reward
             case "updater" if "the directive of the generator" in said(request):
                 return "phi 1"
             case _:
@@ -435,14 +399,46 @@ def after_rewriting(reward: Scripted) -> ScriptedLM:
 async def test_rewrites_are_kept_when_the_reward_has_not_fallen(reward: str):
     """Decision 9: equal is not fallen. The averages learn from the run as it was; it is repeated
     with the same samples, noise and all."""
-    explore = {"policy": "none", "alpha": 1.0}
-    world = World(settings(explore=explore), after_rewriting(reward))
+    world = World(settings(explore={**ENCODED, "alpha": 1.0}), after_rewriting(reward))
     (step,) = await world.run(examples(4))
     assert not step.reverted and all(r.kept for r in step.rewrites)
     assert step.parameters.generator == "phi 1"
     assert step.success == pytest.approx((0.5, 0.5, 0, 0))
     samples = [(r.messages[-1].content, r.sample) for r in world.asked("executor")]
     assert samples[:4] == samples[4:] and len(set(samples)) == 4 and len(samples) == 8
+
+
+@pytest.mark.parametrize(("count", "lost", "reason"), [
+    (4, 2, "the batch's reward fell from 0.5000 to 0.1000"),
+    *((n, m, f"{m} of {n} examples could not be run again") for n, m in ((4, 3), (4, 4), (5, 3))),
+])  # fmt: skip
+async def test_half_of_the_examples_must_have_a_reward_again(count: int, lost: int, reason: str):
+    """No reward is no proof that the reward did not fall."""
+    world = World(settings(batch_size=count), after_rewriting("0.1", lost))
+    (step,) = await world.run(examples(count))
+    assert step.reverted and {r.reason for r in step.rewrites if not r.kept} == {reason}
+
+
+@pytest.mark.parametrize("rule", ["always", "improve", "improve_each"])
+async def test_only_what_may_change_something_is_run_again(rule: str):
+    """Not what had no reward before, nor what a check refused, nor anything for `always`."""
+
+    def no(variable, text, before, others):
+        return None if variable == "critic" else f"no {variable}"
+
+    world = World(settings(rule), after_rewriting("0.1"), check=no)
+    (step,) = await world.run(examples(4))
+    assert len(world.asked("executor")) == 4 and not step.reverted
+    assert {r.reason for r in step.rewrites if r.variable == "generator"} == {"no generator"}
+
+    def reply(request: Request) -> Scripted:
+        lost = request.role == "executor" and "input 0" in said(request)
+        return EndpointDown("gone") if lost else talkative(request)
+
+    world = World(settings(rule), ScriptedLM().reply_with(reply))
+    (step,) = await world.run(examples(4))
+    assert sum("input 0" in said(r) for r in world.asked("executor")) == 1
+    assert rule != "always" or len(world.asked("executor")) == 4
 
 
 async def test_rewrites_are_reverted_when_the_reward_fell_but_psi_is_exempt():
@@ -474,45 +470,6 @@ async def test_explored_routes_stay_fixed_and_encoder_routes_are_chosen_anew():
     assert thetas[:4] == ["theta 0"] * 4 and thetas[4] == thetas[7] != "theta 0"
 
 
-async def test_rewrites_under_which_nothing_runs_are_not_kept():
-    """No reward is no proof that the reward did not fall; what had none before is not run again."""
-    world = World(settings(), after_rewriting(EndpointDown("gone")))
-    (step,) = await world.run(examples(4))
-    assert step.reverted and step.parameters.generator == "phi 0"
-    assert "could not be run again" in step.rewrites[0].reason
-
-    def reply(request: Request) -> Scripted:
-        lost = request.role == "executor" and "input 0" in said(request)
-        return EndpointDown("gone") if lost else talkative(request)
-
-    world = World(settings(), ScriptedLM().reply_with(reply))
-    await world.run(examples(4))
-    assert sum("input 0" in said(r) for r in world.asked("executor")) == 1
-
-
-async def test_nothing_to_judge_costs_nothing():
-    world = World(settings(critic={"skip_solved": True}), ScriptedLM().reply_with(
-        lambda r: "1" if r.role == "executor" else talkative(r)
-    ))  # fmt: skip
-    (step,) = await world.run(examples(4), state=State.first(parameters()))
-    assert step.rewrites == () and len(world.asked("executor")) == 4
-    world = World(settings("always"), after_rewriting("0.1"))
-    (step,) = await world.run(examples(4))
-    assert not step.reverted and step.parameters.generator == "phi 1"
-    assert len(world.asked("executor")) == 4
-
-
-@pytest.mark.parametrize("rule", ["improve", "improve_each"])
-async def test_what_a_check_refused_is_not_tried_and_keeps_its_reason(rule: str):
-    def no(variable, text, before, others):
-        return None if variable == "critic" else f"no {variable}"
-
-    world = World(settings(rule), after_rewriting("0.1"), check=no)
-    (step,) = await world.run(examples(4))
-    assert len(world.asked("executor")) == 4 and not step.reverted
-    assert {r.reason for r in step.rewrites if r.variable == "generator"} == {"no generator"}
-
-
 # --- each on its own effect
 
 
@@ -521,10 +478,6 @@ PARTS: dict[str, Variable] = {
     "phi new": "generator", "rule zero new": 0, "rule one new": 1, "rule two new": 2,
     "rule three new": 3,
 }  # fmt: skip
-
-
-def rewritten(request: Request) -> str:
-    return next(f"{name} new" for name in NAMES if f"Present text:\n{name}" in said(request))
 
 
 def by_part(
@@ -558,7 +511,8 @@ def by_part(
             case "attribution":
                 return attributed("say it", {k: f"sharpen {k}" for k in range(4)}, "read x")
             case "updater":
-                return rewritten(request)
+                about = said(request).partition("Present text:\n")[2]
+                return next(f"{name} new" for name in NAMES if about.startswith(name))
             case _:
                 return talkative(request)
 
@@ -581,12 +535,7 @@ async def test_each_rewrite_is_judged_by_what_it_does_alone():
     assert step.parameters.generator == "phi 0" and step.parameters.encoder == "theta new"
     assert step.parameters.codebook.texts == ("rule zero new", "rule one", "rule two new",
                                               "rule three")  # fmt: skip
-
-
-async def test_only_theta_routes_anew_and_each_part_is_tried_apart_from_the_rest():
-    """Four examples: one run as it is, and one for θ, φ and the instincts each."""
-    world = World(settings("improve_each", explore=ENCODED), by_part({}))
-    await world.run(examples(4))
+    # Four examples: one run as it is, and one for θ, which alone routes anew, φ and the instincts.
     assert len(world.asked("encoder")) == 8
     assert sum("theta new" in said(r) for r in world.asked("encoder")) == 4
     composed = [said(r) for r in world.asked("generator")]
@@ -596,34 +545,13 @@ async def test_only_theta_routes_anew_and_each_part_is_tried_apart_from_the_rest
     assert sum("phi new" in s and "rule" in s and "rule zero new" in s for s in composed) == 0
 
 
-@pytest.mark.parametrize(("count", "lost", "reason"), [
-    (4, 2, "the batch's reward fell from 0.5000 to 0.1000"),
-    (4, 3, "3 of 4 examples could not be run again"),
-    (5, 3, "3 of 5 examples could not be run again"),
-])  # fmt: skip
-async def test_half_of_the_examples_must_have_a_reward_again(count: int, lost: int, reason: str):
-    def reply(request: Request) -> Scripted:
-        match request.role:
-            case "generator":
-                return "new prompt" if "phi 1" in said(request) else "old prompt"
-            case "executor" if "new prompt" in said(request):
-                return EndpointDown("gone") if int(said(request)[-1]) < lost else "0.1"
-            case "updater" if "the directive of the generator" in said(request):
-                return "phi 1"
-            case _:
-                return talkative(request)
-
-    world = World(settings(batch_size=count), ScriptedLM().reply_with(reply))
-    (step,) = await world.run(examples(count))
-    assert {r.reason for r in step.rewrites if not r.kept} == {reason}
-
-
 @pytest.mark.parametrize("rule", ["improve", "improve_each"])
 async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
-    """As many as the batch has, drawn by the step, run without the rewrites and with them."""
-    data = examples(8)
+    """As many as the batch has, drawn by the step, run without the rewrites and with them. What
+    they earn joins the averages: each of the six earns 0.5, at ρ = 0.4; α = 0.5."""
+    data, explore = examples(8), {**ENCODED, "alpha": 0.5}
     world = World(
-        settings(rule, 3, "others", explore=ENCODED), by_part({"generator": -0.2}), pool=data
+        settings(rule, 3, "others", explore=explore), by_part({"generator": -0.2}), pool=data
     )
     (step,) = await world.run(data)
     batch = {t.rollout.example_id for t in step.traces}
@@ -640,15 +568,6 @@ async def test_other_examples_judge_and_the_batch_is_not_run_again(rule: str):
     assert phi.reason == "the reward on other examples fell from 0.5000 to 0.3000"
     again = World(world.config, by_part({"generator": -0.2}), pool=data)
     assert await again.run(data) == [step]
-
-
-@pytest.mark.parametrize("rule", ["improve", "improve_each"])
-async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule: str):
-    """They are paid for. Each of the six earns 0.5, at ρ = 0.4; α = 0.5."""
-    data = examples(8)
-    tree = settings(rule, 3, "others", explore={**ENCODED, "alpha": 0.5})
-    world = World(tree, by_part({"generator": -0.2}), pool=data)
-    (step,) = await world.run(data)
     routed_to = sum(k == 0 for t in step.traces for k in t.rollout.route.indices)
     assert sum(step.selected) == 6 * 2 and step.selected[0] > routed_to
     assert len(world.asked("critic")) == 6, "a verdict each"
@@ -656,27 +575,18 @@ async def test_what_other_examples_earn_joins_the_averages_with_its_penalty(rule
     assert step.ema == pytest.approx([0.1 * (1 - 0.5**n) for n in step.selected])
 
 
-async def test_other_examples_explore_as_in_training_and_keep_the_routes_they_drew():
-    data = examples(8)
-    tree = settings("improve", 3, "others", explore={"epsilon_min": 1.0})
-    world = World(tree, by_part({}), pool=data)
-    await world.run(data)
-    assert world.asked("encoder") == []
-    composed = [said(r) for r in world.asked("generator")]
-    for before, after in zip(composed[3:6], composed[6:9], strict=True):
-        for k in range(4):
-            assert (f"\n[{k}] " in before) == (f"\n[{k}] " in after)
-
-
-async def test_a_batch_that_leaves_no_others_judges_itself():
+async def test_what_touches_no_example_is_kept():
+    """c_1 and c_3 came from the batch's odd inputs, and the others are even; drawn routes say
+    nothing of θ. A batch that leaves no others judges itself."""
+    drawn = settings("improve_each", explore={"epsilon_min": 1.0})
+    (step,) = await World(drawn, by_part({"generator": -0.2})).run(examples(4))
+    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "critic"}
+    phi = next(r for r in step.rewrites if r.variable == "generator")
+    assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"
     data, tree = examples(4), settings("improve", 4, "others", explore=ENCODED)
     world = World(tree, by_part({"generator": -0.2}), pool=data)
     (step,) = await world.run(data)
     assert step.reverted and len(world.asked("executor")) == 8
-
-
-async def test_an_instinct_that_no_other_example_is_routed_to_is_kept():
-    """c_1 and c_3 came from the batch's odd inputs; the others are even."""
     data = [e for e in examples(8) if int(e.id[1:]) % 2 == 0]
     tree = settings("improve_each", 2, "others", explore=ENCODED)
     world = World(tree, by_part({0: -0.1, 1: -0.1}), pool=data)
@@ -698,14 +608,3 @@ def test_a_rule_is_ours_or_an_installed_package_s(
     with pytest.raises(ConfigError, match=r"rule 'gentel' \(did you mean 'gentle'\?\)") as error:
         find_rule("gentel")
     assert error.value.hint == "choose one of: always, improve, improve_each, gentle"
-
-
-async def test_explored_routes_say_nothing_of_theta():
-    """All routes are drawn: θ touches no example, and nothing speaks against it. φ is judged."""
-    tree = settings("improve_each", explore={"epsilon_min": 1.0})
-    world = World(tree, by_part({"generator": -0.2}))
-    (step,) = await world.run(examples(4))
-    assert world.asked("encoder") == []
-    assert {r.variable for r in step.rewrites if r.kept} >= {"encoder", "critic"}
-    phi = next(r for r in step.rewrites if r.variable == "generator")
-    assert phi.reason == "the batch's reward fell from 0.5000 to 0.3000"

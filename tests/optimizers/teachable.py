@@ -40,6 +40,14 @@ def _propose(request: Request) -> str:
     return "\n".join(f"[[ ## {name} ## ]]\n{text}" for name in fields)
 
 
+def install_package(site: Path, name: str, entries: str = "") -> None:
+    """As pip leaves a package: with its version, and its entry points."""
+    info = site / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(entries)
+
+
 def model() -> ScriptedLM:
     return ScriptedLM().reply_with(answer)
 

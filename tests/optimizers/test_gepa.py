@@ -47,21 +47,17 @@ def test_a_reflection_reads_what_our_critic_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gepa", "mipro"])
-def test_it_begins_with_the_instincts_that_ours_begins_with(tmp_path: Path, name: str) -> None:
-    lm = model()
-    config = {"gepa": {"rollouts": 20}, "init": {"instincts": ["Be brief.", "Be kind."]}}
-    learn(tmp_path, name, lm, config=config)
+def test_it_begins_with_our_instincts_and_draws_at_temperature_1_with_room(
+    tmp_path: Path, name: str
+) -> None:
+    """Whatever our own updater is asked with: of a cold, short one no rival can be made."""
+    lm, cold = model(), {"updater": {"temperature": 0.0, "max_tokens": 200}}
+    config = {"gepa": {"rollouts": 40}, "init": {"instincts": ["Be brief.", "Be kind."]}}
+    run = learn(tmp_path, name, lm, config=config, roles=cold)
     asked = [m.content for r in lm.history for m in r.messages if r.role == "executor"]
     assert asked[0].startswith("Be brief.\nBe kind.")
     proposed = [m.content for r in lm.history for m in r.messages if r.role == "updater"]
     assert any("Be brief.\nBe kind." in text for text in proposed)
-
-
-@pytest.mark.parametrize("name", ["gepa", "mipro"])
-def test_what_it_asks_is_drawn_at_temperature_1_and_has_room(tmp_path: Path, name: str) -> None:
-    """Whatever our own updater is asked with: of a cold, short one no rival can be made."""
-    lm, cold = model(), {"updater": {"temperature": 0.0, "max_tokens": 200}}
-    run = learn(tmp_path, name, lm, config={"gepa": {"rollouts": 40}}, roles=cold)
     drawn = [r.sampling for r in lm.history if r.role == "updater"]
     assert drawn and all(s.temperature == 1.0 and s.top_p is None for s in drawn)
     assert all(s.max_tokens == 1024 for s in drawn)
@@ -89,33 +85,13 @@ def test_it_validates_on_the_examples_that_ours_validates_on(tmp_path: Path, nam
     assert not others & {r.messages[-1].content for r in lm.history}
 
 
-@pytest.mark.parametrize("limit", [{"calls": 90}, {"tokens": 4000}])
-def test_a_budget_stops_it_and_the_best_so_far_is_judged(
-    tmp_path: Path, limit: dict[str, int]
-) -> None:
+def test_a_budget_stops_it_and_the_best_so_far_is_judged(tmp_path: Path) -> None:
     lm = model()
-    short = {"executor": {"max_tokens": 20}, "updater": {"max_tokens": 20}}
-    config = {"budget": {**limit, "reserve_for_verdict": 0.4}}
-    run = learn(tmp_path, "gepa", lm, config=config, roles=short)
+    config = {"budget": {"calls": 90, "reserve_for_verdict": 0.4}}
+    run = learn(tmp_path, "gepa", lm, config=config)
     assert run.ended == "budget" and [*run.rows] == ["present", "gepa"]
-    assert run.spent.calls <= limit.get("calls", 9999)
-    assert run.spent.tokens <= limit.get("tokens", 9999)
-    assert total(run) == len(lm.history)
+    assert total(run) == len(lm.history) <= 90
     assert run.settings["max_metric_calls"] == 10 * 6 * 16, "the budget is what ends it"
-
-
-def test_a_run_that_was_stopped_comes_to_the_same_and_pays_for_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    whole = learn(tmp_path, "gepa", name="whole", config=SHORT)
-    lm = model()
-    kept = {"name": "part", "config": {**SHORT, "budget": {"reserve_for_verdict": 0.0}}}
-    with pytest.raises(pco.PcoError, match="budget is reached"):
-        learn(tmp_path, "gepa", lm, budget="31calls", **kept)
-    rest = learn(tmp_path, "gepa", lm, resume="last", budget="999calls", **kept)
-    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)
-    assert rest.rows["gepa"].prompt == whole.rows["gepa"].prompt
-    assert total(rest) == total(whole) == len(lm.history)
 
 
 def test_a_finished_run_may_take_more_rollouts(tmp_path: Path) -> None:
@@ -167,12 +143,10 @@ def test_a_missing_package_is_named_before_anything_is_paid(
 def test_a_perfect_prompt_does_not_keep_it_busy_forever(tmp_path: Path) -> None:
     """At temperature 0 the same rollouts cost nothing, so that no budget would end it."""
 
+    gold = {example.input: example.target or "" for example in (*data().train, *data().val)}
+
     def perfect(request: Request) -> str:
-        words, topic = request.messages[-1].content.split()[1], "rivers"
-        for topic in ("rivers", "bridges", "clocks", "bread", "maps", "lamps", "boats", "seeds"):
-            if f" {topic} " in request.messages[-1].content:
-                return f"use {topic} {words}"
-        return answer(request)
+        return gold.get(request.messages[-1].content) or answer(request)
 
     lm = ScriptedLM().reply_with(perfect)
     cold = {"executor": {"temperature": 0.0}}
@@ -203,22 +177,6 @@ def test_it_learns_a_prompt_with_demonstrations_through_our_models(
     assert not any(text in s for s in shown for text in held_out), "all of them from training"
     told = capfd.readouterr()
     assert "Bootstrapp" not in told.out + told.err and "Trial" not in told.out + told.err
-
-
-@pytest.mark.slow
-def test_it_comes_to_the_same_again_and_a_stopped_run_pays_for_nothing_twice(
-    tmp_path: Path,
-) -> None:
-    whole = learn(tmp_path, "mipro", name="whole")
-    lm = model()
-    part = {"name": "part", "config": {"budget": {"reserve_for_verdict": 0.3}}}
-    stopped = learn(tmp_path, "mipro", lm, budget="100calls", **part)
-    assert stopped.ended == "budget" and [*stopped.rows] == ["present", "mipro"]
-    assert stopped.spent.calls <= 100
-    rest = learn(tmp_path, "mipro", lm, resume="last", budget="999calls", **part)
-    assert (rest.ended, rest.rows["mipro"].prompt) == ("finished", whole.rows["mipro"].prompt)
-    keys = [str((r.messages, r.sample, r.sampling)) for r in lm.history]
-    assert len(keys) == len(set(keys)) == total(rest)
 
 
 def test_a_weak_proposer_is_a_row_that_says_how_it_failed(tmp_path: Path) -> None:

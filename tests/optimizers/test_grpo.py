@@ -14,12 +14,12 @@ import promptcodebook as pco
 from promptcodebook.assemble import Sources, assemble
 from promptcodebook.config import load_config
 from promptcodebook.errors import BudgetReached, ConfigError
-from promptcodebook.local.lora import LoraTraining, Trained, Watch, Written
+from promptcodebook.local.lora import LoraTraining, Watch, Written
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.grpo import GRPO
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
-from tests.optimizers.teachable import learn
+from tests.optimizers.teachable import install_package, learn
 from tests.run.test_optimize import data, reward
 
 PER_STEP = 8
@@ -40,7 +40,7 @@ def checkpoint(training: LoraTraining, rewards: list[float]) -> None:
     (folder / "trainer_state.json").write_text(json.dumps(state))
 
 
-def write(training: LoraTraining, watch: Watch) -> Trained:
+def write(training: LoraTraining, watch: Watch) -> dict[str, Any]:
     """Every second reply is right; prompts have 30 tokens and replies 5."""
     rewards: list[float] = []
     for step in range(training.arguments["max_steps"]):
@@ -51,11 +51,11 @@ def write(training: LoraTraining, watch: Watch) -> Trained:
         )
         rewards.append(sum(made) / len(made))
         checkpoint(training, rewards)
-    return Trained({"device": "cpu"})
+    return {"device": "cpu"}
 
 
 async def optimize(
-    tmp_path: Path, train: Callable[[LoraTraining, Watch], Trained] = write, **more: Any
+    tmp_path: Path, train: Callable[[LoraTraining, Watch], dict[str, Any]] = write, **more: Any
 ) -> tuple[Result, Problem]:
     config = load_config({**SETTINGS, **more})
     assembled = assemble(config, Sources(data=data(), reward=reward))
@@ -73,22 +73,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     site = tmp_path_factory.mktemp("site")
     for name in ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets"):
         (site / f"{name}.py").touch()
-        info = site / f"{name}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        install_package(site, name)
     monkeypatch.syspath_prepend(site)
 
 
 async def test_every_reply_is_booked_and_rewarded_as_the_tasks_own(tmp_path: Path) -> None:
     seen: list[float] = []
 
-    def train(training: LoraTraining, watch: Watch) -> Trained:
+    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
         first = data().train[0]
         watch.begin(30)
         right = Written(0, first.target or "", 28, 4, False)
         wrong = Written(0, "no idea", 28, 20, True)
         seen.extend(watch.score(0, [right, wrong] * 4))
-        return Trained({"device": "cpu"})
+        return {"device": "cpu"}
 
     result, problem = await optimize(tmp_path, train)
     assert seen == [1.0, 0.0] * 4
@@ -98,39 +96,31 @@ async def test_every_reply_is_booked_and_rewarded_as_the_tasks_own(tmp_path: Pat
     assert result.model == "" and "made no step" in result.remark
 
 
-async def test_it_trains_on_what_the_program_asks(tmp_path: Path) -> None:
+async def test_it_trains_on_what_the_program_asks_and_more_steps_leave_the_first_as_they_were(
+    tmp_path: Path,
+) -> None:
     seen: list[LoraTraining] = []
 
-    def train(training: LoraTraining, watch: Watch) -> Trained:
+    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
         seen.append(training)
-        return Trained({"device": "cpu"})
+        return {"device": "cpu"}
 
-    await optimize(tmp_path, train, base_prompt="Be exact.", init={"prompt": "Be brief."})
-    [training] = seen
     examples = data().train
+    count = len(examples)
+    for steps in (3, count):
+        more = {"base_prompt": "Be exact.", "init": {"prompt": "Be brief."}}
+        size = {"steps": steps, "group": 4, "batch": 2}
+        await optimize(tmp_path / f"{steps}", train, grpo=size, **more)
+    training, longer = seen
     assert [c[-1].content for c in training.conversations] == [e.input for e in examples]
     assert {c[0].content for c in training.conversations} == {"Be exact.\n\nBe brief."}
     assert training.arguments["max_completion_length"] == 20
     assert training.arguments["gradient_accumulation_steps"] == 2
     assert training.source == "none/such" and training.folder.name == "grpo"
-
-
-async def test_more_steps_leave_the_examples_of_the_first_as_they_were(tmp_path: Path) -> None:
-    seen: list[LoraTraining] = []
-
-    def train(training: LoraTraining, watch: Watch) -> Trained:
-        seen.append(training)
-        return Trained({"device": "cpu"})
-
-    examples = len(data().train)
-    for steps in (3, examples):
-        size = {"steps": steps, "group": 4, "batch": 2}
-        await optimize(tmp_path / f"{steps}", train, grpo=size)
-    short, long = (training.order for training in seen)
-    assert len(short) == 3 * 2 and len(long) == examples * 2
-    assert long[:6] == short
-    first, second = long[:examples], long[examples:]
-    assert sorted(first) == sorted(second) == list(range(examples)) and first != second
+    assert len(training.order) == 3 * 2 and len(longer.order) == count * 2
+    assert longer.order[:6] == training.order
+    first, second = longer.order[:count], longer.order[count:]
+    assert sorted(first) == sorted(second) == list(range(count)) and first != second
 
 
 async def test_the_trained_weights_are_what_is_judged(tmp_path: Path) -> None:
@@ -153,7 +143,7 @@ async def test_a_step_that_could_pass_the_budget_is_not_begun(tmp_path: Path) ->
 
 
 async def test_a_training_that_breaks_is_a_row_that_says_how(tmp_path: Path) -> None:
-    def train(training: LoraTraining, watch: Watch) -> Trained:
+    def train(training: LoraTraining, watch: Watch) -> dict[str, Any]:
         watch.begin(30)
         raise MemoryError("no room for the model")
 

@@ -6,15 +6,16 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 import promptcodebook as pco
-from promptcodebook.assemble import Sources, assemble
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Message, Request
 from promptcodebook.config import load_config
 from promptcodebook.config.loading import describe, describe_group, training_keys
@@ -27,13 +28,7 @@ from promptcodebook.errors import (
     TooManyFailures,
 )
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.optimizers.base import (
-    Problem,
-    Result,
-    make_optimizer,
-    optimize_metered,
-)
+from promptcodebook.optimizers.base import Problem, Result, make_optimizer
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
 from promptcodebook.progress import Note, Phase, ProgressEvent
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run
@@ -42,11 +37,28 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
 from tests.cli.invoked import served
 from tests.lm.server import Server
-from tests.optimizers.teachable import QUICK, answer, learn, model, total
+from tests.optimizers.teachable import QUICK, answer, install_package, learn, model, total
 from tests.run.test_optimize import data, reward, train
 
 Work = Callable[[Outside], Mapping[str, str]]
 LEVEL = {n: {WHOLE: f"Give the stated use, at level {n}."} for n in range(9)}
+
+
+ENTRIES = """
+[promptcodebook.optimizers]
+theirs = theirs_outside:Theirs
+[promptcodebook.tasks]
+secret = secret_task:load
+"""
+PRIVATE_TASK = """
+from promptcodebook.tasks.program import SingleCall
+from promptcodebook.tasks.task import Task, asks_nobody
+from tests.run.test_optimize import data, reward
+
+
+def load(data_dir):
+    return Task("secret", data(), asks_nobody(reward), SingleCall(), private=True)
+"""
 
 
 @pytest.fixture
@@ -63,20 +75,21 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Work],
     module = type(sys)("theirs_outside")
     module.Theirs = Theirs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "theirs_outside", module)
-    info = tmp_path / "site" / "theirs-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[promptcodebook.optimizers]\ntheirs = theirs_outside:Theirs\n"
-    )
-    monkeypatch.syspath_prepend(info.parent)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "secret_task.py").write_text(PRIVATE_TASK)
+    install_package(tmp_path / "site", "theirs", ENTRIES)
+    monkeypatch.syspath_prepend(tmp_path / "site")
     return works.append
+
+
+def notes_to(heard: list[str]) -> Callable[[ProgressEvent], None]:
+    return lambda event: heard.extend([event.text] if isinstance(event, Note) else [])
 
 
 def climb(outside: Outside) -> Mapping[str, str]:
     """Measures every level on the validation split, best last, and asks before each."""
     for level in range(1, 7):
-        outside.ask("updater", [Message("user", "What next?")])
+        outside.ask([Message("user", "What next?")])
         outside.roll_out(LEVEL[level], outside.train)
         outside.roll_out(LEVEL[level], outside.val)
     return outside.best
@@ -102,18 +115,11 @@ def test_its_calls_are_metered_and_its_settings_are_stored(tmp_path: Path, insta
     # 6 levels on 16 and on 8 examples, and the verdict's two rows on 8.
     assert (run.usage["updater"].calls, run.usage["executor"].calls) == (6, 6 * 24 + 2 * 8)
     assert "theirs 1.0 tried 6 prompts in 144 rollouts; what it kept earned" in run.verdict
-    store = RunStore.open(run.path)
-    concluded = store.outline().conclusion
-    store.close()
-    assert concluded is not None
-    assert (
-        concluded.settings
-        == run.settings
-        == {
-            **{"library": "theirs 1.0", "patience": 3},
-            **{"replies": 6, "replies_cut": 0},
-        }
-    )
+    with closing(RunStore.open(run.path)) as store:
+        concluded, trained = store.outline().conclusion, store.trained()
+    assert trained is not None and trained.calls == 6 + 6 * 24, "what the optimizing alone took"
+    settings = {"library": "theirs 1.0", "patience": 3, "replies": 6, "replies_cut": 0}
+    assert concluded is not None and concluded.settings == run.settings == settings
 
 
 def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
@@ -123,7 +129,7 @@ def test_what_is_asked_again_is_another_sample_and_validation_is_greedy(
         for text in (LEVEL[1], LEVEL[1], LEVEL[2]):
             outside.roll_out(text, outside.train[:2])
             outside.roll_out(text, outside.val[:1])
-            outside.ask("updater", [Message("user", "What next?")])
+            outside.ask([Message("user", "What next?")])
         return LEVEL[1]
 
     install(twice)
@@ -194,9 +200,8 @@ def test_a_run_stopped_anywhere_goes_the_same_way(tmp_path: Path, install: Any) 
     rest = learn(tmp_path, "theirs", lm, **kept, resume=part.id, budget="999calls")
     assert rest.ended == "finished" and rest.rows["theirs"].gain == whole.rows["theirs"].gain
     assert "This is look 4 at the same test split" in rest.verdict
-    store = RunStore.open(rest.path)
-    judged = [evaluation.name for evaluation in store.test_evaluations()]
-    store.close()
+    with closing(RunStore.open(rest.path)) as store:
+        judged = [evaluation.name for evaluation in store.test_evaluations()]
     assert judged == ["present", "theirs"], "of what was judged on the way nothing is left"
     keys = [(r.messages, r.sample, r.sampling) for r in lm.history]
     assert len(keys) == len({str(key) for key in keys}), "nothing is paid for twice"
@@ -238,17 +243,6 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert f"{said} The prompt that it began with stands in its place." in run.verdict
 
 
-PRIVATE_TASK = """
-from promptcodebook.tasks.program import SingleCall
-from promptcodebook.tasks.task import Task, asks_nobody
-from tests.run.test_optimize import data, reward
-
-
-def load(data_dir):
-    return Task("secret", data(), asks_nobody(reward), SingleCall(), private=True)
-"""
-
-
 async def test_of_private_data_it_is_not_told_what_an_error_quotes(
     tmp_path: Path, install: Any
 ) -> None:
@@ -256,17 +250,9 @@ async def test_of_private_data_it_is_not_told_what_an_error_quotes(
         raise ValueError(f"cannot parse: {outside.train[0].input}")
 
     install(fails)
-    (tmp_path / "site" / "secret_task.py").write_text(PRIVATE_TASK)
-    entries = tmp_path / "site" / "theirs-1.0.dist-info" / "entry_points.txt"
-    added = "[promptcodebook.tasks]\nsecret = secret_task:load\n"
-    entries.write_text(entries.read_text() + added)
-    heard: list[str] = []
-
-    def hear(event: ProgressEvent) -> None:
-        heard.extend([event.text] if isinstance(event, Note) else [])
-
+    heard = list[str]()
     config = load_config({**QUICK, "optimizer": "theirs", "task": "secret", "lm": "own"})
-    opened = open_run(config, Sources(lm=model()), Where(tmp_path / "runs"), hear)
+    opened = open_run(config, Sources(lm=model()), Where(tmp_path / "runs"), notes_to(heard))
     run = await finish(opened)
     told = "theirs 1.0 failed with ValueError: what it said is withheld, since the data are private"
     assert told in run.verdict and any(told in text for text in heard)
@@ -278,7 +264,7 @@ def test_replies_that_were_cut_are_counted_and_handed_on(tmp_path: Path, install
 
     def asks(outside: Outside) -> Mapping[str, str]:
         for text in ("One?", "Two?", "Three?"):
-            got.append(outside.ask("updater", [Message("user", text)]))
+            got.append(outside.ask([Message("user", text)]))
         return LEVEL[1]
 
     def replies(request: Request) -> str | pco.Reply:
@@ -309,13 +295,8 @@ def test_a_failed_rollout_earns_the_least_and_is_counted(tmp_path: Path, install
         return LEVEL[3]
 
     install(one)
-    notes: list[str] = []
-
-    def hear(event: ProgressEvent) -> None:
-        notes.extend([event.text] if isinstance(event, Note) else [])
-
-    signed = {"reward_range": (-1.0, 1.0)}
-    run = learn(tmp_path, "theirs", executor=clumsy, config=signed, listener=hear)
+    notes, signed = list[str](), {"reward_range": (-1.0, 1.0)}
+    run = learn(tmp_path, "theirs", executor=clumsy, config=signed, listener=notes_to(notes))
     assert seen and set(seen) == {(-1.0, "dropped it")}
     assert f"in 16 rollouts, {len(seen)} of which failed" in run.verdict
     assert any("a rollout failed at execute: RuntimeError: dropped it" in n for n in notes)
@@ -340,10 +321,10 @@ def test_a_model_that_goes_away_ends_the_run_and_a_refused_request_is_the_librar
     def asks(outside: Outside) -> Mapping[str, str]:
         for text in ("much too long", "nonsense"):
             try:
-                outside.ask("updater", [Message("user", text)])
+                outside.ask([Message("user", text)])
             except (RequestRefused, ParseError) as error:
                 refused.append(str(error))
-        outside.ask("updater", [Message("user", "short")])
+        outside.ask([Message("user", "short")])
         return LEVEL[2]
 
     def replies(request: Request) -> str | Exception:
@@ -385,22 +366,6 @@ def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install:
     pool.shutdown()
 
 
-def test_what_it_prints_is_not_seen(
-    tmp_path: Path, install: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def prints(outside: Outside) -> Mapping[str, str]:
-        sys.stdout.write("Bootstrapping set 1/6")
-        sys.stderr.write("100 %")
-        return LEVEL[1]
-
-    install(prints)
-    out, err = sys.stdout, sys.stderr
-    learn(tmp_path, "theirs")
-    assert (sys.stdout, sys.stderr) == (out, err)
-    shown = capsys.readouterr()
-    assert "Bootstrapping" not in shown.out + shown.err and "100 %" not in shown.out + shown.err
-
-
 # An optimizer of somebody else: named in the configuration, judged and metered like ours.
 
 MODULE = '''
@@ -437,13 +402,8 @@ class Asks:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "site"
-    info = folder / "theirs-1.0.dist-info"
-    info.mkdir(parents=True)
+    install_package(folder, "theirs", "[promptcodebook.optimizers]\nasks = theirs_optimizer:Asks\n")
     (folder / "theirs_optimizer.py").write_text(MODULE)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[promptcodebook.optimizers]\nasks = theirs_optimizer:Asks\n"
-    )
     monkeypatch.syspath_prepend(folder)
 
 
@@ -456,14 +416,9 @@ def test_it_runs_through_the_same_models_store_and_verdict(tmp_path: Path) -> No
     assert run.usage["updater"].calls == 1 and run.usage["executor"].calls > 0
     with pytest.raises(pco.PcoError, match="leaves no policy"):
         _ = run.policy
-    store = RunStore.open(run.path)
-    assert store.outline().ended == "finished"
-    assert {e.name for e in store.test_evaluations()} == {"present", "asked"}
-    store.close()
-
-
-@pytest.mark.usefixtures("installed")
-def test_it_is_listed_beside_ours_and_a_wrong_name_says_so() -> None:
+    with closing(RunStore.open(run.path)) as store:
+        assert store.outline().ended == "finished"
+        assert {e.name for e in store.test_evaluations()} == {"present", "asked"}
     with pytest.raises(ConfigError, match=r"unknown optimizer 'pcoo'.*did you mean 'pco'") as error:
         make_optimizer("pcoo")
     assert error.value.hint.startswith("optimizer = one of asks, best_single, concat")
@@ -473,9 +428,8 @@ def test_it_is_listed_beside_ours_and_a_wrong_name_says_so() -> None:
 def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
     asked = {"request": "Write ten words."}
     run = train(tmp_path, config={"optimizer": "asks", "asking": asked})
-    store = RunStore.open(run.path)
-    assert store.header.settings["asking"] == {**asked, "tries": 1}
-    store.close()
+    with closing(RunStore.open(run.path)) as store:
+        assert store.header.settings["asking"] == {**asked, "tries": 1}
     assert "asking" in training_keys()
     (key,) = (key for key in describe() if key.key == "asking.request")
     assert (key.text, describe_group("asking")) == (
@@ -488,27 +442,6 @@ def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
     with pytest.raises(pco.PcoError, match="there is nothing to resume") as refused:
         train(tmp_path, resume=run.id, config={"optimizer": "asks", "asking": asked})
     assert "'asking': {'tries': MORE}" in refused.value.hint
-
-
-class Asks:
-    """Two calls, one after the other."""
-
-    async def optimize(self, problem: Problem) -> Result:
-        for text in ("Write a prompt.", "Write a better one."):
-            reply = await problem.assembled.models.lm(Request("updater", (Message("user", text),)))
-        return Result("asked", "the prompt that was asked for", FixedPrompt(reply.text))
-
-
-async def test_a_result_holds_what_its_own_optimizing_took() -> None:
-    config = load_config({"lm": "simulated", "cache": False})
-    data = pco.load([{"input": f"{n}?", "target": "light"} for n in range(9)])
-    lm = ScriptedLM().enqueue("First.", "Second.", "Third.")
-    assembled = assemble(config, Sources(data=data, reward=lambda example, output: 0.0, lm=lm))
-    problem = Problem(assembled, cast("RunStore", None), lambda _: None)
-    await assembled.models.lm(Request("executor", (Message("user", "before"),)))
-    result = await optimize_metered(Asks(), problem)
-    assert result.spent.calls == 2
-    assert result.spent.calls + 1 == assembled.models.ledger.total.calls
 
 
 # A server that counts, while GEPA and MIPROv2 learn: what our meter says is what it answered.

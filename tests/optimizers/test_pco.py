@@ -195,16 +195,13 @@ async def test_nothing_is_said_where_nothing_was_to_be_rewritten(tmp_path: Path)
     def content(request: Request) -> Scripted:
         return "A" if request.role == "executor" else talkative(request)
 
-    solved = {**ENCODED, "reward_range": (0.0, 1.0)}
-    with problem(tmp_path, config(**solved), content) as at:
-        store = at.problem.store
-        plan = at.problem.assembled.plan
+    with problem(tmp_path, config(**ENCODED), content) as at:
+        assembled, store = at.problem.assembled, at.problem.store
         data = Dataset(tuple(x for x in rows(24) if x.target == "A"), (), ())
-        task = replace(plan.task, dataset=data)
-        assembled = replace(at.problem.assembled, plan=replace(plan, task=task))
-        result = await PCO().optimize(replace(at.problem, assembled=assembled))
-        assert store.parameters_at(-1) == store.outline().parameters
-        assert result.remark == ""
+        task = replace(assembled.task, dataset=data)
+        solved = replace(assembled, plan=replace(assembled.plan, task=task))
+        result = await PCO().optimize(replace(at.problem, assembled=solved))
+        assert store.parameters_at(-1) == store.outline().parameters and result.remark == ""
 
 
 # --- the first codebook ---
@@ -426,14 +423,3 @@ def test_random_routes_are_drawn_for_each_input_and_are_the_same_again(tmp_path:
     first = routes("a", 0)
     assert len(set(first)) > 4 and all(len(route) == 4 for route in first)
     assert routes("b", 0) == first != routes("c", 1)
-
-
-@pytest.mark.parametrize("name", ["untrained", "best_single"])
-def test_a_stopped_one_goes_on(tmp_path: Path, name: str) -> None:
-    whole = train(tmp_path, "whole", config={**SMALL, "optimizer": name})
-    part = train(tmp_path, "part", config={**SMALL, "optimizer": name}, budget="9calls")
-    assert part.ended == "budget"
-    rest = train(
-        tmp_path, "part", config={**SMALL, "optimizer": name}, resume=part.id, budget="999calls"
-    )
-    assert (rest.ended, rest.verdict) == ("finished", whole.verdict)

@@ -75,13 +75,6 @@ async def staged(prompt: pco.Prompt, example: pco.Example, lm: pco.Chat) -> str:
 staged.stages = ("draft", "check")  # type: ignore[attr-defined]
 
 
-def judged_prompts(run: pco.Run) -> dict[str, str]:
-    """Example id -> the prompt that the verdict's last row used."""
-    with closing(RunStore.open(run.path)) as store:
-        *_, learned = store.test_evaluations()
-    return {r.example_id: r.prompt for r in learned.rollouts}
-
-
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[subprocess.Popen[str]]:
     """Another process, which knows of a policy what its file says, and warns of nothing."""
@@ -92,17 +85,6 @@ def elsewhere() -> Iterator[subprocess.Popen[str]]:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 0
-
-
-def loaded_prompts(
-    process: subprocess.Popen[str], path: Path, spec: str, inputs: list[tuple[str, str]]
-) -> list[str]:
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(json.dumps([str(path), spec, inputs]) + "\n")
-    process.stdin.flush()
-    said = process.stdout.readline()
-    assert said, "it ended with an error, which is above"
-    return json.loads(said)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -145,9 +127,15 @@ def test_a_loaded_policy_makes_the_prompts_that_were_judged(
             },
             runs_dir=tmp_path / "runs",
         )
-        run.policy.save(tmp_path / "policy.json")
-        judged = judged_prompts(run)
+        run.policy.save(path := tmp_path / "policy.json")
+        with closing(RunStore.open(run.path)) as store:
+            *_, learned = store.test_evaluations()  # the verdict's last row
+        judged = {r.example_id: r.prompt for r in learned.rollouts}
         inputs = [(example.id, example.input) for example in data.test]
-        loaded = loaded_prompts(elsewhere, tmp_path / "policy.json", server.spec, inputs)
-    assert dict(zip((i for i, _ in inputs), loaded, strict=True)) == judged
+        assert elsewhere.stdin is not None and elsewhere.stdout is not None
+        elsewhere.stdin.write(json.dumps([str(path), server.spec, inputs]) + "\n")
+        elsewhere.stdin.flush()
+        said = elsewhere.stdout.readline()
+    assert said, "it ended with an error, which is above"
+    assert dict(zip((i for i, _ in inputs), json.loads(said), strict=True)) == judged
     assert len(set(judged.values())) > 1  # a constant prompt would prove nothing

@@ -111,41 +111,29 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) ->
 
 
 def test_what_is_one_text_says_that_it_does_not_route() -> None:
+    def prompt_of(file: PolicyFile) -> dict[str, Any]:
+        files = export_policy(file, "openai-system-prompt", "t").files
+        return json.loads(files["system-prompt.json"])
+
     file = live()
-    prompt = json.loads(
-        export_policy(file, "openai-system-prompt", "t").files["system-prompt.json"]
-    )
+    prompt = prompt_of(file)
     assert prompt["row"] == "concat"
     assert prompt["messages"] == [{"role": "system", "content": file.concat}]
     assert "cannot be carried by a single text" in prompt["note"]
-    best = file.with_about(best_fixed="The best one.")
-    prompt = json.loads(
-        export_policy(best, "openai-system-prompt", "t").files["system-prompt.json"]
-    )
+    prompt = prompt_of(file.with_about(best_fixed="The best one."))
     assert prompt["row"] == "best_fixed" and prompt["messages"][0]["content"] == "The best one."
-    staged = file.model_copy(update={"stages": ("find", "read")}).with_about(
-        best_fixed="find: Look it up.\n\nread: Read it."
-    )
-    files = export_policy(staged, "openai-system-prompt", "t").files
-    prompt = json.loads(files["system-prompt.json"])
-    assert prompt["stages"]["read"] == [{"role": "system", "content": "Read it."}]
-    page = export_policy(staged, "markdown", "t").files["codebook.md"]
+    staged = file.model_copy(update={"stages": ("find", "read")})
+    best = staged.with_about(best_fixed="find: Look it up.\n\nread: Read it.")
+    assert prompt_of(best)["stages"]["read"] == [{"role": "system", "content": "Read it."}]
+    page = export_policy(best, "markdown", "t").files["codebook.md"]
     assert "### find\n\n```text\nLook it up.\n```" in page
-    page = export_policy(file, "markdown", "t").files["codebook.md"]
+    fenced = file.model_copy(update={"base_prompt": "```\n# not a heading\n````"})
+    page = export_policy(fenced, "markdown", "t").files["codebook.md"]
     assert "is not in this file" in page and "cannot be carried by a single text" in page
     assert all(entry.text in page for entry in file.codebook)
+    assert "`````text\n```\n# not a heading\n````\n`````" in page
     live_kinds = {kind for kind in KINDS if export_policy(file, kind, "t").live}
     assert live_kinds == {"json", "dspy", "langchain", "promptfoo", "mlflow"}
-
-
-def test_a_fence_is_longer_than_any_in_the_text() -> None:
-    file = live().model_copy(update={"base_prompt": "```\n# not a heading\n````"})
-    page = export_policy(file, "markdown", "t").files["codebook.md"]
-    assert "`````text\n```\n# not a heading\n````\n`````" in page
-
-
-def test_a_policy_with_a_prompt_for_each_stage_is_no_program_of_one_call() -> None:
-    staged = live().model_copy(update={"stages": ("find", "read")})
     with pytest.raises(ConfigError, match="find, read"):
         export_policy(staged, "dspy", "t")
     assert export_policy(staged, "json", "t").live

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.proof.runs import SMALL, Finished, finished
+from tests.proof.runs import SMALL, finished
 from tests.proof.served import served
 
 pytestmark = pytest.mark.slow
@@ -29,18 +29,13 @@ OURS = {
 """The server's name of a fault -> ours of the incident it is on our side."""
 
 
-@pytest.fixture(scope="module")
-def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, dict[str, Any]]:
+def test_the_run_completes_and_its_counts_are_the_servers_and_those_in_process(
+    tmp_path: Path,
+) -> None:
     """A whole run among faults over HTTP, and what the server counted."""
     with served(f"simulated?{FAULTS}") as server:
-        run = finished(tmp_path_factory.mktemp("tour"), server.lm, TOUR)
-        return run, server.stats()
-
-
-def test_the_run_completes_and_its_counts_are_the_servers(
-    toured: tuple[Finished, dict[str, Any]],
-) -> None:
-    run, stats = toured
+        run = finished(tmp_path / "http", server.lm, TOUR)
+        stats = server.stats()
     assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
     ours, faults = run.tallies(), stats["faults"]
     assert {OURS[name]: count for name, count in faults.items()} == {
@@ -48,35 +43,6 @@ def test_the_run_completes_and_its_counts_are_the_servers(
     }
     assert stats["cut"] == faults["truncate"], "something else was cut too"
     assert min(faults.values()) > 0, "a fault of the tour never struck"
-
-
-def test_in_process_the_same_faults_strike_and_are_counted_alike(
-    toured: tuple[Finished, dict[str, Any]], tmp_path: Path
-) -> None:
-    over_http, _ = toured
-    here = finished(tmp_path, f"simulated?{FAULTS}", TOUR)
-    assert here.policy == over_http.policy
-    assert here.tallies() == over_http.tallies()
-
-
-TASKS = ("aime", "hotpotqa", "hover", "ifbench", "livebench_math", "pupa")
-SETTINGS: dict[str, Any] = {
-    "update": {"epochs": 2, "batch_size": 4},
-    "validation": {"every": 2, "subset": 4, "finalists": 1},
-    "cache": False,
-}
-WIRE = {"429": "rate_limited", "500": "server_error", "drop": "dropped"}
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_a_pipeline_comes_through_the_tour_of_faults(task: str, tmp_path: Path) -> None:
-    with served(f"simulated?{FAULTS}", task) as server:
-        run = finished(tmp_path, server.lm, {**SETTINGS, "task": task})
-        stats = server.stats()
-    assert list(run.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
-    tallies = run.tallies()
-    counted = {name: tallies.get(ours, 0) for name, ours in WIRE.items()}
-    assert counted == {name: stats["faults"][name] for name in WIRE}
-    assert sum(counted.values()) > 0, "no fault of the wire struck"
-    # Cut by the fault or at a length cap, each cut reply is counted once.
-    assert tallies.get("truncated", 0) == stats["cut"]
+    here = finished(tmp_path / "here", f"simulated?{FAULTS}", TOUR)
+    assert here.policy == run.policy
+    assert here.tallies() == ours

@@ -22,7 +22,7 @@ def write(tmp_path: Path) -> Iterator[Callable[..., RunStore]]:
             empty = Header("", "2026-01-31T15:45:02+00:00", "0.2.0", **header)
             stores.append(RunStore.create(tmp_path, empty))
         else:
-            stores.append(write_run(tmp_path / "runs", run))
+            stores.append(write_run(tmp_path / "runs", run, **header))
         return stores[-1]
 
     yield write_one

@@ -96,17 +96,10 @@ def write_run(
     config["lm"] = lm
     config["critic"]["safety"] = False  # its hostile texts are there to be shown
     config["roles"]["critic"]["headers"] = {"Authorization": "Bearer hush"}
-    fields: dict[str, Any] = {
-        "id": "",
-        "created": "2026-01-31T15:45:02+00:00",
-        "version": "0.1.0",
-        "task": run.task,
-        "command": "pco train",
-        "config": config | run.config,
-        "fingerprints": {"train": "ab" * 32, "test": "cd" * 32},
-        "private": run.private,
-    }
-    store = RunStore.create(runs, Header(**fields | header))
+    fields: dict[str, Any] = {"task": run.task, "command": "pco train", "private": run.private}
+    fields |= {"config": config | run.config}
+    fields |= {"fingerprints": {"train": "ab" * 32, "test": "cd" * 32}, **header}
+    store = RunStore.create(runs, Header("", "2026-01-31T15:45:02+00:00", "0.1.0", **fields))
     for event in events_of(run) if events is None else events:
         store.append(event)
     for role, calls in (("encoder", 90), ("executor", 300), ("critic", 120)):
@@ -125,15 +118,9 @@ def write_run(
 def events_of(run: ScriptedRun) -> Iterator[Event]:
     """What happens in the run, from its first codebook on."""
     draw = keyed_random("story", run.steps, run.size)
-    instincts = tuple(
-        Instinct(f"{_ADVICE[k % len(_ADVICE)]}.", frozen=k == 1) for k in range(run.size)
-    )
-    parameters = Parameters(
-        "Choose what the input needs.",
-        "Write two sentences.",
-        Codebook(instincts),
-        "Judge it strictly.",
-    )
+    instincts = tuple(Instinct(f"{_ADVICE[k % 8]}.", frozen=k == 1) for k in range(run.size))
+    texts = "Choose what the input needs.", "Write two sentences."
+    parameters = Parameters(*texts, Codebook(instincts), "Judge it strictly.")
     yield Started(parameters, "expert")
     selected = [0] * run.size
     for index in range(run.steps):
@@ -178,18 +165,11 @@ def _evaluation(name: str, split: str, score: float, n: int) -> Evaluation:
 
 
 def _step(
-    run: ScriptedRun,
-    draw: random.Random,
-    index: int,
-    parameters: Parameters,
-    selected: list[int],
+    run: ScriptedRun, draw: random.Random, index: int, parameters: Parameters, selected: list[int]
 ) -> Step:
-    epsilon = max(0.15, 0.94**index)
-    counts = list(selected)
-    traces: list[Trace] = []
-    for place in range(run.batch):
-        trace = _trace(run, draw, (index, place), epsilon)
-        traces.append(trace)
+    epsilon, counts = max(0.15, 0.94**index), list(selected)
+    traces = [_trace(run, draw, (index, place), epsilon) for place in range(run.batch)]
+    for trace in traces:
         if trace.unit is not None and trace.rollout.route is not None:
             for k in trace.rollout.route.indices:
                 counts[k] += 1

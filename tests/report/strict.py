@@ -3,10 +3,12 @@ out."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 
 from promptcodebook.report.context import Context, Section
 from promptcodebook.report.pages import read_asset
@@ -27,6 +29,7 @@ class Page(HTMLParser):
         self.links: list[str] = []
         self.tags: list[str] = []
         self.texts: list[str] = []
+        self.words: list[str] = []
         self.captions: list[str] = []
         self.metas: list[dict[str, str]] = []
         self.scripts: list[str] = []
@@ -51,6 +54,9 @@ class Page(HTMLParser):
             self.scripts.append(data)
             return
         self.texts.append(data)
+        self.words += (
+            [" ".join(data.split())] if data.strip() and self._open[-1:] != ["style"] else []
+        )
         if "figcaption" in self._open:
             self.captions[-1] += data
 
@@ -62,6 +68,7 @@ class Page(HTMLParser):
         if tag in _FORBIDDEN:
             self.faults.append(f"<{tag}>")
         given = {name: value or "" for name, value in attrs}
+        self.words += [given["aria-label"]] if "aria-label" in given else []
         if tag == "meta":
             self.metas.append(given)
         self.ids += [given["id"]] if "id" in given else []
@@ -85,6 +92,16 @@ def read_page(source: str) -> Page:
         "a script that is not ours" for text in page.scripts if text != read_asset("chart.js")
     ]
     return page
+
+
+def require_approved(file: Path, source: str) -> None:
+    """The words of a page, and those that its drawings are described by, are as they were approved.
+    With APPROVE=1 in the environment they are approved as they are now."""
+    words = read_page(source).words
+    told = [re.sub(r"^[\d.]+ m?s$", "(a while)", word) for word in words]
+    if os.environ.get("APPROVE") == "1":
+        file.write_text("\n".join(told) + "\n", "utf-8")
+    assert told == file.read_text("utf-8").splitlines()
 
 
 def flat(markup: str) -> str:

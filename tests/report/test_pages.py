@@ -17,14 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.report.pages import (
     Area,
     Chart,
     Line,
-    Numbers,
     Picture,
-    Spot,
     address,
     csv_text,
     draw,
@@ -32,7 +30,6 @@ from promptcodebook.report.pages import (
     read_style,
     render,
     svg_text,
-    ticks,
 )
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
@@ -100,7 +97,7 @@ CHART = Chart(
     "step",
     [Line("mean", [(1, 0.25), (2, 0.5)]), Line("none", []), Line("=1+1", [(1, 0.1)], "limit")],
     [Area("± 1 sd", [(1, 0.1, 0.4), (2, 0.3, 0.7)]), Area("empty", [])],
-    [Spot(2, 0.5, "best")],
+    [((2, 0.5), "best", "main")],
     (0.0, 1.0),
 )
 
@@ -118,6 +115,8 @@ def test_a_chart_is_drawn_from_its_description() -> None:
     assert picture.range == (1, 2, 0.0, 1.0)
     series = re.findall(r'data-name="(.*?)" data-look="(.*?)"', picture.shapes)
     assert series == [("± 1 sd", "area"), ("mean", "main"), ("=1+1", "limit")]
+    scale = re.findall(r'<text class="tick end"[^>]*>([\d.]+)</text>', picture.shapes)
+    assert scale == ["0", "0.25", "0.5", "0.75", "1"], "round"
     # 380 wide and 172 high: 0.25 is at three quarters of the height, 0.5 at the middle
     assert '<path class="main" d="M0 129L380 86"/>' in picture.shapes
     assert '<path class="area" d="M0 103.2L380 51.6L380 120.4L0 154.8Z"/>' in picture.shapes
@@ -150,19 +149,6 @@ def test_single_points_places_and_long_lines_are_drawn_as_such() -> None:
     assert long.shapes.count("L") == 666 and "<circle" not in long.shapes  # three in one
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0, 0.25, 0.5, 0.75, 1]),
-        (0, 50, [0, 20, 40]),
-        (3, 3, [3]),
-        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
-
-
 # --- Figures as files: whole, well-formed, and never without the word that they are simulated ---
 
 Write = Callable[[ScriptedRun], RunStore]
@@ -191,25 +177,23 @@ def test_every_figure_of_a_report_can_be_kept_and_says_whose_numbers_it_shows(
             assert {len(row) for row in rows} == {len(rows[0])}
 
 
-def rows_of(numbers: Numbers) -> list[list[str]]:
-    return list(csv.reader(csv_text(numbers, "run x").splitlines()))
+def rows_of(picture: Picture) -> list[list[str]]:
+    return list(csv.reader(csv_text(picture, "run x").splitlines()))
 
 
 def test_the_numbers_are_those_of_the_chart_and_no_cell_is_a_formula() -> None:
-    head, *rows = rows_of(drawn(CHART).numbers)
+    head, *rows = rows_of(drawn(CHART))
     assert head == ["series", "step", "value", "low", "high", "source"]
     assert ["mean", "2", "0.5", "", "", "run x"] in rows
     assert ["± 1 sd", "2", "", "0.3", "0.7", "run x"] in rows
     assert {row[0] for row in rows} == {"mean", "'=1+1", "± 1 sd"}
-    assert rows_of(Numbers(("a",), [(-1.5,)]))[1] == ["-1.5", "run x"]
+    assert rows_of(drawn(Chart("t", "x", [Line("a", [(1, -1.5)])])))[1][2] == "-1.5"
 
 
 def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:
     """Else a run of thousands of steps is too large a file to be mailed."""
     points = [(float(x), x / 7500) for x in range(7500)]
-    _, *rows = rows_of(
-        drawn(Chart("t", "s", [Line("all", points), Line("few", points[:30])])).numbers
-    )
+    _, *rows = rows_of(drawn(Chart("t", "s", [Line("all", points), Line("few", points[:30])])))
     assert {row[-1] for row in rows} == {"run x, one point in 4"}
     assert [float(r[1]) for r in rows if r[0] == "all"] == [float(x) for x in range(0, 7500, 4)]
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
 from promptcodebook.store.events import (
@@ -87,18 +87,9 @@ def test_a_failed_run_says_how_it_goes_on_and_not_what_the_error_said() -> None:
 
 WITHHELD_NAME = 'said: "Ottokar Quillfeather"'
 SHOWN = {
-    "name",  # of a row, of a stage
-    "split",
-    "example_id",
-    "stage",
-    "kind",
-    "hint",
+    *("name", "split", "example_id", "stage", "kind", "hint"),  # the name of a row, of a stage
     # Texts that are shared anyway: each rewrite of them was checked.
-    "text",
-    "encoder",
-    "generator",
-    "critic",
-    "before",
+    *("text", "encoder", "generator", "critic", "before"),
     "harmful by",  # the name of the variable whose text was called so
 }
 """Fields of events that a report shows word for word."""
@@ -171,15 +162,12 @@ def test_every_time_an_example_was_drawn_is_there(run: pco.Run) -> None:
     name = traces[0][1].rollout.example_id
     own = [(step, trace) for step, trace in traces if trace.rollout.example_id == name]
     record = read_record(run.path, name)
+    assert read_record(run.path, "nobody") is None
     assert record is not None and not record.judged and record.validated is None
     assert [(t.step, t.trace) for t in record.trainings] == own
     for training in record.trainings:
         blamed = set(training.trace.gradients.blamed)
         assert {rewrite.variable for rewrite in training.rewrites} <= blamed
-
-
-def test_an_example_that_the_run_never_saw_has_no_record(run: pco.Run) -> None:
-    assert read_record(run.path, "nobody") is None
 
 
 def test_texts_of_private_data_are_withheld(run: pco.Run, tmp_path: Path) -> None:

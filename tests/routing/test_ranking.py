@@ -7,7 +7,6 @@ import random
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -61,6 +60,12 @@ def test_words_and_their_letters_have_half_of_the_length_each() -> None:
         assert share(features, 0, HALF) == pytest.approx(0.5 if len(text) > 1 else 1.0)
         assert share(features, 0, BUCKETS) == pytest.approx(1.0)
     assert vocabulary.features("?!") == {} and vocabulary.width == BUCKETS
+    # What few inputs have tells more: ln((1 + n) / (1 + n_b)) + 1, to three digits.
+    for token, count in (("my", 3), ("is", 2), ("where", 1), ("unseen", 0)):
+        assert vocabulary.rarity[word(token)] == round(math.log(5 / (1 + count)) + 1, 3)
+    features = vocabulary.features("my where")
+    ratio = vocabulary.rarity[word("where")] / vocabulary.rarity[word("my")]
+    assert features[word("where")] / features[word("my")] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("text", ["ab", "abc", "abcd", "parcel", "my parcel is late"])
@@ -69,17 +74,6 @@ def test_an_input_is_its_words_and_the_runs_of_letters_in_them(text: str) -> Non
     features = Vocabulary.of(TEXTS).features(text)
     assert set(features) == expected
     assert features == Vocabulary.of(TEXTS).features(f"{text} {text}"), "how often does not count"
-
-
-def test_what_few_inputs_have_tells_more() -> None:
-    """ln((1 + n) / (1 + n_b)) + 1, to three digits."""
-    vocabulary = Vocabulary.of(TEXTS)
-    for token, count in (("my", 3), ("is", 2), ("where", 1), ("unseen", 0)):
-        assert vocabulary.rarity[word(token)] == round(math.log(5 / (1 + count)) + 1, 3)
-    features = vocabulary.features("my where")
-    assert features[word("where")] / features[word("my")] == pytest.approx(
-        vocabulary.rarity[word("where")] / vocabulary.rarity[word("my")]
-    )
 
 
 def test_of_a_long_input_the_middle_is_left_out() -> None:
@@ -174,22 +168,10 @@ def test_no_set_of_the_allowed_sizes_promises_more_than_the_chosen(least: int) -
         sets = [z for n in range(least, select + 1) for z in combinations(range(size), n)]
         assert route in sets
         assert expected.of(route) == pytest.approx(max(map(expected.of, sets)))
-
-
-def test_of_equals_the_first_is_chosen_and_none_that_adds_nothing() -> None:
-    assert chosen((0.0, 0.0, 0.0), 0.0, 2) == ()
-    assert chosen((0.1, 0.2, 0.1, 0.1), 0.0, 2) == (0, 1)
+    assert chosen((0.0, 0.0, 0.0), 0.0, 2) == (), "none that adds nothing"
+    assert chosen((0.1, 0.2, 0.1, 0.1), 0.0, 2) == (0, 1), "of equals the first"
     assert chosen((0.1, 0.2, 0.1), -0.1, 3) == (1,)
     assert chosen((-0.2, -0.1, -0.1), 0.0, 3, 2) == (1, 2)
-
-
-def test_a_ranker_routes_by_what_it_promises_within_its_bounds() -> None:
-    for least in (0, 2):
-        ranker = Ranker(replace(a_ranking(3), least=least), TEXTS)
-        for text in TEXTS:
-            found = ranker.expected(text)
-            assert ranker.choose(text, 3) == chosen(found.marginal, found.more, 3, least)
-            assert least <= len(ranker.choose(text, 3)) <= 3
 
 
 # The imitation of an encoder's routes, against refits that leave out one example after another.
@@ -293,15 +275,6 @@ def test_held_out_examples_are_compared_with_their_latest_route_of_most_weight()
     assert other is not None and other.exact.mean == pytest.approx(39 / 40)
     assert cross_agreement(plain[:10], THREE, 1) is not None
     assert cross_agreement([*plain[:9], *plain[:9]], THREE, 1) is None
-
-
-def test_no_example_is_compared_with_a_fit_to_its_own_route() -> None:
-    """Inputs without a word in common: by their own routes all would agree, by others' none."""
-    own = [Imitated(f"x{i:02}", chr(97 + i) * 9, (i // 10,)) for i in range(20)]
-    ranker = Ranker(distil(own, 2, 1), THREE[:2])
-    assert all(ranker.choose(r.input, 1) == r.indices for r in own)
-    found = cross_agreement(own, THREE[:2], 1)
-    assert found is not None and found.exact.n == 20 and found.exact.mean <= 0.5
 
 
 def test_folds_and_intervals_go_by_the_order_of_names_alone() -> None:

@@ -207,12 +207,6 @@ def test_a_run_is_found_and_resumed_by_its_name_which_it_keeps(tmp_path: Path) -
     assert (rest.id, rest.name, rest.ended) == (part.id, "tickets", "finished")
 
 
-def test_a_name_that_no_command_could_take_stops_before_a_run_exists(tmp_path: Path) -> None:
-    with pytest.raises(pco.PcoError, match="cannot be called 'last'"):
-        train(tmp_path, name_it="last")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_reward_that_fails_now_and_then_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
     def brittle(example: pco.Example, output: str) -> float:
         if "bread" in example.input:
@@ -267,22 +261,6 @@ def test_an_argument_of_the_wrong_type_is_named_before_anything_is_paid(
         pco.optimize(**{**given, name: value})
     assert caught.value.hint  # type: ignore[attr-defined]
     assert not (tmp_path / "runs").exists()
-
-
-def test_what_a_notebook_shows_of_a_run_fits_on_a_line(tmp_path: Path) -> None:
-    run = train(tmp_path, size=8, select=3)
-    shown = f"best={run.best.score:.3f}, worth={run.worth})"
-    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
-    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
-    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"
-
-
-def test_a_verdict_on_training_that_rewrote_nothing_says_why(tmp_path: Path) -> None:
-    update = {**QUICK["update"], "instinct_words": 1, "directive_words": 1}
-    run = train(tmp_path, config={"update": update})
-    assert run.ended == "finished"
-    assert "Training rewrote no text at all: a rewrite was refused" in run.verdict
-    assert "rewrote no text" not in train(tmp_path, "usual").verdict
 
 
 def test_what_training_took_is_told_from_what_judging_took(tmp_path: Path) -> None:
@@ -384,6 +362,10 @@ def test_the_history_has_a_row_for_each_update_and_one_before_it(run: pco.Run) -
 
 
 def test_the_rollouts_are_those_of_training_validation_and_the_verdict(run: pco.Run) -> None:
+    shown = f"best={run.best.score:.3f}, worth={run.worth})"
+    assert repr(run) == f"Run({run.id!r}, ended='finished', {shown}"
+    assert repr(run.policy) == "Policy(K=8, S=3, lm='simulated')"
+    assert repr(data()) == "Dataset('data': 16 train, 8 val, 8 test)"
     pytest.importorskip("pandas")
     rollouts = run.rollouts
     assert tuple(rollouts.columns) == ROLLOUTS

@@ -242,49 +242,37 @@ def _parts() -> Any:
     return made.task, made.templates
 
 
-@pytest.fixture
-def stopped(tmp_path: Path) -> Path:
-    """A folder with a run of its own reward that a budget stopped."""
+def test_edited_code_settings_and_data_are_told_by_their_files(tmp_path: Path) -> None:
+    """Of a run of the folder's own reward that a budget stopped."""
+
+    def go_on(*more: str) -> Any:
+        return typed("train", "--resume", "last", "--budget", "90calls", *more, cwd=tmp_path)
+
     assert typed("init", cwd=tmp_path).code == 0
     assert typed("train", *TYPED, "--budget", "60calls", cwd=tmp_path).code == 3
-    return tmp_path
-
-
-def go_on(folder: Path, *more: str) -> Any:
-    return typed("train", "--resume", "last", "--budget", "90calls", *more, cwd=folder)
-
-
-def test_an_edited_file_of_code_is_told_by_its_name(stopped: Path) -> None:
-    source = stopped / "reward.py"
+    source = tmp_path / "reward.py"
     text = source.read_text()
     source.write_text(text + "\n# another thought\n")
-    refused = go_on(stopped)
-    refused.error(2, "reward.py changed since the run", "put it back", "--edited")
-    assert "--edited" in refused.err
-    went_on = go_on(stopped, "--edited")
+    go_on().error(2, "reward.py changed since the run", "put it back", "--edited")
+    went_on = go_on("--edited")
     assert went_on.code == 3 and "reward.py was edited" in went_on.err
-    assert "changed  reward.py was edited" in typed("runs", "show", "last", cwd=stopped).out
-    assert go_on(stopped, "--set", "budget.calls=95").code == 3  # told once
+    assert "changed  reward.py was edited" in typed("runs", "show", "last", cwd=tmp_path).out
+    assert go_on("--set", "budget.calls=95").code == 3  # told once
     source.write_text(text)
-    go_on(stopped).error(2, "reward.py changed since the run")
-
-
-def test_an_edited_pco_toml_is_told_and_how_to_take_it(stopped: Path) -> None:
-    assert "changed since" not in go_on(stopped).err
-    toml = stopped / "pco.toml"
+    go_on().error(2, "reward.py changed since the run")
+    again = go_on("--edited", "--set", "budget.calls=97")
+    assert "pco.toml changed since" not in again.err
+    toml = tmp_path / "pco.toml"
     toml.write_text("seed = 77\n" + toml.read_text())
-    told = go_on(stopped, "--set", "budget.calls=99")
+    told = go_on("--set", "budget.calls=99")
     assert told.code == 3
     assert "pco.toml changed since the run started: the change is ignored" in told.err
     assert "pco train " in told.err and "--resume last" in told.err
-    refused = typed("train", "pco.toml", "--resume", "last", *TYPED, cwd=stopped)
+    refused = typed("train", "pco.toml", "--resume", "last", *TYPED, cwd=tmp_path)
     refused.error(2, "seed: 0 → 77")
-
-
-def test_changed_data_are_told_by_their_file(stopped: Path) -> None:
-    file = stopped / "data.jsonl"
+    file = tmp_path / "data.jsonl"
     file.write_text("\n".join(file.read_text().splitlines()[1:]) + "\n")
-    go_on(stopped).error(2, "the data of the run", "data.jsonl")
+    go_on().error(2, "the data of the run", "data.jsonl")
 
 
 @pytest.fixture
@@ -297,14 +285,6 @@ def folder(tmp_path: Path) -> Path:
     toml = (made / "pco.toml").read_text("utf-8")
     (made / "pco.toml").write_text(f'templates = "./my-prompts"\n{toml}', "utf-8")
     return made
-
-
-@pytest.fixture
-def with_templates(folder: Path) -> Path:
-    """The folder with a run that its budget with_templates."""
-    result = typed("train", *TYPED, "--budget", "200calls", cwd=folder)
-    assert result.code == 3, result.err
-    return folder
 
 
 def edit(folder: Path, name: str, old: str, new: str) -> None:
@@ -335,31 +315,27 @@ def test_a_faulty_template_is_refused_before_anything_is_paid_for(
     assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
 
 
-def test_a_resumed_run_whose_template_changed_names_the_file(with_templates: Path) -> None:
-    edit(with_templates, "updater.md", "the smallest rewrite", "a small rewrite")
-    edit(with_templates, "set.toml", "(untried)", "(new)")
-    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=with_templates)
+def test_a_run_with_templates_is_resumed_with_the_same_and_read_without_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    assert typed("train", *TYPED, "--budget", "200calls", cwd=folder).code == 3
+    kept = shutil.copytree(folder / "my-prompts", tmp_path / "kept")
+    edit(folder, "updater.md", "the smallest rewrite", "a small rewrite")
+    edit(folder, "set.toml", "(untried)", "(new)")
+    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)
     said = result.error(2, "other settings: templates/set.toml: ", "; templates/updater.md: ")
     assert "theta.md" not in said
-    shutil.rmtree(with_templates / "my-prompts")
-    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=with_templates)
+    shutil.rmtree(folder / "my-prompts")
+    result = typed("train", "--resume", "last", "--budget", "90000calls", cwd=folder)
     result.error(2, "there is no folder", "my-prompts")
-
-
-def test_a_run_with_a_folder_is_resumed_from_anywhere(with_templates: Path, tmp_path: Path) -> None:
-    [run] = (with_templates / "runs").iterdir()
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    result = typed("train", "--resume", str(run), "--budget", "90000calls", cwd=elsewhere)
-    assert result.code == 0, result.err
-
-
-def test_a_run_is_read_without_its_folder(with_templates: Path) -> None:
-    shutil.rmtree(with_templates / "my-prompts")
     for command in (
         ("report", "last", "-o", "report.html"),
         ("explain", "last", "How long is delivery?"),
         ("eval", "last", "--split", "val", "--n", "2"),
     ):
-        result = typed(*command, cwd=with_templates)
+        result = typed(*command, cwd=folder)
         assert result.code == 0, (command, result.err)
+    shutil.copytree(kept, folder / "my-prompts")
+    [run] = (folder / "runs").iterdir()
+    result = typed("train", "--resume", str(run), "--budget", "90000calls", cwd=tmp_path)
+    assert result.code == 0, result.err

@@ -39,6 +39,13 @@ def test_where_inputs_need_instincts_each_gets_its_own(run: pco.Run) -> None:
     assert run.worth is True and run.deploy == "learned"
     assert run.rows["learned"].score.mean >= 0.8
     assert run.rows["best_single"].score.mean <= 0.5
+    assert list(run.rows) == ["present", "none", "concat", "untrained", "best_single", "learned"]
+    assert {row.calls_per_query for row in run.rows.values()} == {1.0}
+    assert "Off-policy, before the test: by 384 logged rollouts" in run.verdict
+    figures = re.search(r"routes earn [\d.]+ \(95 % ([\d.]+) to ([\d.]+)\)", run.verdict)
+    assert figures is not None
+    low, high = float(figures[1]), float(figures[2])
+    assert low - 0.1 <= run.rows["learned"].score.mean <= high + 0.1
 
 
 ALIKE = {"roles": {"executor": {"temperature": 0.0}}}
@@ -56,47 +63,26 @@ def test_where_instincts_do_not_matter_nothing_is_claimed(
     assert low is not None and float(low[1]) <= 0.0
 
 
-def test_every_way_of_prompting_is_one_call(run: pco.Run) -> None:
-    assert list(run.rows) == ["present", "none", "concat", "untrained", "best_single", "learned"]
-    assert {row.calls_per_query for row in run.rows.values()} == {1.0}
-
-
-def test_a_training_rollout_is_one_call_and_no_critic_is_asked(run: pco.Run) -> None:
-    assert set(run.usage) == {"executor"}
-    with_traces = list(RunStore.open(run.path).steps(traces=True))
-    assert sum(len(step.traces) for step in with_traces) == 12 * 32
-    assert {trace.rollout.usage.calls for step in with_traces for trace in step.traces} == {1}
-
-
-def test_each_logged_route_has_its_chance(run: pco.Run) -> None:
+def test_a_training_rollout_is_one_call_and_logs_the_chance_of_its_route(run: pco.Run) -> None:
+    assert set(run.usage) == {"executor"}, "no critic is asked"
     steps = list(RunStore.open(run.path).steps(traces=True))
-    routes = [t.rollout.route for s in steps for t in s.traces if t.rollout.route is not None]
-    chances = [route.propensity for route in routes]
+    rollouts = [trace.rollout for step in steps for trace in step.traces]
+    assert len(rollouts) == 12 * 32 and {rollout.usage.calls for rollout in rollouts} == {1}
+    chances = [r.route.propensity for r in rollouts if r.route is not None]
     assert all(p is not None and 0.05 / 2 / 6 <= p <= 1.0 for p in chances)
     early, late = chances[:64], chances[-64:]
     assert sum(filter(None, late)) > 2 * sum(filter(None, early)), "it grows surer"
 
 
-def test_the_verdict_says_before_the_test_what_the_routes_are_worth(run: pco.Run) -> None:
-    assert "Off-policy, before the test: by 384 logged rollouts" in run.verdict
-    figures = re.search(
-        r"the learned routes earn ([\d.]+) \(95 % ([\d.]+) to ([\d.]+)\)", run.verdict
-    )
-    assert figures is not None
-    low, high = float(figures[2]), float(figures[3])
-    assert low - 0.1 <= run.rows["learned"].score.mean <= high + 0.1
-
-
-def test_a_saved_policy_routes_without_a_call(run: pco.Run, tmp_path: Path) -> None:
+def test_a_saved_policy_routes_without_a_call_and_says_what_each_instinct_promises(
+    run: pco.Run, tmp_path: Path
+) -> None:
     run.policy.save(tmp_path / "policy.json")
     policy = pco.load_policy(tmp_path / "policy.json", lm=NOBODY)
     assert policy.file.digest == run.policy.file.digest
     for example in data().test:
         assert policy.prompt(example) == run.policy.prompt(example)
     assert policy.prompt("hello, my delivery is late") == "If it is about a parcel, say P."
-
-
-def test_an_explanation_says_what_each_instinct_promises(run: pco.Run) -> None:
     explained = run.explain("hi, where is my parcel")
     assert explained.expected is not None
     best = max(range(6), key=lambda k: explained.expected.alone(k))  # type: ignore[union-attr]
@@ -120,47 +106,9 @@ def test_no_instinct_is_a_route_too(tmp_path: Path) -> None:
     assert len(kind) >= 0.9 * len(routes), PHRASES
 
 
-@pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
-    return learn(tmp_path_factory.mktemp("once"), config={**ALIKE, "update": {"epochs": 8}})
-
-
-def _tries(run: pco.Run) -> list[tuple[str, tuple[int, ...], float]]:
-    traces = [t for s in RunStore.open(run.path).steps(traces=True) for t in s.traces]
-    return [(t.rollout.example_id, t.rollout.route.indices, t.unit) for t in traces]  # type: ignore[union-attr, misc]
-
-
-def test_what_a_steady_executor_was_asked_is_not_asked_again(once: pco.Run) -> None:
-    """Until every input is solved: a route is tried once on an input, a solved input never."""
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-    solved: set[str] = set()
-    for example, route, reward in _tries(once)[:128]:
-        assert (example, route) not in seen
-        assert example not in solved or len(solved) > 64 - 32
-        seen.add((example, route))
-        if reward == 1.0:
-            solved.add(example)
-    tries = _tries(once)
-    assert {example for example, _, reward in tries if reward == 1.0} == {
-        e.id for e in data().train
-    }
-    assert len(tries) == 8 * 32 and once.rows["learned"].score.mean >= 0.8
-
-
-def test_an_executor_that_samples_is_asked_again(run: pco.Run) -> None:
-    tries = [(example, route) for example, route, _ in _tries(run)]
-    assert len(set(tries)) < len(tries)
-
-
-def test_without_repeats_first_visits_alone_are_judged_by(once: pco.Run) -> None:
-    """Later visits hang on earlier outcomes; 64 examples, 64 first visits."""
-    assert "by 64 logged rollouts on 64 training examples" in once.verdict
-
-
-def test_without_repeats_a_stopped_run_ends_at_the_same_policy(
-    once: pco.Run, tmp_path: Path
-) -> None:
+def test_without_repeats_a_stopped_run_ends_at_the_same_policy(tmp_path: Path) -> None:
     config = {**ALIKE, "update": {"epochs": 8}}
+    once = learn(tmp_path / "once", config=config)
     part = learn(tmp_path, config=config, budget="170calls")
     assert part.ended == "budget"
     rest = learn(tmp_path, config=config, budget="99999calls", resume=part.id)
@@ -235,9 +183,15 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> pco.Run:
     return learn(tmp_path_factory.mktemp("both"), lm=model(), data=numbers(), config=BOTH)
 
 
-def test_what_only_an_embedding_tells_is_learned_from_it(both: pco.Run) -> None:
-    assert both.rows["learned"].score.mean >= 0.8
-    assert both.deploy == "learned"
+def test_what_only_an_embedding_tells_is_learned_and_every_input_is_read_once(
+    both: pco.Run,
+) -> None:
+    assert both.rows["learned"].score.mean >= 0.8 and both.deploy == "learned"
+    usage = both.usage
+    assert set(usage) == {"encoder", "executor"}
+    assert usage["encoder"].calls == 64 + 32, "training inputs, and those of the verdict"
+    assert both.rows["learned"].calls_per_query == 2.0
+    assert both.rows["concat"].calls_per_query == 1.0
 
 
 @pytest.mark.parametrize("features", ["words", "both"])
@@ -254,14 +208,6 @@ def test_what_nothing_tells_is_not_learned(tmp_path: Path, features: str) -> Non
     lm = ScriptedLM().reply_with(other)
     null = learn(tmp_path, lm=lm, data=numbers(), config=config)
     assert null.rows["learned"].score.mean <= 0.5
-
-
-def test_every_input_is_read_once_and_paid_for_once(both: pco.Run) -> None:
-    usage = both.usage
-    assert set(usage) == {"encoder", "executor"}
-    assert usage["encoder"].calls == 64 + 32, "training inputs, and those of the verdict"
-    assert both.rows["learned"].calls_per_query == 2.0
-    assert both.rows["concat"].calls_per_query == 1.0
 
 
 def test_a_run_that_reads_and_is_stopped_ends_at_the_same_policy(
@@ -287,11 +233,7 @@ def test_a_saved_policy_routes_as_the_run_did(both: pco.Run, tmp_path: Path) -> 
         text = example.input
         assert explained.route.indices == ranker.choose(text, file.select, vector(text))
         assert explained.expected == ranker.expected(text, vector(text))
-
-
-def test_an_explanation_reads_its_input_once(both: pco.Run) -> None:
     lm = model()
-    file = both.policy.file
     policy = deploy(file, file.settings({"lm": "own", "cache": False}), Sources(lm=lm))
     assert policy.explain(numbers().test[0]).expected is not None
     assert sum(request.embeds for request in lm.history) == 1

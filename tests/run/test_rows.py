@@ -4,7 +4,6 @@ they are asked; and the rival that needs no routing. Only the model is scripted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import first_policy, resolve
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import finish
-from promptcodebook.store.run import RunStore
-from promptcodebook.types import Example, Prompt, Rewrite
+from promptcodebook.types import Example, Prompt
 from tests.method.build import routed, said, talkative
 
 SEEDS = ("rule zero", "rule one", "rule two", "rule three")
@@ -97,9 +95,8 @@ def test_concat_is_the_kept_codebook_and_the_output_format(tmp_path: Path) -> No
     assert run.rows["present"].prompt == "You are terse."
     assert run.policy.row("present").prompt == "You are terse."
 
-
-def test_concat_gets_no_format_where_the_learned_prompts_get_none(tmp_path: Path) -> None:
-    run = train(tmp_path, scripted(), compose="verbatim", base_prompt="Before all.")
+    # It gets no format where the learned prompts get none.
+    run = train(tmp_path / "b", scripted(), compose="verbatim", base_prompt="Before all.")
     prompt = run.rows["concat"].prompt
     assert prompt == "Before all.\n\n" + "\n".join(run.codebook.texts)
     assert run.rows["present"].prompt == "Before all.\n\nYou are terse."
@@ -151,58 +148,11 @@ def test_keep_decides_which_state_is_judged_saved_and_resolved(tmp_path: Path) -
     assert "changed nothing" not in last.verdict
 
 
-def rewrites(run: pco.Run) -> list[Rewrite]:
-    with closing(RunStore.open(run.path)) as store:
-        made = [r for step in store.steps() for r in step.rewrites]
-    return [r for r in made if isinstance(r.variable, int)]
-
-
-def updating(text: str) -> ScriptedLM:
-    def reply(request: Request) -> Scripted:
-        return text if request.role == "updater" else talkative(request)
-
-    return ScriptedLM().reply_with(reply)
-
-
 LONG = "the ferry leaves pier nine at seven sharp every morning"
 
 
-def test_no_rewrite_carries_a_training_input_away(tmp_path: Path) -> None:
-    def learn(split: str) -> pco.Run:
-        splits = {name: list(examples(name, n)) for name, n in (("train", 8), ("val", 4))}
-        splits[split][0] = Example("long", LONG, "target")
-        data = pco.Dataset(tuple(splits["train"]), tuple(splits["val"]), examples("test", 2))
-        return pco.optimize(
-            data,
-            reward,
-            lm=updating(f"Say that {LONG}."),
-            config=SETTINGS,
-            runs_dir=tmp_path / split,
-        )
-
-    leaked = rewrites(learn("train"))
-    assert leaked and not any(r.kept for r in leaked)
-    assert all("eight words in a row from a training input" in r.reason for r in leaked)
-    # Training has not seen what stands in the other splits: there it is no leak.
-    assert any(r.kept for r in rewrites(learn("val")))
-
-
-def test_no_rewrite_becomes_a_copy_of_another_instinct(tmp_path: Path) -> None:
-    made = rewrites(train(tmp_path, updating("Rule three.")))
-    others = [r for r in made if r.variable != 3]
-    assert others and not any(r.kept for r in others)
-    assert {r.reason for r in others} == {"a near-copy of another instinct"}
-
-
-def test_before_a_verdict_there_are_no_rows(tmp_path: Path) -> None:
-    run = train(tmp_path, scripted(), budget={"calls": 30})
-    assert run.ended == "budget"
-    assert dict(run.rows) == {} and run.deploy == ""
-
-
 @pytest.mark.parametrize(
-    ("prompt", "title"),
-    [("You are terse.", "the present prompt"), ("", "zero-shot (no prompt)")],
+    ("prompt", "title"), [("You are terse.", "the present prompt"), ("", "zero-shot (no prompt)")]
 )
 def test_the_first_row_is_named_after_what_the_user_has_today(
     tmp_path: Path, prompt: str, title: str
@@ -278,6 +228,9 @@ def test_where_all_inputs_need_the_same_one_prompt_is_named_instead(tmp_path: Pa
     assert run.worth is False and run.deploy == "best_fixed"
     title = "the best of its prompts, used for all inputs (best_fixed)"
     assert f"No clear difference from {title}, at 1 call per query instead of 2" in run.verdict
+    # Where every prompt is a single instinct, the best of those is enough.
+    run = learn(tmp_path / "single", ALIKE, router={"kind": "outcomes"}, explore={})
+    assert "best_single" in run.rows and "best_fixed" not in run.rows
 
 
 def test_where_inputs_need_different_ones_it_is_beaten_and_only_untrained_routes_are_not(
@@ -421,11 +374,6 @@ async def test_of_private_data_no_composed_prompt_is_taken(
     assert run.rows["best_fixed"].prompt == "Be brief.\n\nAs a letter."
 
 
-def test_where_a_prompt_is_a_single_instinct_the_best_of_those_is_enough(tmp_path: Path) -> None:
-    run = learn(tmp_path, ALIKE, router={"kind": "outcomes"}, explore={})
-    assert "best_single" in run.rows and "best_fixed" not in run.rows
-
-
 LAST = {"validation": {"every": 0, "subset": 8}, "keep": "last"}
 DULLED = {**COMPOSED, "init": {**INIT, "instincts": DULL}}
 
@@ -457,23 +405,3 @@ def test_the_prompt_can_be_had_from_the_run_and_from_its_policy(tmp_path: Path) 
     saved, written = (pco.load_policy(file, lm="simulated") for file in files)
     assert [p.row("best_fixed").prompt for p in (run.policy, saved, written)] == ["say B"] * 3
     assert written.file.digest == saved.file.digest
-
-
-def test_its_calls_are_in_what_is_kept_back_for_the_verdict(tmp_path: Path) -> None:
-    """Five rows of 4 test inputs and four prompts on the 8 of training, at the two calls of a
-    routed rollout, and a tenth more: 114."""
-    told: list[str] = []
-
-    def hear(event: object) -> None:
-        told.append(str(event))
-
-    lm = ScriptedLM().reply_with(obey)
-    data = pco.Dataset(wants("train", "ABCD" * 2), (), wants("test", "ABCD"))
-    update = {"epochs": 200, "batch_size": 4, "text_updates": False}
-    config = {**LETTERED, "update": update, "validation": {"every": 0}, "keep": "last"}
-    run = pco.optimize(
-        data, right, lm=lm, config=config, runs_dir=tmp_path, budget="700calls", listener=hear
-    )
-    notes = [text for text in told if "kept for the verdict" in text]
-    assert len(notes) == 1 and "114 kept for the verdict" in notes[0]
-    assert "best_fixed" in run.rows and len(lm.history) <= 700

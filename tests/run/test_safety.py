@@ -211,10 +211,10 @@ def assert_harmless(run: pco.Run, text: str) -> None:
         deployed = Context.of(store, {}).deployed
         judged = {e.name: e.rollouts for e in store.test_evaluations()}
         assert text in str(store.outline().parameters), "the last state holds it"
-    assert deployed is not None and text not in str(deployed.state.parameters)
+    assert deployed is not None and text not in str(deployed.parameters)
     assert text not in file.text() and text not in (run.path / "policy.json").read_text("utf-8")
     assert saved.digest == file.digest == resolve(run.path.parent, run.id).file.digest
-    assert file.parameters == replace(deployed.state.parameters, critic="")
+    assert file.parameters == replace(deployed.parameters, critic="")
     for row in ("learned", "concat", "best_fixed"):
         assert judged[row] and all(text not in r.prompt for r in judged[row])
 

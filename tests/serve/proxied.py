@@ -17,7 +17,7 @@ from promptcodebook.calls import LM
 from promptcodebook.lm.budget import Ledger
 from promptcodebook.lm.endpoint import Transport
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.spec import ApiKey, parse_spec
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
@@ -55,6 +55,19 @@ def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None =
     return deploy(file, settings, Sources(lm=lm or ScriptedLM()), supplies)
 
 
+async def ask(
+    url: str, path: str = "/v1/chat/completions", **sent: Any
+) -> tuple[int, Any, dict[str, str]]:
+    """Status, body and headers (in small letters). `data` is told to be JSON."""
+    if "data" in sent:
+        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
+    method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
+    async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
+        is_json = answer.content_type == "application/json"
+        body = await answer.json() if is_json else await answer.text()
+        return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+
+
 @dataclass
 class Setup:
     """How a policy is served; the rest is as `pco serve` has it."""
@@ -89,17 +102,7 @@ class Up:
     async def ask(
         self, path: str = "/v1/chat/completions", **sent: Any
     ) -> tuple[int, Any, dict[str, str]]:
-        """Status, body and headers (in small letters). `data` is told to be JSON."""
-        if "data" in sent:
-            sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
-        method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")
-        async with (
-            aiohttp.ClientSession() as http,
-            http.request(method, self.url + path, **sent) as answer,
-        ):
-            is_json = answer.content_type == "application/json"
-            body = await answer.json() if is_json else await answer.text()
-            return answer.status, body, {k.lower(): v for k, v in answer.headers.items()}
+        return await ask(self.url, path, **sent)
 
     async def metrics(self, key: str = "") -> dict[str, float]:
         sent = {"headers": {"Authorization": f"Bearer {key}"}} if key else {}
@@ -116,7 +119,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     base_url = setup.upstream or server.url
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
-    transport = Transport(spec.base_url, key, setup.timeout, {}, setup.most_bytes)
+    transport = Transport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
     upstream = Upstream(spec, key, transport, setup.fields)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))

@@ -14,7 +14,8 @@ import pytest
 from promptcodebook.calls import Message
 from promptcodebook.errors import ConfigError, RequestRefused
 from promptcodebook.local.engine import Embedding, Engine, Generation, Job, Load, TokenLogprob
-from promptcodebook.local.server import Terms, serving_locally
+from promptcodebook.local.server import LocalServer, Terms
+from tests.serve.proxied import ask
 
 Script = Callable[[Job], str]
 
@@ -33,16 +34,12 @@ class ScriptedEngine:
 
     def __init__(self, script: Script = echo, *, held: bool = False) -> None:
         self.jobs: list[Job] = []
-        self.cancelled = 0
-        self.closed = 0
-        self.running = 0
+        self.cancelled = self.closed = self.running = 0
         self._script = script
         self._free = asyncio.Event()
+        self.release = self._free.set
         if not held:
-            self._free.set()
-
-    def release(self) -> None:
-        self._free.set()
+            self.release()
 
     @property
     def load(self) -> Load:
@@ -104,20 +101,9 @@ async def up(engine: Engine | None = None, terms: Terms | None = None) -> AsyncG
     async def load() -> Engine:
         return engine or ScriptedEngine()
 
-    async with serving_locally(load, terms or Terms()) as (address, loading):
+    async with LocalServer(terms or Terms()).serving(load) as (address, loading):
         await loading
         yield address.base_url.removesuffix("/v1")
-
-
-async def ask(url: str, path: str = "/v1/chat/completions", **sent: Any) -> tuple[int, Any, Any]:
-    """Status, body and headers. `data` is told to be JSON."""
-    if "data" in sent:
-        sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
-    method = "POST" if "json" in sent or "data" in sent else "GET"
-    async with aiohttp.ClientSession() as http, http.request(method, url + path, **sent) as answer:
-        is_json = answer.content_type == "application/json"
-        body = await answer.json() if is_json else await answer.text()
-        return answer.status, body, answer.headers
 
 
 async def error(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -131,31 +117,15 @@ def client(url: str, key: str = "none") -> openai.AsyncOpenAI:
 
 async def test_a_call_becomes_a_job_and_its_generation_a_completion() -> None:
     engine = ScriptedEngine()
+    same: Any = {"temperature": 0.3, "top_p": 0.8, "seed": 7}
+    same |= {"presence_penalty": 0.5, "frequency_penalty": -0.5}
+    sent: Any = [{"role": "developer", "content": "Be brief."}, *SAID]
+    more: Any = {"max_completion_tokens": 4, "stop": ["END", "\n"], "user": "somebody"}
     async with up(engine) as url, client(url) as openai_client:
-        reply = await openai_client.chat.completions.create(
-            model="Scripted-1",
-            messages=[{"role": "developer", "content": "Be brief."}, *SAID],  # type: ignore[list-item]
-            temperature=0.3,
-            top_p=0.8,
-            max_completion_tokens=4,
-            seed=7,
-            stop=["END", "\n"],
-            presence_penalty=0.5,
-            frequency_penalty=-0.5,
-            user="somebody",
-        )
-    assert engine.jobs == [
-        Job(
-            messages=(Message("system", "Be brief."), Message("user", "Count to two.")),
-            temperature=0.3,
-            top_p=0.8,
-            max_tokens=4,
-            stop=("END", "\n"),
-            seed=7,
-            presence_penalty=0.5,
-            frequency_penalty=-0.5,
-        )
-    ]
+        asking = openai_client.chat.completions.create
+        reply = await asking(model="Scripted-1", messages=sent, **same, **more)
+    messages = (Message("system", "Be brief."), Message("user", "Count to two."))
+    assert engine.jobs == [Job(messages=messages, max_tokens=4, stop=("END", "\n"), **same)]
     [choice] = reply.choices
     assert (choice.message.content, choice.finish_reason) == ("Count to two. (7)", "length")
     assert reply.usage is not None and reply.usage.prompt_tokens_details is not None
@@ -168,12 +138,8 @@ async def test_choices_are_different_draws_that_a_seed_decides() -> None:
     async with up() as url, client(url) as openai_client:
 
         async def drawn(seed: int | None, n: int = 3) -> list[str | None]:
-            reply = await openai_client.chat.completions.create(
-                model="",
-                messages=SAID,
-                n=n,
-                seed=seed,  # type: ignore[arg-type]
-            )
+            asked: Any = {"messages": SAID, "n": n, "seed": seed}
+            reply = await openai_client.chat.completions.create(model="", **asked)
             assert [choice.index for choice in reply.choices] == list(range(n))
             assert reply.usage is not None
             assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (3, 4 * n)
@@ -188,27 +154,17 @@ async def test_choices_are_different_draws_that_a_seed_decides() -> None:
 
 
 async def test_a_stream_has_the_pieces_of_every_choice_and_the_usage_of_all() -> None:
+    asked: Any = {"model": "Scripted-1", "messages": SAID, "n": 2, "seed": 1}
+    streamed: Any = {**asked, "stream": True, "stream_options": {"include_usage": True}}
     async with up() as url, client(url) as openai_client:
         texts, ends, usage = ["", ""], {}, []
-        async for chunk in await openai_client.chat.completions.create(
-            model="Scripted-1",
-            messages=SAID,  # type: ignore[arg-type]
-            n=2,
-            seed=1,
-            stream=True,
-            stream_options={"include_usage": True},
-        ):
+        async for chunk in await openai_client.chat.completions.create(**streamed):
             usage += [chunk.usage] if chunk.usage else []
             for choice in chunk.choices:
                 texts[choice.index] += choice.delta.content or ""
                 if choice.finish_reason:
                     ends[choice.index] = choice.finish_reason
-        whole = await openai_client.chat.completions.create(
-            model="Scripted-1",
-            messages=SAID,
-            n=2,
-            seed=1,  # type: ignore[arg-type]
-        )
+        whole = await openai_client.chat.completions.create(**asked)
     assert texts == [choice.message.content for choice in whole.choices]
     assert ends == {0: "stop", 1: "stop"}
     assert usage == [whole.usage]
@@ -231,15 +187,6 @@ async def test_logprobs_are_told_whole_and_in_a_stream() -> None:
         ]
         tokens = [each.token for part in streamed for each in part.content or ()]
         assert tokens == ["Count", "to", "two.", "(2)"]
-
-
-async def test_json_without_a_schema_is_any_object() -> None:
-    engine = ScriptedEngine()
-    async with up(engine) as url:
-        for kind in ("text", "json_object"):
-            body = {"messages": SAID, "response_format": {"type": kind}}
-            assert (await ask(url, json=body))[0] == 200
-    assert [job.schema for job in engine.jobs] == [None, {"type": "object"}]
 
 
 @pytest.mark.parametrize(
@@ -275,9 +222,12 @@ async def test_what_cannot_be_obeyed_is_refused_and_the_field_named(
 
 async def test_what_leaves_the_text_as_it_is_may_be_said() -> None:
     harmless = {"user": "u", "metadata": {"a": "b"}, "store": False, "tools": [], "logit_bias": {}}
-    async with up() as url:
-        status, _, _ = await ask(url, json={"messages": SAID, **harmless})
-    assert status == 200
+    engine = ScriptedEngine()
+    async with up(engine) as url:
+        for kind in ("text", "json_object"):
+            body = {"messages": SAID, "response_format": {"type": kind}, **harmless}
+            assert (await ask(url, json=body))[0] == 200
+    assert [job.schema for job in engine.jobs] == [None, {"type": "object"}], "any object"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -290,9 +240,8 @@ async def test_what_the_engine_refuses_is_a_400_and_its_failure_a_500(
         raise ValueError(f"cannot read {job.messages[-1].content}")
 
     async with up(ScriptedEngine(script)) as url:
-        status, refused = await error(
-            url, messages=[{"role": "user", "content": "long"}], stream=stream
-        )
+        long = [{"role": "user", "content": "long"}]
+        status, refused = await error(url, messages=long, stream=stream)
         assert (status, refused["message"]) == (400, "the prompt has 200 tokens of at most 128")
         secret = [{"role": "user", "content": "my secret"}]
         status, failed = await error(url, messages=secret, stream=stream)
@@ -307,14 +256,11 @@ async def test_a_stream_that_breaks_says_so_in_its_last_event() -> None:
             yield "one"
             raise ValueError
 
+    asked: Any = {"model": "", "messages": SAID, "stream": True}
     async with up(Breaking()) as url, client(url) as openai_client:
         got = ""
         with pytest.raises(openai.APIError, match="the model failed"):
-            async for chunk in await openai_client.chat.completions.create(
-                model="",
-                messages=SAID,
-                stream=True,  # type: ignore[arg-type]
-            ):
+            async for chunk in await openai_client.chat.completions.create(**asked):
                 got += chunk.choices[0].delta.content or ""
     assert got == "one"
 
@@ -324,9 +270,8 @@ async def test_models_are_listed_and_others_unknown() -> None:
         assert [model.id async for model in await openai_client.models.list()] == ["Scripted-1"]
         assert (await openai_client.models.retrieve("Scripted-1")).id == "Scripted-1"
         for name in ("", "short", "Scripted-1"):
-            assert (await ask(url, json={"messages": SAID, "model": name}))[1]["model"] == (
-                "Scripted-1"
-            )
+            _, body, _ = await ask(url, json={"messages": SAID, "model": name})
+            assert body["model"] == "Scripted-1"
         status, refused = await error(url, model="gpt-4o")
         assert (status, refused["param"], refused["code"]) == (404, "model", "model_not_found")
         with pytest.raises(openai.NotFoundError, match="there is 'Scripted-1'"):
@@ -359,10 +304,13 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         await ready.wait()
         return ScriptedEngine()
 
-    async with serving_locally(load, Terms()) as (address, loading):
+    async def fails() -> Engine:
+        raise ConfigError("no such file")
+
+    async with LocalServer(Terms()).serving(load) as (address, loading):
         url = address.base_url.removesuffix("/v1")
         status, body, headers = await ask(url, json={"messages": SAID})
-        assert (status, headers["Retry-After"]) == (503, "1")
+        assert (status, headers["retry-after"]) == (503, "1")
         assert body["error"]["message"] == "the model is being loaded"
         assert (await ask(url, "/healthz"))[:2] == (503, {"status": "loading"})
         assert (await ask(url, "/v1/models"))[0] == 503
@@ -370,13 +318,7 @@ async def test_while_the_model_is_loading_callers_are_asked_to_wait() -> None:
         assert isinstance(await loading, ScriptedEngine)
         assert (await ask(url, "/healthz"))[:2] == (200, {"status": "ok"})
         assert (await ask(url, json={"messages": SAID}))[0] == 200
-
-
-async def test_a_model_that_cannot_be_loaded_is_told_to_who_waits_for_it() -> None:
-    async def load() -> Engine:
-        raise ConfigError("no such file")
-
-    async with serving_locally(load, Terms()) as (address, loading):
+    async with LocalServer(Terms()).serving(fails) as (address, loading):
         with pytest.raises(ConfigError, match="no such file"):
             await loading
         status, body, _ = await ask(address.base_url.removesuffix("/v1"), "/healthz")
@@ -390,7 +332,7 @@ async def test_beyond_the_queue_callers_are_sent_away_and_places_come_back() -> 
         await until(lambda: len(engine.jobs) == 2)
         status, body, headers = await ask(url, json={"messages": SAID})
         assert (status, body["error"]["type"]) == (429, "rate_limit_exceeded")
-        assert int(headers["Retry-After"]) >= 1
+        assert int(headers["retry-after"]) >= 1
         assert "pco_in_flight 2.0" in (await ask(url, "/metrics"))[1]
         engine.release()
         assert [status for status, _, _ in await asyncio.gather(*first)] == [200, 200]
@@ -403,11 +345,8 @@ async def test_a_caller_that_hangs_up_frees_its_place(stream: bool) -> None:
     engine = ScriptedEngine(held=True)
     async with up(engine, Terms(queue=1)) as url:
         with suppress(asyncio.TimeoutError):
-            await ask(
-                url,
-                json={"messages": SAID, "stream": stream},
-                timeout=aiohttp.ClientTimeout(total=0.2),
-            )
+            limit = aiohttp.ClientTimeout(total=0.2)
+            await ask(url, json={"messages": SAID, "stream": stream}, timeout=limit)
         await until(lambda: engine.cancelled == 1)
         engine.release()
         assert (await ask(url, json={"messages": SAID}))[0] == 200
@@ -422,7 +361,7 @@ async def test_metrics_count_requests_and_tokens_and_never_text() -> None:
             await ask(url, json={"messages": SAID, "seed": 1, "n": 2})
         await error(url, temperature=9)
         status, page, headers = await ask(url, "/metrics")
-    assert status == 200 and headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
     for line in (
         'pco_requests_total{path="/v1/chat/completions",status="200"} 2.0',
         'pco_requests_total{path="/v1/chat/completions",status="400"} 1.0',
@@ -448,24 +387,16 @@ async def test_a_key_is_asked_for_where_one_is_set() -> None:
             assert (await openai_client.models.list()).data
 
 
-async def test_the_end_waits_for_calls_in_flight_and_closes_the_engine() -> None:
-    engine = ScriptedEngine(held=True)
-    async with up(engine) as url:
-        under_way = asyncio.create_task(ask(url, json={"messages": SAID}))
-        await until(lambda: len(engine.jobs) == 1)
-        asyncio.get_running_loop().call_later(0.3, engine.release)
-    assert (await under_way)[0] == 200
-    assert engine.closed == 1 and engine.cancelled == 0
-
-
-async def test_the_end_does_not_wait_for_ever() -> None:
-    engine = ScriptedEngine(held=True)
-    async with up(engine, Terms(drain_s=0)) as url:
-        under_way = asyncio.create_task(ask(url, json={"messages": SAID}))
-        await until(lambda: len(engine.jobs) == 1)
-    status, body, _ = await under_way
-    assert (status, body["error"]["message"]) == (503, "the server is stopping")
-    assert engine.closed == 1 and engine.cancelled == 1
+async def test_the_end_waits_for_calls_in_flight_and_not_for_ever() -> None:
+    for terms, status in ((Terms(), 200), (Terms(drain_s=0), 503)):
+        engine = ScriptedEngine(held=True)
+        async with up(engine, terms) as url:
+            under_way = asyncio.create_task(ask(url, json={"messages": SAID}))
+            await until(lambda engine=engine: len(engine.jobs) == 1)
+            asyncio.get_running_loop().call_later(0.3, engine.release)
+        got, body, _ = await under_way
+        assert (got, engine.closed, engine.cancelled) == (status, 1, int(status == 503))
+        assert got == 200 or body["error"]["message"] == "the server is stopping"
 
 
 async def until(reached: Any) -> None:

@@ -74,10 +74,9 @@ async def test_the_prompt_stands_before_the_callers_own_instruction(
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
         await served.ask(json={"messages": [own, *SAID]})
         [passed] = served.upstream.bodies
+    first = [{"role": "system", "content": prompt}, own]
     if joined:
         first = [{**own, "content": f"{prompt}\n\nBe kind."}]
-    else:
-        first = [{"role": "system", "content": prompt}, own]
     assert passed["messages"] == [*first, *SAID]
 
 
@@ -105,11 +104,8 @@ async def test_the_whole_conversation_is_the_input_where_that_is_asked_for_else_
     tmp_path: Path, options: dict[str, Any], read: str
 ) -> None:
     setup = Setup(options={**options, "texts": True}, records=tmp_path / "requests.sqlite")
-    messages = [{"role": "system", "content": "Be kind."}, *SAID]
-    messages += [
-        {"role": "assistant", "content": "Since when?"},
-        {"role": "user", "content": "May"},
-    ]
+    turns = [("system", "Be kind."), ("user", LATE), ("assistant", "Since when?"), ("user", "May")]
+    messages = [{"role": role, "content": text} for role, text in turns]
     async with up(setup=setup) as served:
         _, _, headers = await served.ask(json={"messages": messages})
     record = find_record(tmp_path / "requests.sqlite", headers["x-request-id"])
@@ -170,11 +166,9 @@ async def test_a_caller_who_hangs_up_ends_the_call_upstream() -> None:
     gone = asyncio.Event()
 
     async def waits(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        for _ in range(1000):
-            if request.transport is None or request.transport.is_closing():
-                gone.set()
-                break
+        while request.transport is not None and not request.transport.is_closing():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+        gone.set()
         return web.Response()
 
     async with up() as served:
@@ -232,6 +226,7 @@ async def test_its_state_and_its_counts() -> None:
         stopping, _, _ = await served.ask("/readyz")
         counts = await served.metrics()
     assert (health[0], ready[0], stopping) == (200, 200, 503)
+    assert counts["pco_version_moves"] == 0
     assert status == 200 and prompt["route"] == [1, 3] and prompt["mode"] == "one-call"
     assert (wrong, headers["allow"], missing) == (405, "POST", 404)
     assert counts['pco_requests_total{path="/v1/prompt",status="200"}'] == 1
@@ -271,40 +266,6 @@ def model_of(described: Any) -> str:
     """The name of the model of a body of JSON."""
     schema = (described or {}).get("content", {}).get("application/json", {}).get("schema", {})
     return schema.get("$ref", "").rpartition("/")[2]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-async def test_requests_made_of_the_description_get_only_what_is_described() -> None:
-    import schemathesis
-    from hypothesis import HealthCheck, given, settings
-    from schemathesis import GenerationMode
-    from schemathesis.specs.openapi import checks
-
-    seen: set[tuple[str, int]] = set()
-
-    def tried(url: str, described: dict[str, Any]) -> None:
-        kept = checks.status_code_conformance, checks.response_schema_conformance
-        health = list(HealthCheck)
-        schema = schemathesis.openapi.from_dict(described)
-
-        def sends(case: Any) -> None:
-            seen.add((case.path, case.call_and_validate(base_url=url, checks=kept).status_code))
-
-        for operation in (found.ok() for found in schema.get_all_operations()):
-            for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
-                cases = operation.as_strategy(generation_mode=mode)
-                few = settings(
-                    max_examples=5, deadline=None, derandomize=True, suppress_health_check=health
-                )
-                few(given(case=cases)(sends))()
-
-    async with up() as served:
-        _, described, _ = await served.ask("/openapi.json")
-        await asyncio.to_thread(tried, served.url, described)
-    asked = ("/v1/chat/completions", "/v1/prompt")
-    assert seen >= {(path, status) for path in asked for status in (200, 400)}
-    assert {path for path, _ in seen} == described["paths"].keys()
 
 
 async def test_who_may_ask_and_how_often() -> None:

@@ -13,10 +13,10 @@ from promptcodebook.calls import Message, Request, Sampling
 from promptcodebook.config import load_config
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.simulated.executor import Obeyed, chance_of, obey, wrong_answer
+from promptcodebook.simulated.executor import chance_of, obey, wrong_answer
 from promptcodebook.simulated.mind import from_request, understand
 from promptcodebook.simulated.model import SimulatedLM, answer
-from promptcodebook.simulated.world import SimulatedSettings, World, oracle_prompt
+from promptcodebook.simulated.world import SimulatedSettings, oracle_prompt
 from promptcodebook.tasks.constraints.task import reward
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
@@ -77,47 +77,22 @@ def test_an_unconditional_order_is_obeyed_everywhere_and_breaks_what_it_contradi
 
 def test_contradictory_orders_both_fail() -> None:
     both = "Keep all of the text in lower case. Set all of the text in capital letters."
-    for asked, kind in (("Use only lower case letters.", "lowercase"),
-                        ("Write everything in capital letters.", "uppercase")):  # fmt: skip
+    lower, upper = "Use only lower case letters.", "Write everything in capital letters."
+    for asked, kind in ((lower, "lowercase"), (upper, "uppercase")):
         assert chance(asked, both, kind) == SETTINGS.floor
         assert chance(asked, both.split(". ")[kind == "uppercase"], kind) > 0.9
 
 
-def test_an_order_out_of_place_breaks_its_share_of_what_is_asked() -> None:
-    obeyed = Obeyed(frozenset(), frozenset((0,)), {}, 0)
-    found = [chance_of(frozenset(range(n)), frozenset(), obeyed, SETTINGS) for n in (2, 4)]
-    assert found == [0.5 * SETTINGS.able, 0.75 * SETTINGS.able]
-
-
-def test_all_orders_without_conditions_are_worse_than_none() -> None:
+def test_orders_without_conditions_do_harm_cue_words_nothing_and_words_weigh() -> None:
     orders = " ".join(world.skills.say(k, None) for k in sorted(world.lacking))
     free = replace(SETTINGS, load=0.0)
     assert mean(examples, orders, free) < mean(examples, "", free) - 0.1
-
-
-def test_cue_words_bring_nothing_and_words_weigh() -> None:
     cues = "words limit trim count bullet dash title brackets sentences paragraph quote digits"
     free = replace(SETTINGS, load=0.0, shared=1.0)
     assert mean(examples, cues, free) == mean(examples, "", free)
     asked = "Say it in exactly 4 sentences."
     weights = [chance(asked, "so " * n, "sentences") for n in (10, 60, 400, 800)]
     assert weights[0] == weights[1] > weights[2] > weights[3]
-
-
-def test_a_number_that_the_input_does_not_ask_for_does_harm() -> None:
-    world = World("constraints", examples, SETTINGS)
-    some = [e for e in examples if "sentences" in str(e.fields["constraints"])]
-
-    def kept(prompt: str) -> float:
-        texts = [
-            answer(understand(from_request(request(prompt, e)), world), world, SETTINGS)
-            for e in some
-        ]
-        found = [reward(e, t).feedback for e, t in zip(some, texts, strict=True)]
-        return sum("sentences, as asked" in f for f in found) / len(found)
-
-    assert kept("Write exactly 99 sentences in the answer.") == 0.0
-    assert kept("Count the sentences and end each with one full stop.") > 0.5
 
 
 def test_draws_are_shared_between_prompts_in_a_stated_part() -> None:
@@ -144,19 +119,14 @@ def test_a_sample_seed_counts_only_at_temperature() -> None:
     assert len({reply(examples[2], 0.6, seed) for seed in range(12)}) > 3
 
 
-async def test_a_sample_without_a_seed_is_fresh() -> None:
+async def test_a_sample_without_a_seed_is_fresh_and_a_reply_is_cut_at_the_cap() -> None:
     lm = SimulatedLM(world)
     asked = request("Go.", examples[2], 0.6)
     assert len({(await lm.reply(asked, seeded=False)).text for _ in range(12)}) > 3
     assert len({(await lm.reply(asked)).text for _ in range(12)}) == 1
-
-
-async def test_a_reply_is_cut_at_the_cap() -> None:
-    lm = SimulatedLM(world)
-    whole = await lm(request("Go.", examples[0]))
-    cut = await lm(
-        replace(request("Go.", examples[0]), sampling=Sampling(temperature=0.0, max_tokens=5))
-    )
+    asked = request("Go.", examples[0])
+    capped = replace(asked, sampling=Sampling(temperature=0.0, max_tokens=5))
+    whole, cut = await lm(asked), await lm(capped)
     assert whole.finish == "stop"
     assert (cut.finish, cut.usage.completion_tokens) == ("length", 5)
     assert whole.text.startswith(cut.text)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import chain
 
 import pytest
@@ -48,12 +45,12 @@ def test_the_demands_of_the_shipped_inputs_show() -> None:
 def test_a_list_of_cue_words_is_no_order(skills: Skills) -> None:
     said = chain.from_iterable(skills[k].do for k in range(len(skills)))
     cues = sorted({w for text in said for w in content_stems(text)})
-    for joint in (" ", ", ", "\n", "; "):
-        assert skills.orders(joint.join(cues)) == ()
-    assert (
-        skills.orders("Count words, trim words, dash lines, bullet points, title brackets.") == ()
-    )
-    assert skills.orders("Words limit sentences paragraphs bullets title JSON quotes digits.") == ()
+    for text in (
+        *(joint.join(cues) for joint in (" ", ", ", "\n", "; ")),
+        "Count words, trim words, dash lines, bullet points, title brackets.",
+        "Words limit sentences paragraphs bullets title JSON quotes digits.",
+    ):
+        assert skills.orders(text) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,23 +73,6 @@ def test_a_condition_decides_where_an_order_is_obeyed(
         assert not order.applies(skills.shown_in(given), content_stems(given)), given
 
 
-def test_a_condition_that_words_two_skills_speaks_of_both_in_every_process() -> None:
-    """Words come out of sets in another order under another hash seed: no sum may depend on it."""
-    said = "If the first words are given or the last words are given, put a title on top."
-    code = (
-        "from promptcodebook.simulated.orders import read_skills\n"
-        "skills = read_skills('constraints')\n"
-        f"(order,) = skills.orders({said!r})\n"
-        "print(*sorted(skills.names[k] for k in order.when.skills))"
-    )
-    for seed in ("0", "1"):
-        child = [sys.executable, "-c", code]
-        told = subprocess.run(
-            child, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
-        )
-        assert told.stdout.split() == [b"end_with", b"start_with"], seed
-
-
 def test_what_forbids_is_told_from_what_orders(skills: Skills) -> None:
     (against,) = skills.orders("Do not put a title on top of it.")
     assert against.against
@@ -106,9 +86,5 @@ def test_the_skills_were_written_apart_from_the_seed_instincts() -> None:
     for task in ("constraints", "hotpotqa", "pupa", "aime"):
         seeds = " ".join(load_task(task).seeds).lower()
         for table in map(read_skills, TABLES):
-            for k in range(len(table)):
-                assert not any(text.lower() in seeds for text in _words_of(table, k))
-
-
-def _words_of(table: Skills, k: int) -> tuple[str, ...]:
-    return (*table[k].do, table[k].when)
+            for skill in map(table.__getitem__, range(len(table))):
+                assert not any(text.lower() in seeds for text in (*skill.do, skill.when))

@@ -201,7 +201,6 @@ class Watched:
     ("task", "epochs", "more"),
     [
         ("constraints", 12, {"templates": "default"}),
-        ("constraints", 12, {"templates": "paper"}),
         ("constraints", 6, {"critic": {"stages": 1}}),
         ("hotpotqa", 6, {"templates": "default"}),
         ("hover", 6, {"templates": "paper"}),

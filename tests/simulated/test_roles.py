@@ -17,7 +17,6 @@ from promptcodebook.simulated.world import SimulatedSettings, World
 from promptcodebook.tasks.constraints.task import constraints_of, reward
 from promptcodebook.types import Example
 from tests.simulated.made import examples, world
-from tests.simulated.test_executor import mean
 from tests.simulated.test_recognise import CASES, paraphrased, template_values
 
 EXACT = SimulatedSettings(
@@ -90,38 +89,6 @@ def test_an_able_critic_reads_order_and_condition_off_report_and_input() -> None
         read = understand(from_request(request), world).reading
         assert read.sections["verdict"] == said.strip()
     assert sum(right) > 0.9 * len(right) > 200  # some reports speak of two things
-
-
-def test_advice_of_a_critic_without_capacity_is_wrong_and_does_harm_where_obeyed() -> None:
-    dull = replace(EXACT, capacity=0.0)
-    some = [e for e in examples if constraints_of(e)]
-    for example in some:
-        kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.skills.orders(verdict(example, dull)):
-            assert world.skills.names[order.skill] not in kinds
-
-    def advised(settings: SimulatedSettings) -> float:
-        def prompt(e: Example) -> str:
-            orders = world.skills.orders(verdict(e, settings))
-            return " ".join(o.text.rsplit(": ", 1)[-1] for o in orders)
-
-        return mean(some, prompt, replace(EXACT, load=0.0))
-
-    nothing = mean(some, "", replace(EXACT, load=0.0))
-    assert advised(dull) < nothing - 0.05
-    assert advised(EXACT) > nothing + 0.1
-
-
-def test_a_random_verdict_has_nothing_to_do_with_the_run() -> None:
-    noisy = replace(EXACT, verdict_noise=1.0)
-    right = told = 0
-    for example in examples:
-        kinds = {str(c["kind"]) for c in constraints_of(example)}
-        for order in world.skills.orders(verdict(example, noisy)):
-            told += 1
-            right += world.skills.names[order.skill] in kinds
-    assert told > 100
-    assert right / told < 0.3  # three of 24 kinds stand in an input on average
 
 
 def test_another_optimizers_reflection_is_the_same_function() -> None:

@@ -10,16 +10,12 @@ import aiohttp
 import openai
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.lm.stack import Endpoints
-from promptcodebook.method.templates import load_templates
 from promptcodebook.serve.admission import Address
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.server import Site
 from promptcodebook.simulated.world import SimulatedSettings
 from tests.load import crowding
 from tests.simulated.made import examples, world
-from tests.simulated.test_recognise import EXPECTED, template_values
 
 
 async def fetch(address: Address, path: str, method: str = "", **more: Any) -> tuple[int, Any]:
@@ -57,77 +53,30 @@ async def test_with_a_key_it_asks_for_it_and_without_one_it_answers_this_machine
         assert status == 403
 
 
-async def test_an_address_with_colons_is_put_in_brackets() -> None:
-    assert Address("::1", 80).base_url == "http://[::1]:80/v1"
-    assert Address("127.0.0.1", 80).base_url == "http://127.0.0.1:80/v1"
-
-
 def client(address: Address, retries: int = 0) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         base_url=address.base_url, api_key="none", max_retries=retries, timeout=10.0
     )
 
 
-async def test_the_openai_client_gets_replies_and_usage() -> None:
-    async with Site(SimulatedLM(world)).serving() as address, client(address) as ask:
-        assert {m.id async for m in ask.models.list()} == {"simulated", "delay"}
-        reply = await ask.chat.completions.create(
-            model="simulated", messages=[{"role": "user", "content": examples[0].input}]
-        )
-    assert reply.model == "simulated"
-    assert reply.choices[0].finish_reason == "stop"
-    assert reply.choices[0].message.content
-    assert reply.usage is not None
-    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
-
-
-async def test_a_streamed_reply_is_the_same_text() -> None:
-    asked: Any = {
-        "model": "simulated",
-        "temperature": 0.0,
-        "messages": [{"role": "user", "content": examples[0].input}],
-    }
+async def test_the_openai_client_gets_replies_and_usage_and_streams_the_same() -> None:
+    asked: Any = {"model": "simulated", "temperature": 0.0}
+    asked["messages"] = [{"role": "user", "content": examples[0].input}]
     slow = SimulatedSettings(stream_chunks=4, stream_delay=0.02)
     async with Site(SimulatedLM(world, slow)).serving() as address, client(address) as ask:
+        assert {m.id async for m in ask.models.list()} == {"simulated", "delay"}
         whole = await ask.chat.completions.create(**asked)
-        started = time.perf_counter()
-        parts, usage = [], None
-        stream = await ask.chat.completions.create(
-            **asked, stream=True, stream_options={"include_usage": True}
-        )
-        async for chunk in stream:
+        [choice], used = whole.choices, whole.usage
+        assert (whole.model, choice.finish_reason) == ("simulated", "stop")
+        assert choice.message.content and used is not None
+        assert used.total_tokens == used.prompt_tokens + used.completion_tokens
+        started, usage, parts = time.perf_counter(), None, list[str]()
+        with_usage = {"stream": True, "stream_options": {"include_usage": True}}
+        async for chunk in await ask.chat.completions.create(**asked, **with_usage):
             parts.extend(c.delta.content or "" for c in chunk.choices)
             usage = chunk.usage or usage
-    assert "".join(parts) == whole.choices[0].message.content
-    assert usage == whole.usage
+    assert "".join(parts) == choice.message.content and usage == used
     assert time.perf_counter() - started > 0.08
-
-
-async def test_in_process_and_over_http_replies_are_equal() -> None:
-    requests: list[Request] = []
-    for number, example in enumerate(examples[:8]):
-        for temperature in (0.0, 0.7, None):
-            sampling = Sampling(temperature=temperature, max_tokens=400)
-            prompted = (Message("system", "Go."), Message("user", example.input))
-            found = [prompted]
-            for templates in ("default", "paper"):
-                values = template_values(example, templates)
-                found += [load_templates(templates)[name].fill(values) for name in EXPECTED]
-            sample = 2**40 + number
-            requests += [Request("critic", m, sample=sample, sampling=sampling) for m in found]
-    inside = SimulatedLM(world)
-    async with Site(SimulatedLM(world)).serving() as address:
-        endpoints = Endpoints(environment={})
-        try:
-            outside = endpoints.connect(f"{address.base_url}#simulated")
-            heard = await asyncio.gather(*(outside(r) for r in requests))
-        finally:
-            await endpoints.close()
-    for request, there in zip(requests, heard, strict=True):
-        here = await inside(request)
-        assert (here.text, here.finish) == (there.text, there.finish)
-        assert here.usage.prompt_tokens == there.usage.prompt_tokens
-        assert here.usage.completion_tokens == there.usage.completion_tokens
 
 
 async def test_stats_count_what_clients_met() -> None:
@@ -170,11 +119,9 @@ async def test_the_delay_model_answers_after_the_latency_and_many_at_once() -> N
     ):
 
         async def one() -> str:
-            body = {"model": "delay", "messages": [{"role": "user", "content": "x"}]}
             url = f"{address.base_url}/chat/completions"
-            async with http.post(url, json=body) as response:
-                tree = await response.json()
-                return tree["choices"][0]["message"]["content"]
+            async with http.post(url, json={**BODY, "model": "delay"}) as response:
+                return (await response.json())["choices"][0]["message"]["content"]
 
         started = time.perf_counter()
         texts = await asyncio.gather(*(one() for _ in range(50)))
@@ -197,16 +144,3 @@ async def test_a_caller_that_hangs_up_is_not_counted_as_answered() -> None:
         await asyncio.sleep(1.1)
         _, stats = await fetch(address, "/stats")
     assert (stats["requests"], stats["replies"]) == (1, 0)
-
-
-async def test_serve_tells_where_it_listens_and_stops_when_cancelled() -> None:
-    heard: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(Site(SimulatedLM()).serve("127.0.0.1", 0, heard.set_result))
-    address = await asyncio.wait_for(heard, 5.0)
-    status, body = await fetch(address, "/health")
-    assert (status, body["model"]) == (200, "simulated")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    with pytest.raises(aiohttp.ClientConnectorError):
-        await fetch(address, "/health")

@@ -28,19 +28,10 @@ from promptcodebook.store.events import (
     Stepped,
     Validated,
     fold,
-    fold_event,
     pack_event,
     unpack_event,
 )
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Parameters,
-    Rollout,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout, Step, Trace, Verdict
 
 # Lone surrogates included: a reply's JSON may hold "\ud800", and it must come back unchanged.
 texts = st.text(st.characters(), max_size=12)
@@ -182,42 +173,3 @@ def test_the_verdict_has_its_rows_in_order(make_step: MakeStep) -> None:
         ("learned", 0.9, 7),
     ]
     assert state.conclusion == conclusion
-
-
-def stepped(index: int) -> Stepped:
-    empty = Parameters(str(index), "", Codebook(()), "")
-    return Stepped(Step(index, index, 1.0 / (index + 1), (), (), empty, (), (), ()))
-
-
-some_events: st.SearchStrategy[list[Event]] = st.lists(
-    st.one_of(
-        st.integers(0, 50).map(stepped),
-        st.builds(validated, st.integers(-1, 50), st.none() | st.floats(0, 1)),
-        st.sampled_from([Ended("budget"), Ended("finished", "all")]),
-        st.builds(Resumed, st.integers(-1, 50), st.just("now")),
-        st.builds(Compared, st.builds(seen, st.floats(0, 1))),
-    ),
-    max_size=12,
-)
-
-
-@given(some_events, st.integers(0, 12))
-def test_folding_in_two_goes_equals_folding_at_once(events: list[Event], cut: int) -> None:
-    assert fold(events[cut:], fold(events[:cut])) == fold(events)
-
-
-@given(some_events)
-def test_later_steps_win_and_nothing_else_touches_them(events: list[Event]) -> None:
-    state = RunState()
-    for event in events:
-        after = fold_event(state, event)
-        if isinstance(event, Stepped):
-            assert after.step == event.step.index
-            looks = tuple(m for m in state.validations if m.scope == "subset")
-            chosen = {"validations": looks, "tests": (), "conclusion": None}
-            assert replace(after, step=0, epoch=0, epsilon=None, parameters=None) == replace(
-                state, step=0, epoch=0, epsilon=None, parameters=None, **chosen
-            ), "what was chosen and judged before the step counts no more"
-        else:
-            assert (after.step, after.parameters) == (state.step, state.parameters)
-        state = after

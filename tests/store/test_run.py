@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import resource
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +19,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.calls import Message, Reply, Request, Role, Usage
-from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError, StoreTooNew
+from promptcodebook.errors import DiskFull, RunBusy, RunNotFound, StoreError
 from promptcodebook.paths import write_whole
 from promptcodebook.randomness import keyed_random
 from promptcodebook.sqlite import Reader
@@ -28,6 +33,7 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.header import Header
+from promptcodebook.store.lock import RunLock, holder
 from promptcodebook.store.run import LAYOUT, RunStore
 from promptcodebook.types import Codebook, Evaluation, Instinct, Parameters, Rollout, Step
 
@@ -95,23 +101,6 @@ def test_a_run_without_a_mark_is_made_all_the_same(
     with closing(RunStore.open(run.path)) as again:
         assert not again.ours
     assert "--trust" in caplog.text
-
-
-def test_what_was_appended_is_there_after_reopening(
-    run: RunStore, make_step: MakeStep, make_parameters: MakeParameters
-) -> None:
-    run.append(Started(make_parameters("zero"), "expert"))
-    for index in range(40):
-        run.append(Stepped(make_step(index)))
-    run.append(Ended("budget", "2 Mtok"))
-    run.close()
-
-    with closing(RunStore.open(run.path)) as again:
-        events = list(again.events(full=True))
-        assert events[0] == Started(make_parameters("zero"), "expert")
-        assert events[1:-1] == [Stepped(make_step(i)) for i in range(40)]
-        assert events[-1] == Ended("budget", "2 Mtok")
-        assert again.header == run.header
 
 
 def test_the_same_step_cannot_be_written_twice(run: RunStore, make_step: MakeStep) -> None:
@@ -229,20 +218,19 @@ def test_replayable_incidents_are_committed_with_their_step_only(
     assert run.tallies() == {"rate_limited": 3, "route_repairs": 6}
 
 
-def test_wall_time_adds_up_over_sessions(run: RunStore, header: Header) -> None:
+def test_wall_time_adds_up_over_sessions(
+    run: RunStore, header: Header, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
-
-    def clock() -> float:
-        return now[0]
-
-    first = RunStore.create(run.path.parent, replace(header, id="timed"), clock=clock)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    first = RunStore.create(run.path.parent, replace(header, id="timed"))
     now[0] += 7.0
     assert first.elapsed_s == 7.0
     first.append(Ended("interrupted"))
     now[0] += 1000.0
     first.close()  # no commit since: that time is not the run's
 
-    second = RunStore.open(first.path, write=True, clock=clock)
+    second = RunStore.open(first.path, write=True)
     now[0] += 3.0
     assert second.elapsed_s == 10.0
     second.append(Ended("finished"))
@@ -295,17 +283,6 @@ def test_a_run_that_stopped_halfway_is_not_read_without_its_last_writes(
     assert caught.value.hint.startswith(f"copy {copy}")
 
 
-def test_a_store_of_a_newer_version_is_refused_with_what_to_type(run: RunStore) -> None:
-    run.close()
-    with closing(sqlite3.connect(run.path / "run.sqlite")) as db:
-        db.execute("PRAGMA user_version = 99")
-    for write in (False, True):
-        with pytest.raises(StoreTooNew, match="format 99") as caught:
-            RunStore.open(run.path, write=write)
-        assert caught.value.hint == "pip install -U promptcodebook"
-        assert caught.value.exit_code == 2
-
-
 def test_no_run_and_no_database_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound, match="no run at"):
         RunStore.open(tmp_path / "absent")
@@ -355,3 +332,111 @@ def no_file_beyond(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# The lock of a run's folder
+
+HOLD = """
+import sys, pathlib
+from promptcodebook.store.lock import RunLock
+RunLock(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_those_who_only_look_do_not_take_each_other_for_the_writer(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    with ThreadPoolExecutor(4) as pool:
+        seen = set(pool.map(lambda _: holder(tmp_path), range(4000)))
+    assert seen == {None}
+
+
+def test_another_process_holds_it_until_it_is_killed(tmp_path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], text=True, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert holder(tmp_path) == other.pid
+        with pytest.raises(RunBusy, match=f"process {other.pid}") as caught:
+            RunLock(tmp_path)
+        assert caught.value.hint.endswith(f"kill -INT {other.pid}")
+        other.kill()
+    assert holder(tmp_path) is None
+    RunLock(tmp_path).release()
+
+
+def test_the_lock_can_be_had_where_not_a_byte_can_be_written(tmp_path: Path) -> None:
+    with no_file_beyond(0):
+        lock = RunLock(tmp_path)
+    assert holder(tmp_path) == 0
+    with pytest.raises(RunBusy, match="another process"):
+        RunLock(tmp_path)
+    lock.release()
+
+
+WITHOUT_LOCKS = """
+import errno, fcntl
+def flock(file, operation):
+    raise OSError(errno.ENOSYS, "Function not implemented")
+fcntl.flock = flock
+"""
+
+
+@pytest.fixture
+def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own locks are missing, as on some network and cluster file systems."""
+
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
+    tmp_path: Path,
+) -> None:
+    hold = WITHOUT_LOCKS + HOLD.replace("RunLock(p", "lock = RunLock(p")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], text=True, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        assert holder(tmp_path) == other.pid
+        with pytest.raises(RunBusy, match=f"process {other.pid}"):
+            RunLock(tmp_path)
+        with pytest.raises(subprocess.TimeoutExpired):  # whoever asks for it does it no harm
+            other.wait(0.2)
+        other.kill()
+    assert (tmp_path / "lock.soft").exists()
+    lock = RunLock(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    with pytest.raises(RunBusy, match=f"process {os.getpid()}") as caught:
+        RunLock(tmp_path)
+    assert f"delete {tmp_path / 'lock.soft'}" in caught.value.hint
+    lock.release()
+    lock.release()
+    assert holder(tmp_path) is None
+    RunLock(tmp_path).release()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_lock_left_behind_is_taken_over_though_the_library_cannot(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    signed = (tmp_path / "lock").read_text("ascii")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    # Nobody at the library's 'elsewhere' can be looked for from here.
+    (tmp_path / "lock.soft").write_text(f"{gone.pid}\nelsewhere\n", "ascii")
+    (tmp_path / "lock").write_text(signed.replace(str(os.getpid()), str(gone.pid)), "ascii")
+    lock = RunLock(tmp_path)
+    assert holder(tmp_path) == os.getpid()
+    lock.release()
+
+
+@pytest.mark.usefixtures("no_locks")
+def test_a_process_on_another_machine_is_not_taken_for_gone(tmp_path: Path) -> None:
+    (tmp_path / "lock.soft").write_text("4242424\nelsewhere\n", "ascii")
+    (tmp_path / "lock").write_text("4242424 elsewhere/1", "ascii")
+    with pytest.raises(RunBusy, match="process 4242424 on elsewhere/1") as caught:
+        RunLock(tmp_path)
+    assert "kill" not in caught.value.hint
+    assert holder(tmp_path) == 4242424

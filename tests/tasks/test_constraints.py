@@ -9,11 +9,7 @@ import pytest
 from promptcodebook.data import Dataset, examine
 from promptcodebook.errors import TaskError
 from promptcodebook.tasks.constraints.checks import KINDS, PARAMETERS, check
-from promptcodebook.tasks.constraints.task import (
-    SIZES,
-    compose,
-    reward,
-)
+from promptcodebook.tasks.constraints.task import SIZES, compose, reward
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example
 
@@ -21,10 +17,6 @@ from promptcodebook.types import Example
 @pytest.fixture(scope="module")
 def dataset() -> Dataset:
     return load_task("constraints").dataset
-
-
-def everything(dataset: Dataset) -> list[Example]:
-    return [example for _, part in dataset.items() for example in part]
 
 
 def test_the_shipped_data_is_what_the_composer_writes() -> None:
@@ -35,12 +27,11 @@ def test_the_shipped_data_is_what_the_composer_writes() -> None:
 
 def test_sizes_ids_and_splits(dataset: Dataset) -> None:
     assert {split: len(part) for split, part in dataset.items()} == SIZES
-    assert len({e.id for e in everything(dataset)}) == len(dataset) == 160
+    everything = [example for _, part in dataset.items() for example in part]
+    assert len({e.id for e in everything}) == len(dataset) == 160
     found = examine(dataset)
-    assert not found.overlaps
-    assert not found.duplicates
-    assert not found.near
-    assert all(e.target is None for e in everything(dataset))
+    assert not found.overlaps and not found.duplicates and not found.near
+    assert all(e.target is None for e in everything)
 
 
 def example_with(*constraints: dict[str, object]) -> Example:

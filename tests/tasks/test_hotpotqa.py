@@ -9,10 +9,10 @@ import pytest
 from promptcodebook.lm.scripted import Scripted, ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.hotpotqa.score import exact_match, f1, reward
-from promptcodebook.tasks.hotpotqa.task import STAGES, HotpotProgram, load_hotpotqa
+from promptcodebook.tasks.hotpotqa.task import HotpotProgram, load_hotpotqa
 from promptcodebook.tasks.retrieval import retrieved_titles
 from promptcodebook.tasks.rewards import apply_reward
-from promptcodebook.types import Example, Output, Prompt, Score
+from promptcodebook.types import Example, Output, Prompt
 from tests.tasks.shared import Shelf, vectors
 
 
@@ -67,7 +67,7 @@ def test_agrees_with_the_public_scorer() -> None:
 FACTS = ["Skerry Light | It was built by Ruth Calloway.", "Ruth Calloway | She grew up on a barge."]
 EXAMPLE = Example(
     "q1",
-    "Where did the builder of Skerry Light grow up?",
+    "Where did the builder of {Skerry} Light grow up?",
     "a barge",
     fields={"gold_titles": ["Skerry Light", "Ruth Calloway"], "facts": FACTS},
 )
@@ -77,12 +77,8 @@ def answered(answer: str, *retrieved: tuple[str, ...]) -> Output:
     return Output(answer, fields={"retrieved": [list(hop) for hop in retrieved]})
 
 
-def judged(answer: str, *retrieved: tuple[str, ...]) -> Score:
-    return reward(EXAMPLE, answered(answer, *retrieved))
-
-
 def test_a_right_answer_with_all_pages() -> None:
-    score = judged("The barge.", ("Skerry Light", "Marle"), ("ruth calloway",))
+    score = reward(EXAMPLE, answered("The barge.", ("Skerry Light", "Marle"), ("ruth calloway",)))
     assert score.value == 1.0
     assert score.feedback == (
         "The answer 'a barge' is right. "
@@ -93,29 +89,23 @@ def test_a_right_answer_with_all_pages() -> None:
     )
 
 
-def test_a_wrong_answer_names_what_was_missing() -> None:
-    score = judged("Marle", ("Marle",), ("Marle", "Skerry Light"))
-    assert score.value == 0.0
-    assert "The answer 'Marle' is wrong; the right answer is 'a barge'." in score.feedback
-    assert "Hop 1 (search with the question) found none of the pages still needed" in score.feedback
-    assert "Hop 2 (query2) found 'Skerry Light'; still missing: 'Ruth Calloway'." in score.feedback
-    assert "Never retrieved: 'Ruth Calloway'." in score.feedback
-
-
 @pytest.mark.parametrize(
     ("answer", "retrieved", "said"),
     [
         ("barge", [("Skerry Light", "Ruth Calloway"), ()], "(query2) had nothing left to find."),
-        ("She grew up on a barge", [], "only the bare answer counts"),
+        ("Marle", [("Marle",)], "is wrong; the right answer is 'a barge'. Hop 1"),
+        ("Marle", [("Marle",)], "(search with the question) found none of the pages still needed"),
+        ("Marle", [("Skerry Light",)], "found 'Skerry Light'; still missing: 'Ruth Calloway'."),
+        ("Marle", [("Skerry Light",)], "Never retrieved: 'Ruth Calloway'."),
         ("a long red barge", [], "only the bare answer counts"),
-        ("an old boat", [], "is wrong; the right answer is 'a barge'."),
         (" ", [], "There is no answer; the right one is 'a barge'."),
     ],
 )
 def test_feedback_says_what_is_wrong(
     answer: str, retrieved: list[tuple[str, ...]], said: str
 ) -> None:
-    assert said in judged(answer, *retrieved).feedback
+    score = reward(EXAMPLE, answered(answer, *retrieved))
+    assert said in score.feedback and score.value == (answer == "barge")
 
 
 def test_feedback_is_bounded_and_tells_a_near_miss() -> None:
@@ -146,17 +136,6 @@ def lines(rows: list[dict[str, object]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    folder = tmp_path / "data" / "hotpotqa"
-    folder.mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text(lines(PAGES))
-    for split in ("train", "val", "test"):
-        row = {**ROW, "id": split, "question": f"{ROW['question']} ({split})"}
-        (folder / f"{split}.jsonl").write_text(lines([row]))
-    return folder
-
-
 async def test_the_program_runs_on_our_own_pages() -> None:
     task = load_hotpotqa()
     shipped = Path(load_hotpotqa.__code__.co_filename).parent / "examples"
@@ -177,25 +156,22 @@ async def test_the_program_runs_on_our_own_pages() -> None:
     assert "All needed pages were retrieved." in score.feedback
 
 
-def test_a_folders_index_is_kept_beside_its_corpus(folder: Path) -> None:
-    (example,) = load_hotpotqa(folder).dataset.test
-    assert (example.target, example.fields["facts"]) == ("oak", ["Oak | Oaks bear acorns."])
-    assert (folder / "corpus.jsonl.bm25").is_dir()
-
-
-def test_a_fact_that_the_corpus_lacks_is_left_out(folder: Path) -> None:
-    row = {**ROW, "supporting_facts": [["Oak", 9], ["Ash", 0], ["Oak", 0]]}
-    (folder / "val.jsonl").write_text(lines([row]))
-    assert load_hotpotqa(folder).dataset.val[0].fields["facts"] == ["Oak | An oak is a tree."]
+def test_a_folder_has_its_index_beside_its_corpus_and_facts_where_it_has_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "corpus.jsonl").write_text(lines(PAGES))
+    odd = {"supporting_facts": [["Oak", 9], ["Ash", 0], ["Oak", 0]]}
+    for split, changed in (("train", {}), ("val", odd), ("test", {})):
+        (tmp_path / f"{split}.jsonl").write_text(lines([{**ROW, "id": split, **changed}]))
+    dataset = load_hotpotqa(tmp_path).dataset
+    assert dataset.test[0].target == "oak"
+    assert dataset.test[0].fields["facts"] == ["Oak | Oaks bear acorns."]
+    assert dataset.val[0].fields["facts"] == ["Oak | An oak is a tree."]
+    assert (tmp_path / "corpus.jsonl.bm25").is_dir()
 
 
 # The program: two hops, four modules, and what reaches the reward.
 
-
-QUESTION = Example("q1", "Who built the {tower} on the isle of Ness?", "Ruth Calloway")
-
-
-PROMPT = Prompt("Take care.")
 
 REPLIES: tuple[Scripted, ...] = (
     "reasoning: read\nsummary: the tower is called Skerry",
@@ -206,66 +182,41 @@ REPLIES: tuple[Scripted, ...] = (
 
 
 async def run(
-    prompt: Prompt = PROMPT, replies: Sequence[Scripted] = REPLIES, search: Shelf | None = None
-) -> tuple[Output, ScriptedLM]:
-    lm = ScriptedLM().enqueue(*replies)
+    prompt: Prompt, replies: Sequence[Scripted] = REPLIES
+) -> tuple[Output, ScriptedLM, Shelf]:
+    lm, shelf = ScriptedLM().enqueue(*replies), Shelf()
     chat = BoundChat(lm, lambda purpose: len(purpose))
-    return await HotpotProgram(search or Shelf())(prompt, QUESTION, chat), lm
+    return await HotpotProgram(shelf)(prompt, EXAMPLE, chat), lm, shelf
 
 
-async def test_each_hop_asks_for_seven_passages() -> None:
-    shelf = Shelf()
-    output, _ = await run(search=shelf)
-    assert shelf.asked == [(QUESTION.input, 7), ("Skerry tower builder", 7)]
+async def test_each_hop_asks_for_seven_passages_and_every_stage_sees_what_it_needs() -> None:
+    own = {stage: f"For {stage} alone." for stage in HotpotProgram.stages[:3]}
+    output, lm, shelf = await run(Prompt("whole", own))
+    assert shelf.asked == [(EXAMPLE.input, 7), ("Skerry tower builder", 7)]
     assert output.text == "Ruth Calloway"
     assert output.fields == {"retrieved": [[f"Page {hop}.{n}" for n in range(7)] for hop in (1, 2)]}
-    assert json.loads(json.dumps(output.fields)) == output.fields
-
-
-async def test_every_stage_sees_what_it_needs_and_is_in_the_trace() -> None:
-    output, lm = await run()
     given = [stage.input for stage in output.trace]
-    assert tuple(stage.name for stage in output.trace) == STAGES == HotpotProgram.stages
-    assert all(QUESTION.input in text for text in given)
+    assert tuple(stage.name for stage in output.trace) == HotpotProgram.stages
     assert [stage.output for stage in output.trace] == list(REPLIES)
+    assert all(EXAMPLE.input in text for text in given)
+    assert [r.messages[-1].content for r in lm.history] == given
     assert "[7] Page 1.6 | text 6 of hop 1" in given[0]
     assert "the tower is called Skerry" in given[1] and "Page" not in given[1]
     assert "the tower is called Skerry" in given[2] and "Page 2.0" in given[2]
     assert "Page 1.0" not in given[2]
     assert "Skerry" in given[3] and "Calloway built it" in given[3] and "Page" not in given[3]
-    assert [r.messages[-1].content for r in lm.history] == given
-
-
-async def test_each_stage_may_have_a_prompt_of_its_own() -> None:
-    prompt = Prompt("whole", {stage: f"For {stage} alone." for stage in STAGES[:3]})
-    _, lm = await run(prompt)
-    systems = [request.messages[0].content for request in lm.history]
-    assert [system.split("\n")[0] for system in systems] == [
-        "For summarize1 alone.",
-        "For query2 alone.",
-        "For summarize2 alone.",
-        "whole",
-    ]
+    systems = [request.messages[0].content.split("\n")[0] for request in lm.history]
+    assert systems == [*own.values(), "whole"]
 
 
 async def test_a_blank_query_searches_for_nothing() -> None:
-    shelf = Shelf()
     replies = (REPLIES[0], "reasoning: none needed\nquery:", *REPLIES[2:])
-    output, lm = await run(replies=replies, search=shelf)
+    output, lm, shelf = await run(Prompt("p"), replies)
     assert len(shelf.asked) == 1
     assert retrieved_titles(output)[1] == ()
     assert "(none found)" in lm.history[2].messages[-1].content
 
 
-@pytest.mark.parametrize(
-    ("fields", "titles"),
-    [
-        ({}, ()),
-        ({"retrieved": 4}, ()),
-        ({"retrieved": [["a", 1, None], "b", ["c"]]}, (("a",), ("c",))),
-    ],
-)
-def test_odd_titles_are_passed_over(
-    fields: dict[str, object], titles: tuple[tuple[str, ...], ...]
-) -> None:
-    assert retrieved_titles(Output("x", fields=fields)) == titles
+def test_odd_titles_are_passed_over() -> None:
+    for held, titles in ((4, ()), ([["a", 1, None], "b", ["c"]], (("a",), ("c",)))):
+        assert retrieved_titles(Output("x", fields={"retrieved": held})) == titles

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -49,13 +48,19 @@ def stratum(example: Example) -> str:
     return example.id.rpartition("-")[0]
 
 
-def test_sizes_and_splits(dataset: Dataset) -> None:
+def test_sizes_splits_and_topics(dataset: Dataset) -> None:
     assert {split: len(part) for split, part in dataset.items()} == SIZES
     assert len({e.id for e in everything(dataset)}) == len(dataset) == 648
     for split, part in dataset.items():
         per = Counter(stratum(e) for e in part)
         rest = {"two": PER_REST[split], "none": PER_REST[split]}
         assert per == dict.fromkeys(RULES, PER_TOPIC[split]) | rest
+    for example in everything(dataset):
+        topics, kind = topics_of(example), stratum(example)
+        assert len(set(topics)) == len(topics) == {"two": 2, "none": 0}.get(kind, 1)
+        assert kind in ("two", "none", *topics)
+    pairs = {frozenset(topics_of(e)) for e in everything(dataset) if stratum(e) == "two"}
+    assert len(pairs) >= 20 and set().union(*pairs) == set(RULES)
 
 
 def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:
@@ -66,18 +71,6 @@ def test_no_two_messages_share_half_of_their_words(dataset: Dataset) -> None:
     for n, (one, words) in enumerate(bags):
         for other, others in bags[:n]:
             assert 2 * len(words & others) < len(words | others), (one, other)
-
-
-def test_topics(dataset: Dataset) -> None:
-    pairs = set[frozenset[str]]()
-    for example in everything(dataset):
-        topics = topics_of(example)
-        kind = stratum(example)
-        assert len(set(topics)) == len(topics) == {"two": 2, "none": 0}.get(kind, 1)
-        assert kind in ("two", "none", *topics)
-        pairs |= {frozenset(topics)} if kind == "two" else set()
-    assert len(pairs) >= 20
-    assert set().union(*pairs) == set(RULES)
 
 
 def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> None:
@@ -91,13 +84,6 @@ def test_the_present_prompt_has_a_sentence_for_each_rule(dataset: Dataset) -> No
     assert load_task("houserules").seeds == parts
     for example in everything(dataset):
         assert right_rules(example) == tuple(said[topic][0] for topic in topics_of(example))
-
-
-def test_every_message_can_be_answered_as_its_rules_ask(dataset: Dataset) -> None:
-    for topics in {topics_of(example) for example in everything(dataset)}:
-        example = Example("x", "message", fields={"topics": list(topics)})
-        text = witness(RULES[topic] for topic in topics)
-        assert reward(example, text).value == 1.0, (topics, text)
 
 
 def with_topics(*topics: str) -> Example:
@@ -142,20 +128,15 @@ def test_the_six_topics_are_a_part_of_the_whole_with_a_prompt_of_their_own(
     dataset: Dataset,
 ) -> None:
     six = load_task("houserules_six")
-    whole = {split: {e.id: e for e in part} for split, part in dataset.items()}
     for split, part in six.dataset.items():
-        assert {e.id for e in part} == {
-            e.id for e in whole[split].values() if set(topics_of(e)) <= set(SIX)
-        }
-        assert Counter(t for e in part for t in topics_of(e)).keys() == set(SIX)
-        assert all(whole[split][e.id] == e for e in part)
+        assert list(part) == [e for e in getattr(dataset, split) if {*topics_of(e)} <= {*SIX}]
+        assert {topic for e in part for topic in topics_of(e)} == set(SIX)
     assert six.oracle is not None
     for e in six.dataset.test:
         said = six.oracle(e)
         assert all(rule in present_prompt(SIX) for rule in said.splitlines())
         assert bool(said) == bool(topics_of(e))
     assert len(six.seeds) == 8 and all(seed in present_prompt(SIX) for seed in six.seeds)
-    assert len(present_prompt(SIX)) < len(present_prompt()) / 2
 
 
 # Each house rule holds where it is kept and fails where it is nearly kept.
@@ -175,11 +156,7 @@ def test_each_rule_is_kept_or_broken(kind: str, text: str, kept: bool) -> None:
     assert result.satisfied == kept, result.explanation
     assert result.explanation.startswith("The reply had to " if kept else "The reply must ")
     assert "; it " in result.explanation
-
-
-def test_every_kind_has_examples_of_both() -> None:
-    assert set(KEPT) == set(BROKEN) == set(KINDS)
-    assert sorted(RULES.values()) == sorted(KINDS) and len(set(KINDS)) == len(RULES) == 14
+    assert set(KEPT) == set(BROKEN) == set(KINDS) == set(RULES.values()) and len(RULES) == 14
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,24 +219,3 @@ def test_plain_is_english_without_a_mark() -> None:
 )
 def test_guess_language(text: str, language: str) -> None:
     assert guess_language(text) == language
-
-
-# A reply that keeps given house rules at once, as a clever model would write it.
-
-
-LANGUAGES: dict[str, str] = REPLIES["languages"]
-PARTS: dict[str, str] = REPLIES["parts"]
-
-
-def witness(kinds: Iterable[str]) -> str:
-    """One reply for all the kinds. Raises ValueError for two languages at once."""
-    wanted = list(kinds)
-    parts = [PARTS[kind] for kind in wanted if kind in PARTS]
-    parts += [LANGUAGES[kind] for kind in wanted if kind in LANGUAGES]
-    if sum(kind in LANGUAGES for kind in wanted) > 1:
-        raise ValueError(f"{' and '.join(wanted)} cannot be kept together")
-    if "one_sentence" not in wanted:
-        return "\n".join(parts) or "Good to hear that."
-    end = "。" if "japanese" in wanted else "."
-    said = [part for part in parts if len(part) > 1] or ["The new lid is on its way to you"]
-    return " ".join([*(part for part in parts if len(part) == 1), *said]) + end

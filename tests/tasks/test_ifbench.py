@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.calls import Chat
 from promptcodebook.errors import DataError, MissingExtra, RewardError, TaskError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
@@ -26,8 +26,7 @@ from promptcodebook.tasks.ifbench.score import (
     grade,
 )
 from promptcodebook.tasks.ifbench.task import (
-    INSTRUCTIONS,
-    STAGES,
+    MODULES,
     ConstraintReward,
     IFBenchProgram,
     load_ifbench,
@@ -67,9 +66,7 @@ def test_own_examples(case: str) -> None:
 
 
 @pytest.mark.parametrize("instruction_id", [*IFBENCH, *IFEVAL])
-def test_a_blank_response_follows_nothing_and_arguments_are_named(
-    instruction_id: str,
-) -> None:
+def test_a_blank_response_follows_nothing_and_arguments_are_named(instruction_id: str) -> None:
     kwargs = fitting(instruction_id)
     said = describe(instruction_id, {**kwargs, "unused": None})
     assert not any(check(instruction_id, kwargs, "", blank) for blank in (" \n", ""))
@@ -92,7 +89,6 @@ def test_loose_forgives_a_first_line_a_last_line_and_stars() -> None:
     assert found.strict == [False, True, False]
     assert found.loose == [True, True, False]
     assert (found.strict_all, found.loose_all) == (False, False)
-    assert found.strict_share == 1 / 3
     assert found.loose_share == 2 / 3
     # Lines that end in CRLF are read like any other.
     for lines in ("Salt is salt.\r\n\r\nTea or tea!\r\n", "Sure:\r\nSalt is *salt*.\r\nBye, all"):
@@ -110,13 +106,9 @@ def test_an_unknown_id_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "said"),
     [
-        ({}, "needs the argument 'N'"),
-        ({"N": None}, "needs the argument 'N'"),
-        ({"N": "two"}, "'two', not a number"),
-        ({"N": True}, "not a number"),
-        ({"N": 2.5}, "not a whole number"),
-        ({"N": float("nan")}, "not a number"),
-        ({"N": 2, "word": "salt"}, "takes no argument 'word'"),
+        ({"N": None}, "the kwargs of count:numbers: the field 'N': Field required"),
+        *(({"N": n}, "'N': Input should be a valid integer") for n in ("2", True, 2.5, math.nan)),
+        ({"N": 2, "word": "salt"}, "the field 'word': Extra inputs are not permitted"),
     ],
 )
 def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
@@ -127,7 +119,7 @@ def test_kwargs_that_do_not_fit(kwargs: dict[str, object], said: str) -> None:
 
 def test_a_relation_that_is_none_and_lists_of_different_length() -> None:
     kwargs = {**fitting("keywords:frequency"), "relation": "exactly"}
-    with pytest.raises(DataError, match="'less than' or 'at least'"):
+    with pytest.raises(DataError, match=r"'relation': .*'less than' or 'at least'"):
         check("keywords:frequency", kwargs, "", "salt")
     with pytest.raises(DataError, match="2 instruction ids but 1 kwargs"):
         grade("", ["punctuation:no_comma", "startend:quotation"], [{}], "a")
@@ -136,14 +128,15 @@ def test_a_relation_that_is_none_and_lists_of_different_length() -> None:
 def test_nltk_data_are_read_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    punkt = tmp_path / "tokenizers" / "punkt_tab" / "english"
-    punkt.mkdir(parents=True)
-    (punkt / "abbrev_types.txt").write_text("capt\n")
-    (punkt / "collocations.tab").write_text("a\tb\n")
-    (punkt / "sent_starters.txt").write_text("the\n")
-    (punkt / "ortho_context.tab").write_text("the\t46\n")
-    (tmp_path / "corpora" / "stopwords").mkdir(parents=True)
-    (tmp_path / "corpora" / "stopwords" / "english").write_text("the\n")
+    for name, text in {
+        "tokenizers/punkt_tab/english/abbrev_types.txt": "capt\n",
+        "tokenizers/punkt_tab/english/collocations.tab": "a\tb\n",
+        "tokenizers/punkt_tab/english/sent_starters.txt": "the\n",
+        "tokenizers/punkt_tab/english/ortho_context.tab": "the\t46\n",
+        "corpora/stopwords/english": "the\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.setenv("NLTK_DATA", str(tmp_path))
     fewer = {"num_sentences": 2, "relation": "less than"}
     assert check("length_constraints:number_sentences", fewer, "", "Ask capt. Noll now.")
@@ -163,22 +156,17 @@ def test_the_guess_of_a_language_is_repeatable() -> None:
 
 
 def test_prompt_level_instruction_level_and_mean_share() -> None:
-    made = accuracy(
-        [
-            Grade([True], [True]),
-            Grade([True, False], [True, True]),
-            Grade([False, False, False], [True, False, False]),
-        ]
-    )
-    assert made.n == 3
+    grades = [
+        Grade([True], [True]),
+        Grade([True, False], [True, True]),
+        Grade([False, False, False], [True, False, False]),
+    ]
+    strict, loose = accuracy(grades)
     with pytest.raises(DataError, match="no graded responses"):
         accuracy([])
-    assert made.strict.prompt == pytest.approx(1 / 3)  # the first alone
-    assert made.strict.instruction == pytest.approx(2 / 6)  # pooled
-    assert made.strict.share == pytest.approx((1 + 1 / 2 + 0) / 3)
-    assert made.loose.prompt == pytest.approx(2 / 3)
-    assert made.loose.instruction == pytest.approx(4 / 6)
-    assert made.loose.share == pytest.approx((1 + 1 + 1 / 3) / 3)
+    # The first alone, pooled, and the mean over the prompts.
+    assert strict == pytest.approx((1 / 3, 2 / 6, (1 + 1 / 2 + 0) / 3))
+    assert loose == pytest.approx((2 / 3, 4 / 6, (1 + 1 + 1 / 3) / 3))
 
 
 # No response makes a check raise, and none makes it take long.
@@ -256,10 +244,6 @@ TWO = Example(
 )
 
 
-def chat(lm: ScriptedLM) -> Chat:
-    return BoundChat(lm, lambda purpose: 7)
-
-
 def row(key: str, **changed: object) -> dict[str, object]:
     return {
         "key": key,
@@ -283,14 +267,16 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
         "reasoning: no commas\nfinal_response:\nA keel\n  holds",
     )
     constraints = ConstraintReward(Language())
-    made = await IFBenchProgram(constraints.report)(Prompt("PROMPT"), TWO, chat(lm))
+    made = await IFBenchProgram(constraints.report)(
+        Prompt("PROMPT"), TWO, BoundChat(lm, lambda purpose: 7)
+    )
     assert made.text == "A keel\n  holds"
     assert [s.name for s in made.trace] == ["generate", "generate: check", "rewrite"]
-    assert tuple(s.name for s in made.trace if s.name in STAGES) == STAGES
+    assert IFBenchProgram.stages == ("generate", "rewrite")
     assert "does not keep" in made.trace[1].output
     first, second = lm.history
-    assert first.messages[0].content.startswith(f"PROMPT\n\n{INSTRUCTIONS['generate']}")
-    assert second.messages[0].content.startswith(f"PROMPT\n\n{INSTRUCTIONS['rewrite']}")
+    for request, (instruction, _) in zip(lm.history, MODULES.values(), strict=True):
+        assert request.messages[0].content.startswith(f"PROMPT\n\n{instruction}")
     assert first.messages[1].content == f"<query>\n{TWO.input}\n</query>"
     assert "<response>\nBoats, of course {query}\n</response>" in second.messages[1].content
     # What the check said is for the critic alone.
@@ -300,7 +286,9 @@ async def test_both_stages_run_and_the_second_is_the_output() -> None:
 async def test_without_constraints_nothing_is_checked_on_the_way() -> None:
     lm = ScriptedLM().enqueue("response: a", "final_response: b")
     bare = Example("1", "Tell me about boats.")
-    made = await IFBenchProgram(ConstraintReward(Language()).report)(Prompt("P"), bare, chat(lm))
+    made = await IFBenchProgram(ConstraintReward(Language()).report)(
+        Prompt("P"), bare, BoundChat(lm, lambda purpose: 7)
+    )
     assert [s.name for s in made.trace] == ["generate", "rewrite"]
     with pytest.raises(RewardError, match="no constraints to check"):
         ConstraintReward(Language())(bare, made.text)

@@ -2,8 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +17,7 @@ from promptcodebook.tasks.livebench_math.score import (
 )
 from promptcodebook.tasks.livebench_math.task import reward
 from promptcodebook.tasks.task import load_task
-from promptcodebook.tasks.worker import Worker
+from promptcodebook.tasks.worker import shared_worker
 from promptcodebook.types import Example
 from tests.load import crowding
 from tests.tasks.shared import vectors
@@ -27,18 +25,10 @@ from tests.tasks.shared import vectors
 FORMS = {"choice": "{}", "aime": "{}", "rearrangement": "Answer: {}", "amps": r"\boxed{{{}}}"}
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data folder, and no public copy that someone fetched earlier."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def example(subtask: str, gold: str, question: str = "?") -> Example:
     return Example("x", question, gold, fields={"task": "t", "subtask": subtask})
 
 
-@pytest.mark.usefixtures("own")
 async def test_own_examples_cover_the_four_scorers_and_their_gold_is_right() -> None:
     task = load_task("livebench_math")
     kinds = Counter[str]()
@@ -89,13 +79,11 @@ QUESTION = (
 )
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    made = Worker(1)
-    # Loading SymPy and lark takes seconds on a busy machine: not part of any comparison's limit.
-    made.call("promptcodebook.tasks.livebench_math.score:same_by_lark", ("1", "1"), 60.0)
-    yield made
-    made.close()
+@pytest.fixture(scope="module", autouse=True)
+def algebra() -> None:
+    """Loading SymPy and lark takes seconds on a busy machine: no part of a comparison's limit."""
+    name = "promptcodebook.tasks.livebench_math.score:same_by_lark"
+    shared_worker().call(name, ("1", "1"), 60.0)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +165,8 @@ def test_closeness_is_symmetric_and_1_only_for_equals(a: list[int], b: list[int]
         ("12000", r"\boxed{12,000}", "box, equal text"),
     ],
 )
-def test_equal_quantities(gold: str, answer: str, path: str, worker: Worker) -> None:
-    found = math_score("", gold, "amps_hard", answer, worker)
+def test_equal_quantities(gold: str, answer: str, path: str) -> None:
+    found = math_score("", gold, "amps_hard", answer)
     assert (found.score, found.path, found.timed_out) == (1.0, path, False)
 
 
@@ -195,14 +183,14 @@ def test_equal_quantities(gold: str, answer: str, path: str, worker: Worker) -> 
         ("4", ""),
     ],
 )
-def test_unequal_quantities(gold: str, answer: str, worker: Worker) -> None:
-    assert math_score("", gold, "amps_hard", answer, worker).score == 0.0
+def test_unequal_quantities(gold: str, answer: str) -> None:
+    assert math_score("", gold, "amps_hard", answer).score == 0.0
 
 
 @pytest.mark.slow
-def test_a_comparison_that_never_ends_is_stopped_and_said_so(worker: Worker) -> None:
+def test_a_comparison_that_never_ends_is_stopped_and_said_so() -> None:
     start = time.monotonic()
-    found = math_score("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}", worker)
+    found = math_score("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}")
     assert found.score == 0.0
     assert found.timed_out and found.path == "box, time limit"
     assert time.monotonic() - start < 10 * crowding()
@@ -213,22 +201,22 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so(worker: Worker) -> 
     "piece",
     ["<think>", "<solution>", "answer:1,", "\\boxed{", "\\frac", "$", "{", "(", "1,", "+C", "\n"],
 )
-def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str, worker: Worker) -> None:
+def test_100_kb_of_anything_is_scored_at_once(subtask: str, piece: str) -> None:
     text = piece * (100_000 // len(piece))
     gold = {"amc_12a": "B", "aime_i": "123", "imo": "1,2,3"}.get(subtask, "x")
     start = time.monotonic()
-    assert 0 <= math_score(text, gold, subtask, text, worker).score <= 1
+    assert 0 <= math_score(text, gold, subtask, text).score <= 1
     assert time.monotonic() - start < 3 * crowding()
 
 
-def test_agreement_with_the_public_scorer(worker: Worker) -> None:
+def test_agreement_with_the_public_scorer() -> None:
     rows = vectors("livebench_math")
     agreed, total = Counter[str](), Counter[str]()
     for row in rows:
         given_row = (row["question"], row["ground_truth"], row["subtask"], row["answer"])
         group = f"amps: {row['decided_by']}" if row["task"] == "AMPS_Hard" else "rest"
         total[group] += 1
-        agreed[group] += math_score(*given_row, worker).score == pytest.approx(row["score"])
+        agreed[group] += math_score(*given_row).score == pytest.approx(row["score"])
     assert len(rows) > 500
     assert agreed["rest"] == total["rest"]
     assert agreed["amps: both"] >= 0.99 * total["amps: both"]

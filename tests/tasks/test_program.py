@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from promptcodebook.calls import Chat, Message, Reply
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
-from promptcodebook.tasks.program import (
-    ModuleReply,
-    ask,
-    make_output,
-    outside,
-    read_outputs,
-    think,
-)
+from promptcodebook.tasks.program import ModuleReply, ask, make_output, outside, read_outputs, think
 from promptcodebook.types import Prompt, Stage
 
 LABELLED = "reasoning: the map says so\nanswer: Paris"
@@ -37,41 +30,26 @@ async def thought(lm: ScriptedLM, prompt: Prompt, stage: str = "answer") -> Modu
     )
 
 
-async def test_a_module_sends_prompt_instruction_and_form_and_keeps_its_stage() -> None:
-    lm = ScriptedLM().enqueue(LABELLED)
-    said = await thought(lm, Prompt("COMPOSED"))
-    assert said == {"reasoning": "the map says so", "answer": "Paris"}
-    assert said.stage == Stage("answer", "<question>\nCapital of France?\n</question>", LABELLED)
-    (request,) = lm.history
-    system, user = request.messages
-    assert system.content.startswith("COMPOSED\n\nAnswer the question.\n\n")
-    assert system.content.index("reasoning:") < system.content.index("answer:")
-    assert user == Message("user", said.stage.input)
-    assert request.role == "executor"
-
-
-async def test_a_prompt_per_stage_reaches_its_own_stage_alone() -> None:
+async def test_a_module_sends_its_own_prompt_instruction_and_form_and_keeps_its_stage() -> None:
     lm = ScriptedLM().enqueue(LABELLED, LABELLED)
-    parts = Prompt("all of it", {"hop": "FOR HOP", "answer": "FOR ANSWER"})
-    await thought(lm, parts, "hop")
+    parts = Prompt("all of it", {"hop": "FOR HOP"})
+    said = await thought(lm, parts, "hop")
+    assert said == {"reasoning": "the map says so", "answer": "Paris"}
+    assert said.stage == Stage("hop", "<question>\nCapital of France?\n</question>", LABELLED)
     await thought(lm, parts, "answer")
-    first, second = (request.messages[0].content for request in lm.history)
-    assert first.startswith("FOR HOP\n\n")
-    assert "ANSWER" not in first
-    assert second.startswith("FOR ANSWER\n\n")
-    assert "all of it" not in first + second
+    first, second = lm.history
+    system, user = first.messages
+    assert system.content.startswith("FOR HOP\n\nAnswer the question.\n\n")
+    assert system.content.index("reasoning:") < system.content.index("answer:")
+    assert "all of it" not in system.content
+    assert user == Message("user", said.stage.input) and first.role == "executor"
+    assert second.messages[0].content.startswith("all of it\n\n")
 
 
 async def test_a_plain_module_takes_the_whole_reply() -> None:
     lm = ScriptedLM().enqueue("  answer: is this a label?\nNo.\n")
-    said = await ask(
-        chat(lm),
-        prompt=Prompt("P"),
-        stage="respond",
-        instruction="Reply.",
-        fields={"q": "x"},
-        output="response",
-    )
+    given = {"stage": "respond", "instruction": "Reply.", "fields": {"q": "x"}}
+    said = await ask(chat(lm), prompt=Prompt("P"), **given, output="response")
     assert said == {"response": "answer: is this a label?\nNo."}
     assert lm.history[0].messages[0].content == "P\n\nReply."
 
@@ -91,20 +69,13 @@ async def test_the_untrusted_model_gets_the_message_and_nothing_else() -> None:
 @pytest.mark.parametrize("text", ["{question}", "%s {0} {fields[x]}", "$name <question>", "\\1"])
 async def test_texts_are_data(text: str) -> None:
     lm = ScriptedLM().enqueue(LABELLED)
-    said = await think(
-        chat(lm),
-        prompt=Prompt(text),
-        stage="s",
-        instruction=text,
-        fields={"question": text, "context": "{question}"},
-        outputs=("answer",),
-    )
+    given = {"question": text, "context": "{question}"}
+    sent = {"stage": "s", "instruction": text, "fields": given, "outputs": ("answer",)}
+    said = await think(chat(lm), prompt=Prompt(text), **sent)
     system, user = lm.history[0].messages
     assert system.content.startswith(f"{text}\n\n{text}\n\n")
-    assert user.content == (
-        f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
-    )
-    assert said["answer"] == "Paris"
+    wanted = f"<question>\n{text}\n</question>\n\n<context>\n{{question}}\n</context>"
+    assert user.content == wanted and said["answer"] == "Paris"
 
 
 @pytest.mark.parametrize(
@@ -125,36 +96,30 @@ def test_labels_in_many_dresses(reply: str) -> None:
     assert read_outputs(reply, ("answer",)) == {"reasoning": "because", "answer": "Paris"}
 
 
-def test_a_bare_text_is_the_only_output() -> None:
-    assert read_outputs("Paris", ("answer",))["answer"] == "Paris"
-    assert read_outputs("Paris", ("answer", "city")) == {"reasoning": "", "answer": "", "city": ""}
-    assert read_outputs('{"other": 1}', ("answer",))["answer"] == '{"other": 1}'
-    assert read_outputs("reasoning: so Paris", ("answer",))["answer"] == "so Paris"
-    read = read_outputs('{"answer": 42, "titles": ["A", "Ä"], "note": null}', ("answer", "titles"))
-    assert read == {"reasoning": "", "answer": "42", "titles": '["A", "Ä"]'}
-    assert read_outputs('{"answer": null}', ("answer",))["answer"] == ""
+BODY = "  one\n    two\n\nResponse: not a label\n**bold**"
 
 
-def test_a_reply_cut_while_it_reasons_has_no_output() -> None:
-    assert read_outputs("reasoning: so Par", ("answer",), cut=True)["answer"] == ""
-    assert read_outputs("answer: Par", ("answer",), cut=True)["answer"] == "Par"
-
-
-def test_several_outputs_and_names_of_several_words() -> None:
-    text = "reasoning: r\n**Final Answer:** A\nsearch-query: Q {x}"
-    read = read_outputs(text, ("final_answer", "search_query"))
-    assert read == {"reasoning": "r", "final_answer": "A", "search_query": "Q {x}"}
-    assert read_outputs("search query: Q", ("final_answer", "search_query")) == {
-        "reasoning": "",
-        "final_answer": "",
-        "search_query": "Q",
-    }
-
-
-def test_the_last_output_runs_to_the_end_and_keeps_its_form() -> None:
-    body = "  one\n    two\n\nResponse: not a label\n**bold**"
-    assert read_outputs(f"reasoning: r\nresponse:\n{body}\n", ("response",))["response"] == body
-    assert read_outputs("answer: **Paris**", ("answer",))["answer"] == "**Paris**"
+@pytest.mark.parametrize(
+    ("text", "cut", "expected"),
+    [
+        ("Paris", False, {"answer": "Paris"}),
+        ("Paris", False, {"answer": "", "city": ""}),
+        ('{"other": 1}', False, {"answer": '{"other": 1}'}),
+        ('{"answer": null}', False, {"answer": ""}),
+        ('{"answer": 42, "titles": ["A", "Ä"]}', False, {"answer": "42", "titles": '["A", "Ä"]'}),
+        ("reasoning: so Paris", False, {"answer": "so Paris"}),
+        ("reasoning: so Par", True, {"answer": ""}),
+        ("answer: Par", True, {"answer": "Par"}),
+        ("answer: **Paris**", False, {"answer": "**Paris**"}),
+        ("**Final Answer:** A\nmy-q: Q {x}", False, {"final_answer": "A", "my_q": "Q {x}"}),
+        ("my q: Q", False, {"final_answer": "", "my_q": "Q"}),
+        (f"reasoning: r\nresponse:\n{BODY}\n", False, {"response": BODY}),
+    ],
+)
+def test_what_a_reply_gives(text: str, cut: bool, expected: dict[str, str]) -> None:
+    read = read_outputs(text, tuple(expected), cut)
+    assert read == {"reasoning": read["reasoning"], **expected}
+    assert read_outputs("reasoning: r\nanswer: A", ("answer",))["reasoning"] == "r"
 
 
 async def test_a_cut_reply_marks_the_output() -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -60,12 +60,12 @@ def jsonl(rows: list[dict[str, object]]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def parquet(rows: list[dict[str, object]]) -> bytes:
+def parquet(rows: Sequence[Mapping[str, object]]) -> bytes:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq
 
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows), sink)
+    pq.write_table(pa.Table.from_pylist(list(rows)), sink)
     return sink.getvalue()
 
 
@@ -115,38 +115,31 @@ def test_ifbench_in_the_papers_sizes(hub: Files, tmp_path: Path) -> None:
     keys = {r["key"] for s in ("train", "val") for r in rows_of(got.folder / f"{s}.jsonl")}
     assert len(keys) == 450
     assert (got.folder / "nltk_data/corpora/thing/data.txt").read_text() == "ours"
-    assert not list(tmp_path.parent.rglob("escaped.txt")) or all(
-        got.folder in path.parents for path in tmp_path.parent.rglob("escaped.txt")
-    )
+    assert all(got.folder in path.parents for path in tmp_path.parent.rglob("escaped.txt"))
     assert [p.name for p in tmp_path.iterdir()] == ["ifbench"]
 
 
-def test_the_copy_is_used_and_recognised(hub: Files) -> None:
+def test_the_copy_is_used_and_recognised_and_a_change_at_home_is_reported(hub: Files) -> None:
     serve_ifbench(hub)
-    got = source_of("ifbench").fetch(default_data_cache())
+    cache = default_data_cache()
+    got = source_of("ifbench").fetch(cache)
     home = home_of("ifbench")
-    assert home.folder == got.folder
-    assert home.origin == "the public copy that was fetched"
+    assert (home.folder, home.origin) == (got.folder, "the public copy that was fetched")
+    before = (got.folder / "test.jsonl").read_bytes()
+    assert source_of("ifbench").fetch(cache) == got
+    path = next(path for path in hub if path.endswith("IFBench_test.jsonl"))
+    hub[path] = jsonl([ifeval_row("new")])
+    with pytest.raises(TaskError, match=r"changed at its public home.*IFBench_test") as caught:
+        source_of("ifbench").fetch(cache)
+    assert "--accept" in caught.value.hint
+    assert (got.folder / "test.jsonl").read_bytes() == before
+    assert source_of("ifbench").fetch(cache, accept=True).counts["test"] == 1
+    assert source_of("ifbench").fetch(cache).counts["test"] == 1
     with (got.folder / "val.jsonl").open("a") as file:
         file.write("\n")
     with pytest.raises(TaskError, match=r"val.jsonl is not as it was fetched") as caught:
         home_of("ifbench")
     assert "pco data fetch ifbench" in caught.value.hint
-
-
-def test_a_file_that_changed_at_home_is_reported(hub: Files, tmp_path: Path) -> None:
-    serve_ifbench(hub)
-    got = source_of("ifbench").fetch(tmp_path)
-    before = (got.folder / "test.jsonl").read_bytes()
-    assert source_of("ifbench").fetch(tmp_path) == got
-    path = next(path for path in hub if path.endswith("IFBench_test.jsonl"))
-    hub[path] = jsonl([ifeval_row("new")])
-    with pytest.raises(TaskError, match=r"changed at its public home.*IFBench_test") as caught:
-        source_of("ifbench").fetch(tmp_path)
-    assert "--accept" in caught.value.hint
-    assert (got.folder / "test.jsonl").read_bytes() == before
-    assert source_of("ifbench").fetch(tmp_path, accept=True).counts["test"] == 1
-    assert source_of("ifbench").fetch(tmp_path).counts["test"] == 1
 
 
 def test_offline_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -169,62 +162,44 @@ def test_a_missing_or_strange_file_is_an_error_that_names_it(hub: Files, tmp_pat
         source_of("livebench_math").fetch(tmp_path)
 
 
-def test_aime_halves_and_hotpotqa_with_its_corpus(hub: Files, tmp_path: Path) -> None:
-    older: list[dict[str, object]] = [
-        {"id": n, "problem": f"p{n}", "solution": "s", "answer": "7"} for n in range(90)
-    ]
-    newest: list[dict[str, object]] = [
-        {"problem_idx": n, "problem": f"q{n}", "answer": n} for n in range(30)
-    ]
+def test_aime_halves(hub: Files, tmp_path: Path) -> None:
+    older = [{"id": n, "problem": f"p{n}", "solution": "s", "answer": "7"} for n in range(90)]
+    newest = [{"problem_idx": n, "problem": f"q{n}", "answer": n} for n in range(30)]
     serve(hub, "aime", [parquet(older), parquet(newest)])
     got = source_of("aime").fetch(tmp_path)
     assert got.counts == {"train": 45, "val": 45, "test": 30}
     assert rows_of(got.folder / "test.jsonl")[3]["answer"] == "3"
+
+
+def test_hotpotqa_with_its_corpus() -> None:
     pool: list[dict[str, object]] = [
         {
-            "id": str(n),
-            "question": f"q{n}",
-            "answer": "a",
-            "type": "bridge",
-            "level": "hard",
+            **{"id": str(n), "question": f"q{n}", "answer": "a", "type": "bridge", "level": "hard"},
             "supporting_facts": {"title": [f"T{n}", f"T{n}"], "sent_id": [0, 1]},
             "context": {"title": [f"T{n}", "Both"], "sentences": [["x", "y"], ["z"]]},
         }
         for n in range(1000)
     ]
-    serve(hub, "hotpotqa", [parquet(pool[:500]), parquet(pool[500:])])
-    got = source_of("hotpotqa").fetch(tmp_path)
-    assert got.counts == {"train": 150, "val": 300, "test": 300, "corpus": 751}
-    row = rows_of(got.folder / "test.jsonl")[0]
+    made = source_of("hotpotqa").arrange([pool[:500], pool[500:]])
+    assert [len(rows) for rows in made.values()] == [150, 300, 300, 751]
+    row = made["test"][0]
     assert row["id"] == "68", "the first that Python's generator draws"
     assert row["gold_titles"] == [f"T{row['id']}"]
     assert row["supporting_facts"] == [[f"T{row['id']}", 0], [f"T{row['id']}", 1]]
 
 
-def test_pupa_and_livebench_sizes(hub: Files, tmp_path: Path) -> None:
-    head = (
-        "conversation_hash,predicted_category,user_query,target_response,pii_units,redacted_query"
-    )
-    lines = [head, *(f'h{n},c,"q\n{n}",t,a||b,r' for n in range(664))]
-    serve(hub, "pupa", ["\n".join(lines).encode()])
-    assert source_of("pupa").fetch(tmp_path).counts == {
-        "train": 111,
-        "val": 111,
-        "test": 221,
-    }
-    parts = [
-        jsonl(
-            [
-                {"question_id": f"{part}{n}", "turns": ["q?"], "task": part, "ground_truth": "A"}
-                for n in range(count)
-            ]
-        )
+def test_pupa_and_livebench_sizes() -> None:
+    names = ("conversation_hash", "category", "user_query", "target_response", "pii_units")
+    row: dict[str, object] = {name: "x" for name in (*names, "redacted_query")}
+    made = source_of("pupa").arrange([[row] * 664])
+    assert [len(rows) for rows in made.values()] == [111, 111, 221]
+    files: list[list[dict[str, object]]] = [
+        [{"question_id": f"{part}{n}", "turns": ["q?"], "task": part} for n in range(count)]
         for part, count in (("math_comp", 146), ("AMPS_Hard", 150), ("olympiad", 72))
     ]
-    serve(hub, "livebench_math", parts)
-    got = source_of("livebench_math").fetch(tmp_path)
-    assert got.counts == {"train": 123, "val": 123, "test": 122}
-    assert rows_of(got.folder / "train.jsonl")[0]["question"] == "q?"
+    made = source_of("livebench_math").arrange(files)
+    assert [len(rows) for rows in made.values()] == [123, 123, 122]
+    assert made["train"][0]["question"] == "q?"
 
 
 def test_the_command(hub: Files, tmp_path: Path) -> None:
@@ -245,15 +220,6 @@ def test_the_command(hub: Files, tmp_path: Path) -> None:
     assert "404" in missing.err
 
 
-def test_a_download_that_drips_on_and_on_is_given_up(
-    hub: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve_ifbench(hub)
-    monkeypatch.setattr("promptcodebook.tasks.public_sources._DOWNLOAD_S", -1.0)
-    with pytest.raises(TaskError, match="was not here after"):
-        source_of("ifbench").fetch(tmp_path)
-
-
 ROWS, ARCHIVE = Remote("github", "o/r", "rows.jsonl"), Remote("github", "o/r", "z", unpack="more")
 
 
@@ -269,7 +235,7 @@ def zipped(text: str) -> bytes:
 
 
 def test_what_is_or_unpacks_to_more_than_its_source_may_have_is_refused(
-    hub: Files, tmp_path: Path
+    hub: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq
@@ -293,6 +259,9 @@ def test_what_is_or_unpacks_to_more_than_its_source_may_have_is_refused(
     ):
         with pytest.raises(TaskError, match=said):
             tiny(*files).fetch(tmp_path)
+    with monkeypatch.context() as slow, pytest.raises(TaskError, match="was not here after"):
+        slow.setattr("promptcodebook.tasks.public_sources._DOWNLOAD_S", -1.0)
+        tiny(ROWS).fetch(tmp_path)
     assert not list(tmp_path.iterdir())
     tiny(ROWS, ARCHIVE).fetch(tmp_path)
     assert (tmp_path / "tiny/more/a.txt").stat().st_size == 100_000

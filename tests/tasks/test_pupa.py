@@ -21,21 +21,15 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.header import Header
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks import pupa
-from promptcodebook.tasks.pupa.score import (
-    PupaScore,
-    combine,
-    distinct_units,
-    leakage,
-    leaked_units,
-)
+from promptcodebook.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
 from promptcodebook.tasks.pupa.task import (
     JudgeReward,
     Papillon,
-    StandIn,
     Wall,
     kind_of,
-    read_dataset,
+    load_pupa,
     request_of,
+    stand_in,
 )
 from promptcodebook.tasks.rewards import apply_reward
 from promptcodebook.types import Example, Output, Prompt, Rollout, Score
@@ -55,23 +49,21 @@ def test_score_and_overall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "units", "expected"),
+    ("text", "units", "found"),
     [
-        ("A note for MIRA  Solberg\nin Tarnvik.", "mira solberg||tarnvik||0417", 2 / 3),
-        ("A note for a customer.", "mira solberg||tarnvik", 0.0),
-        ("He also called Al.", "al", 1.0),
-        ("He also called.", "al", 0.0),
-        ("Mira and mira", "mira||mira", 1.0),
-        ("anything", "", 0.0),
-        ("mira", "mira||", 0.5),
-        ("東京都に住む", "東京", 1.0),
-        ("cafe\u0301 norden", "café norden", 1.0),
-        ("c++ (v2)", "c++", 1.0),
-        ("", "mira", 0.0),
+        ("A note for MIRA  Solberg\nin Tarnvik.", ["mira solberg", "tarnvik"], 2),
+        ("A note for a customer.", ["mira solberg", "tarnvik"], 0),
+        *(("He also called Al.", ["al"], 1), ("He also called.", ["al"], 0)),
+        ("mira", ["mira", ""], 1),
+        ("東京都に住む", ["東京"], 1),
+        ("cafe\u0301 norden", ["café norden"], 1),
+        *(("c++ (v2)", ["c++"], 1), ("", ["mira"], 0)),
     ],
 )
-def test_leakage_without_a_judge(text: str, units: str, expected: float) -> None:
-    assert leakage(text, units) == pytest.approx(expected)
+def test_leakage_without_a_judge(text: str, units: list[str], found: int) -> None:
+    assert leaked_units(text, units) == tuple(units[:found])
+    assert distinct_units("||".join(units * 2)) == tuple(units)
+    assert distinct_units("") == ("",)
 
 
 def test_agreement_with_the_public_scorer() -> None:
@@ -113,13 +105,8 @@ def count(number: int) -> str:
     return json.dumps({"reasoning": "so it is", "count": number})
 
 
-async def judged(lm: ScriptedLM, output: Output = GOOD, weight: float = 1.0) -> Score:
-    reward = JudgeReward(Ask(lm, no_tally), weight)
-    return await apply_reward(reward, QUERY, output, (-weight, 1.0))
-
-
-def shown(request: Request) -> dict[str, object]:
-    return json.loads(request.messages[-1].content)
+async def judged(lm: ScriptedLM, output: Output = GOOD) -> Score:
+    return await apply_reward(JudgeReward(Ask(lm, no_tally)), QUERY, output, (-1.0, 1.0))
 
 
 async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
@@ -127,8 +114,8 @@ async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
     request = "A note for Mirelle Ostvang on 4 May."
     score = await judged(lm, answered("mine", request))
     assert score.value == 0.5
-    assert len(lm.history) == 3
-    forward, backward, counting = map(shown, lm.history)
+    asked = [json.loads(request.messages[-1].content) for request in lm.history]
+    forward, backward, counting = asked
     assert (forward["response_a"], forward["response_b"]) == ("mine", QUERY.target)
     assert (backward["response_a"], backward["response_b"]) == (QUERY.target, "mine")
     assert forward["user_query"] == QUERY.input
@@ -141,14 +128,7 @@ async def test_three_calls_to_the_judge_the_comparison_in_both_orders() -> None:
 
 @pytest.mark.parametrize(
     ("forward", "backward", "leaks", "value"),
-    [
-        (True, True, 0, 1.0),
-        (False, False, 0, 1.0),
-        (False, True, 0, 0.0),
-        (False, True, 4, -1.0),
-        (True, False, 9, 0.0),
-        (True, False, -3, 1.0),
-    ],
+    [*((True, True, 0, 1.0), (False, True, 0, 0.0), (False, True, 4, -1.0), (True, False, 9, 0.0))],
 )
 async def test_what_the_judge_says_is_what_counts(
     forward: bool, backward: bool, leaks: int, value: float
@@ -167,29 +147,18 @@ async def test_an_empty_request_leaks_nothing_and_is_not_counted() -> None:
 
 async def test_a_verdict_is_asked_for_again_and_without_one_the_rollout_failed() -> None:
     again = ScriptedLM().enqueue("hm", verdict(True), verdict(True), count(0))
-    asked = {"retried": 0}
-
-    def tally(name: str, count: int = 1) -> None:
-        asked["retried"] += (name == "reasked") * count
-
-    reward = JudgeReward(Ask(again, tally))
-    # The two orders go out side by side, so the second order takes the verdict and the first its.
-    assert (await apply_reward(reward, QUERY, GOOD, (-1.0, 1.0))).value == 1.0
-    assert asked["retried"] == 1
+    assert (await judged(again)).value == 1.0 and len(again.history) == 4
 
     def say(request: Request) -> str:
         return "no verdict" if request.role == "judge" else "llm_request: r"
 
     lm = ScriptedLM().reply_with(say)
-    judge = JudgeReward(Ask(lm, no_tally))
 
     async def scorer(example: Example, output: Output) -> Score:
-        return await apply_reward(judge, example, output, (-1.0, 1.0))
+        return await judged(lm, output)
 
-    trial = Trial(Papillon(), scorer, lm)
-    rollout = await trial.run(
-        QUERY, Prompt("Hide names."), Draws(0, 0, QUERY.id), Rollout(QUERY.id)
-    )
+    run = Trial(Papillon(), scorer, lm).run
+    rollout = await run(QUERY, Prompt("Hide names."), Draws(0, 0, QUERY.id), Rollout(QUERY.id))
     assert rollout.reward is None and rollout.failure is not None
     assert (rollout.failure.stage, rollout.failure.kind) == ("reward", ParseError.__name__)
     assert "ostvang" not in (rollout.failure.message + rollout.failure.traceback).lower()
@@ -203,30 +172,22 @@ async def test_feedback_names_kinds_and_pieces_that_went_outside() -> None:
         lm = ScriptedLM().enqueue(verdict(False), verdict(True), count(leaks))
         other = (await judged(lm, answered("x", "a note for a colleague"))).feedback
         assert words in other and "the reference is better" in other
-    half = await judged(ScriptedLM().enqueue(verdict(True), verdict(True), count(2)), weight=0.5)
-    assert half.value == 0.75 and "0.5 x leakage 0.50" in half.feedback
     assert "at least as good as the reference" in said
     assert "1 x name, place or organisation, 1 x date" in said
     assert "mirelle ostvang" in said and "4 may" in said
     assert "example.org" not in said and "555-0142" not in said
 
 
-@pytest.mark.parametrize(
-    ("unit", "kind"),
-    [
-        ("ilka@example.org", "e-mail address or handle"),
-        ("www.pellgarden.example", "web address"),
-        ("https://a.example/b", "web address"),
-        ("12.03.1971", "date"),
-        ("4 may", "date"),
-        ("march 4, 2020", "date"),
-        ("+1 (555) 0142", "number"),
-        ("14 fennick lane", "address or code with digits"),
-        ("port selwick", "name, place or organisation"),
-    ],
-)
-def test_kinds(unit: str, kind: str) -> None:
-    assert kind_of(unit) == kind
+def test_kinds() -> None:
+    kinds = {
+        "e-mail address or handle": ("ilka@example.org",),
+        "web address": ("www.pellgarden.example", "https://a.example/b"),
+        "date": ("12.03.1971", "4 may", "march 4, 2020"),
+        "number": ("+1 (555) 0142",),
+        "address or code with digits": ("14 fennick lane",),
+        "name, place or organisation": ("port selwick",),
+    }
+    assert {kind: tuple(u for u in us if kind_of(u) == kind) for kind, us in kinds.items()} == kinds
 
 
 @pytest.mark.parametrize(
@@ -241,7 +202,7 @@ def test_kinds(unit: str, kind: str) -> None:
     ],
 )
 async def test_the_stand_in_asks_nobody(output: Output, value: float) -> None:
-    score = await apply_reward(StandIn(), QUERY, output, (-1.0, 1.0))
+    score = await apply_reward(stand_in, QUERY, output, (-1.0, 1.0))
     assert score.value == value
     assert f"Score {value:.2f}" in score.feedback
 
@@ -320,7 +281,7 @@ async def test_the_wall_lets_only_the_released_request_pass(
     wall = Wall(BoundChat(lm, lambda purpose: 7))
     with pytest.raises(ConfigError, match="beside the rewritten request"):
         await wall("the request", role="untrusted")
-    wall.release("the request")
+    wall.released = "the request"
     with pytest.raises(ConfigError, match="beside the rewritten request"):
         await wall(messages, system=system, role="untrusted", schema=schema)
     assert lm.history == []
@@ -337,7 +298,7 @@ async def test_no_removed_unit_and_no_prompt_reaches_the_untrusted_role(
 ) -> None:
     """The rewrite keeps one unit and removes all others: a comparison that finds nothing shows."""
     caplog.set_level(logging.DEBUG)
-    example = read_dataset(Path(pupa.__file__).parent / "examples").train[0]
+    example = load_pupa(Path(pupa.__file__).parent / "examples").dataset.train[0]
     first, *removed = distinct_units(str(example.fields["pii_units"]))
     request, gone_out = f"Write a general text about {first}.", list[Request]()
 

@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.assemble import Assembled, Plan, Sources, plan_run
+from promptcodebook.assemble import Plan, Sources, plan_run
 from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import roll_out
 from promptcodebook.method.policy import FixedPrompt
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.optimize import Run, finish
 from promptcodebook.store.events import Ended, Stepped
@@ -38,13 +39,6 @@ from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server
 
 
-@pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither a data folder nor a public copy of the one who runs the tests is met."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
-
-
 def test_what_ships() -> None:
     task = load_task("pupa")
     assert task.reward_range == (-1.0, 1.0)
@@ -56,25 +50,23 @@ def test_what_ships() -> None:
             assert units and leaked_units(example.input, units) == units
 
 
-def endpoint(tmp_path: Path, **settings: Any) -> dict[str, str]:
-    """What doctor finds about the untrusted role's endpoint: level and words."""
-    config = load_config({"lm": "simulated", "cache": False, **settings})
-
-    async def looked() -> dict[str, str]:
-        found = [s async for s in checkup(config, tmp_path, tmp_path / "runs", {})]
-        return {f.level: f.what for s in found if s.title == "untrusted" for f in s.findings}
-
-    return asyncio.run(looked())
-
-
 def test_doctor_warns_of_a_shared_endpoint_even_where_none_is_named(tmp_path: Path) -> None:
-    shared = endpoint(tmp_path, task="pupa")
-    assert list(shared) == ["warn"] and "executor" in shared["warn"]
+    def endpoint(**settings: Any) -> list[tuple[str, str]]:
+        config = load_config({"lm": "simulated", "cache": False, **settings})
+
+        async def looked() -> list[tuple[str, str]]:
+            found = [s async for s in checkup(config, tmp_path, tmp_path / "runs", {})]
+            return [(f.level, f.what) for s in found if s.title == "untrusted" for f in s.findings]
+
+        return asyncio.run(looked())
+
+    [(level, what)] = endpoint(task="pupa")
+    assert level == "warn" and "executor" in what
     own = {"untrusted": {"model": "simulated?world=2"}}
-    assert list(endpoint(tmp_path, task="pupa", roles=own)) == ["warn"]
+    assert [level for level, _ in endpoint(task="pupa", roles=own)] == ["warn"]
     apart = {"untrusted": {"model": "http://127.0.0.1:9/v1#m"}}
-    assert list(endpoint(tmp_path, task="pupa", roles=apart, retries=0)) == ["ok"]
-    assert endpoint(tmp_path, task="constraints") == {}
+    assert [level for level, _ in endpoint(task="pupa", roles=apart, retries=0)] == ["ok"]
+    assert endpoint(task="constraints") == []
 
 
 # A whole run of PUPA: the judge is asked, and nothing private goes outside or into a policy.
@@ -112,15 +104,16 @@ class Recorded:
         return [request for request in self.asked if request.role == role]
 
 
-async def ran(lm: Recorded, folder: Path, reward: str = "", data_dir: str = "") -> Run:
-    tree = {
-        "data_dir": data_dir,
-        "preset": "quick",
-        "task": "pupa",
-        "reward": reward,
-        "update": {"epochs": 1, "batch_size": 5},
-    }
-    return await finish(open_run(load_config(tree), Sources(lm=lm), Where(folder)))
+async def ran(lm: Recorded, folder: Path, **settings: str) -> Run:
+    update = {"epochs": 1, "batch_size": 5}
+    config = load_config({"preset": "quick", "task": "pupa", "update": update, **settings})
+    return await finish(open_run(config, Sources(lm=lm), Where(folder)))
+
+
+def reported(run: Run) -> str:
+    inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
+    with closing(RunStore.open(run.path)) as store:
+        return html.unescape(render_report(store, inputs))
 
 
 async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
@@ -142,31 +135,22 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
     assert {r.reason for r in rewrites if r.after == LEAKED} == {
         "it holds a private piece of training example pupa-own-00"
     }
+    # Our own examples are nobody's secrets: a report shows them.
+    shown = reported(run)
+    assert leaked_units(shown, units) != () and OUTSIDE in shown and LEAKED in shown
 
 
-def reported(run: Run) -> str:
-    inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
-    with closing(RunStore.open(run.path)) as store:
-        return html.unescape(render_report(store, inputs))
-
-
-async def test_a_report_shows_our_own_examples_and_of_a_data_folder_their_lengths(
+async def test_a_report_shows_lengths_of_a_data_folder_and_the_stand_in_asks_no_judge(
     tmp_path: Path,
 ) -> None:
-    own = load_task("pupa").dataset
-    shutil.copytree(Path(pupa.__file__).parent / "examples", tmp_path / "given")
-    units = {u for e in own.train for u in units_of(e)}
-    shown = reported(await ran(Recorded(), tmp_path / "own"))
-    assert leaked_units(shown, units) != () and OUTSIDE in shown and LEAKED in shown
-    hidden = reported(await ran(Recorded(), tmp_path / "theirs", data_dir=str(tmp_path / "given")))
+    given, lm = tmp_path / "given", Recorded()
+    shutil.copytree(Path(pupa.__file__).parent / "examples", given)
+    run = await ran(lm, tmp_path / "theirs", data_dir=str(given), reward="stand-in")
+    assert run.ended == "finished" and lm.of("judge") == [] and lm.of("untrusted")
+    hidden = reported(run)
+    units = {u for e in load_task("pupa").dataset.train for u in units_of(e)}
     assert leaked_units(hidden, units) == () and OUTSIDE not in hidden
     assert "stage craft" in hidden and "(private: " in hidden and "it holds a private" in hidden
-
-
-async def test_the_stand_in_asks_no_judge(tmp_path: Path) -> None:
-    lm = Recorded()
-    assert (await ran(lm, tmp_path, reward="stand-in")).ended == "finished"
-    assert lm.of("judge") == [] and lm.of("untrusted")
 
 
 # What a rewrite must not take over from the training queries.
@@ -278,31 +262,18 @@ def test_of_data_that_are_not_private_the_servers_words_are_told(
     assert "cannot read: " in said and "withheld" not in said
 
 
-class Explodes:
-    name = "explodes"
+class Program:
+    name = "program"
     stages: tuple[str, ...] = ()
     roles: frozenset[Any] = frozenset()
 
-    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        raise KeyError(example.input)
+    def __init__(self, raises: bool) -> None:
+        self._raises = raises
 
-
-class Answers(Explodes):
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        if self._raises:
+            raise KeyError(example.input)
         return Output("an answer")
-
-
-def _assembled(data: Path, **parts: Any) -> Assembled:
-    """The task with code of somebody else's, as a plug-in would bring it."""
-    config = load_config({"task": "pupa", "data_dir": str(data), "lm": "own"})
-    plan = plan_run(config, Sources())
-    task = replace(load_pupa(data), **parts)
-    assert task.private
-
-    async def lm(request: Any) -> Reply:
-        return Reply("fine")
-
-    return Plan(plan.config, task, plan.templates).connect(Supplies(own=lm))
 
 
 def _reward(example: Example, output: str) -> float:
@@ -310,21 +281,21 @@ def _reward(example: Example, output: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("parts", "stage", "kind"),
+    ("raises", "reward", "stage", "kind"),
     [
-        ({"program": Explodes()}, "execute", "KeyError"),
-        ({"program": Answers(), "reward": asks_nobody(_reward)}, "reward", "ValueError"),
-        (
-            {"program": Answers(), "reward": asks_nobody(lambda e, y: e.input)},
-            "reward",
-            "RewardError",
-        ),
+        (True, _reward, "execute", "KeyError"),
+        (False, _reward, "reward", "ValueError"),
+        (False, lambda e, y: e.input, "reward", "RewardError"),
     ],
 )
 async def test_code_that_quotes_a_row_when_it_fails_is_told_by_its_kind(
-    data: Path, parts: dict[str, Any], stage: str, kind: str
+    data: Path, raises: bool, reward: Any, stage: str, kind: str
 ) -> None:
-    assembled = _assembled(data, **parts)
+    plan = plan_run(load_config({"task": "pupa", "data_dir": str(data), "lm": "own"}), Sources())
+    task = replace(load_pupa(data), program=Program(raises), reward=asks_nobody(reward))
+    assert task.private
+    own = Supplies(own=ScriptedLM().reply_with(lambda request: "fine"))
+    assembled = Plan(plan.config, task, plan.templates).connect(own)
     example = assembled.dataset.train[0]
     draws = assembled.config.randomness.at(0, example.id)
     rollout = await roll_out(FixedPrompt("p"), assembled.trial(), example, draws)

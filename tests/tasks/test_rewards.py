@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import math
@@ -16,18 +15,11 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, RewardError
+from promptcodebook.incidents import no_tally
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.tasks.rewards import (
-    Contains,
-    Exact,
-    JsonSchema,
-    Normalised,
-    Numeric,
     Part,
-    Regex,
-    TokenF1,
-    ValidJson,
     WeightedSum,
     apply_reward,
     describe_reward,
@@ -36,13 +28,19 @@ from promptcodebook.tasks.rewards import (
     reward_factory,
     reward_kinds,
 )
+from promptcodebook.tasks.rewards.ready import (
+    Contains,
+    Exact,
+    JsonSchema,
+    Normalised,
+    Numeric,
+    Regex,
+    TokenF1,
+    ValidJson,
+)
 from promptcodebook.types import Example, Output, Reward, Score
 
 EXAMPLE = Example("e1", "What is {x}?", "seven")
-
-
-def uncounted(name: str, count: int = 1) -> None:
-    """A tally for tests that do not look at it."""
 
 
 async def value(reward: Reward, output: str) -> float:
@@ -77,14 +75,11 @@ def test_wrong_rewards(tmp_path: Path, spec: str | dict[str, object], match: str
     assert caught.value.hint
 
 
-async def test_schema_from_a_file(tmp_path: Path) -> None:
+async def test_a_schema_from_a_file_and_a_sum_of_all_sorts(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text('{"type": "array"}')
     reward = make_reward({"kind": "schema", "schema": "s.json", "fenced": True}, tmp_path)
     assert await value(reward, "```\n[]\n```") == 1.0
     assert await value(reward, "{}") == 0.0
-
-
-async def test_a_sum_of_all_sorts(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def half(example, output):\n    return 0.5\n")
     spec: dict[str, object] = {
         "kind": "sum",
@@ -96,7 +91,7 @@ async def test_a_sum_of_all_sorts(tmp_path: Path) -> None:
 async def test_judge(tmp_path: Path) -> None:
     lm = ScriptedLM().enqueue('{"feedback": "It names the number.", "score": 0.75}', role="judge")
     rubric = "Names {the} number; {rubric} and {{braces}} are text."
-    reward = reward_factory({"kind": "judge", "rubric": rubric}, tmp_path)(Ask(lm, uncounted))
+    reward = reward_factory({"kind": "judge", "rubric": rubric}, tmp_path)(Ask(lm, no_tally))
     score = await apply_reward(reward, EXAMPLE, Output("}} ignore all this {x}"), (0.0, 1.0))
     assert (score.value, score.feedback) == (0.75, "It names the number.")
     request = lm.history[0]
@@ -112,17 +107,9 @@ async def test_judge(tmp_path: Path) -> None:
 
 async def test_a_judge_without_verdict_is_an_error_of_the_model(tmp_path: Path) -> None:
     lm = ScriptedLM().enqueue("no json", '{"feedback": "x", "score": 7}')
-    reward = make_reward({"kind": "judge", "rubric": "r"}, tmp_path, Ask(lm, uncounted))
+    reward = make_reward({"kind": "judge", "rubric": "r"}, tmp_path, Ask(lm, no_tally))
     with pytest.raises(LMError):
         await apply_reward(reward, EXAMPLE, Output("x"), (0.0, 1.0))
-
-
-async def test_the_file_is_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "reward.py"
-    path.write_text("def reward(example, output):\n    return 0.0\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 0.0
-    path.write_text("def reward(example, output):\n    return 1.0  # changed\n")
-    assert await value(make_reward("reward.py:reward", tmp_path), "x") == 1.0
 
 
 async def test_the_users_function(tmp_path: Path) -> None:
@@ -144,6 +131,8 @@ async def test_the_users_function(tmp_path: Path) -> None:
     assert sys.path == before
     assert sys.modules["json"] is json
     sys.modules.pop("my_words")
+    (tmp_path / "json.py").write_text("def reward(example, output):\n    return 0.5\n")
+    assert await value(make_reward("json.py:reward", tmp_path), "seven!") == 0.5, "read again"
 
 
 @pytest.mark.parametrize(
@@ -179,12 +168,8 @@ async def applied(value: object, low: float = 0.0, high: float = 1.0) -> Score:
 
 async def test_numpy_scalars_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
-    for said in (
-        numpy.float32(0.5),
-        numpy.float64(0.5),
-        numpy.array(0.5),
-        Score(numpy.float32(0.5)),
-    ):
+    half = numpy.float32(0.5)
+    for said in (half, numpy.float64(0.5), numpy.array(0.5), Score(half)):
         assert (await applied(said)).value == 0.5
     assert (await applied(numpy.bool_(True))).value == 1.0
     with pytest.raises(RewardError, match="'ndarray'"):
@@ -206,7 +191,7 @@ async def test_numpy_scalars_are_numbers() -> None:
         ({"score": 1, "feedbak": "x"}, "'score', 'feedbak'.*feedback'"),
         (("half", "0.5"), "'str' for example e7, not a number"),
         ({"score": None}, "'NoneType' for example e7, not a number.*feedback'"),
-        ((7, "seven of ten"), r"outside its range 0\.\.1.* set reward_range = \[0, 7\] or wider"),
+        ((1.1, "much"), r"outside its range 0\.\.1.* set reward_range = \[0, 1\.1\] or wider"),
     ],
 )
 async def test_what_is_no_score_is_named_with_what_would_be_one(said: object, what: str) -> None:
@@ -250,22 +235,12 @@ async def test_a_reward_that_raises_is_placed_and_chained(error: BaseException) 
     assert caught.value.__cause__ is error
 
 
-async def test_a_reached_budget_and_a_cancellation_pass_through() -> None:
+async def test_a_reached_budget_passes_through() -> None:
+    def reward(example: Example, output: str) -> float:
+        raise BudgetReached("enough")
+
     with pytest.raises(BudgetReached):
-        await apply_reward(
-            lambda e, o: _raises(BudgetReached("enough")), ANSWERED, Output(""), (0.0, 1.0)
-        )  # type: ignore[arg-type, return-value]
-
-    async def slow(example: Example, output: str) -> float:
-        await asyncio.sleep(60)
-        return 1.0
-
-    task = asyncio.create_task(apply_reward(slow, ANSWERED, Output(""), (0.0, 1.0)))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert sys.exception() is None
+        await apply_reward(reward, ANSWERED, Output(""), (0.0, 1.0))
 
 
 def example(target: str | None = None) -> Example:
@@ -398,12 +373,6 @@ async def test_weighted_sum() -> None:
     assert score.feedback.splitlines()[0].startswith("exact (0, weight 75%): ")
     assert (await whole(example("7"), Output("7"))).value == 1.0
 
-    async def mine(example: Example, output: str) -> Score:
-        return Score(0.5, "half")
-
-    mixed = WeightedSum((Part("mine", mine), Part("exact", Exact())))
-    assert (await mixed(example("7"), Output("7"))).value == 0.75
-
 
 # `pco.rewards`: ready-made rewards as values, the same as their tables in pco.toml.
 
@@ -448,34 +417,25 @@ async def test_each_is_its_table_and_scores_what_it_is_called_with(
     assert isinstance(await said if inspect.isawaitable(said) else said, Score)
 
 
-def test_a_number_is_compared_within_its_tolerance() -> None:
+def test_every_kind_has_its_function_and_says_what_it_does() -> None:
+    kinds = {"sum" if name == "weighted" else name for name in library.__all__} - {"ReadyMade"}
+    assert kinds == set(reward_kinds())
+    assert all(getattr(library, name).__doc__ for name in library.__all__)
     about = pco.rewards.numeric(tolerance=0.01)
     assert about(Example("e", "pi?", "3.14"), "about 3.145").value == 1.0  # type: ignore[union-attr]
     assert repr(about) == "pco.rewards.numeric(tolerance=0.01, relative=0.0)"
 
 
-def test_every_kind_has_its_function_and_says_what_it_does() -> None:
-    kinds = {"sum" if name == "weighted" else name for name in library.__all__} - {"ReadyMade"}
-    assert kinds == set(reward_kinds())
-    assert all(getattr(library, name).__doc__ for name in library.__all__)
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        *(
-            (lambda w=w: pco.rewards.weighted((pco.rewards.exact(), w)), "must be positive")
-            for w in (0.0, -1.0, math.nan, math.inf)
-        ),
+        (lambda: pco.rewards.weighted((pco.rewards.exact(), 0.0)), "must be positive"),
+        (lambda: pco.rewards.weighted((pco.rewards.exact(), math.nan)), "must be positive"),
         (lambda: pco.rewards.weighted("exakt"), "did you mean 'exact'"),
         (lambda: pco.rewards.weighted((polite, 0.7)), "function polite .* is neither"),  # type: ignore[arg-type]
         (lambda: pco.rewards.weighted(("exact",)), "neither"),  # type: ignore[arg-type]
-        (
-            lambda: pco.rewards.numeric(tolerance=float("nan")),
-            "tolerance must be 0 or more, not nan",
-        ),
         (lambda: pco.rewards.numeric(tolerance=-1), "tolerance must be 0 or more, not -1"),
-        (lambda: pco.rewards.numeric(relative=float("inf")), "relative must be 0 or more, not inf"),
+        (lambda: pco.rewards.numeric(relative=math.inf), "relative must be 0 or more, not inf"),
     ],
 )
 def test_what_is_wrong_is_said_when_it_is_made(make: Any, said: str) -> None:
@@ -502,10 +462,8 @@ def test_a_reward_is_described_alike_however_it_is_named(one: Any, other: Any, t
     assert describe_reward(one) == describe_reward(other) == text
 
 
-@pytest.mark.parametrize(
-    "made", [pco.rewards.contains(), pco.rewards.exact(), pco.rewards.f1(), pco.rewards.json()]
-)
-def test_where_an_answer_is_missing_it_is_said_of_which_example(made: Any) -> None:
+def test_where_an_answer_is_missing_it_is_said_of_which_example() -> None:
+    made: Any = pco.rewards.contains()
     example = Example("e7", "How many?", "3")
     for missing in (None, Output(None)):  # type: ignore[arg-type]
         with pytest.raises(RewardError, match=r"no answer \(None\) for example e7") as caught:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import field_validator
 
 from promptcodebook import tasks
 from promptcodebook.calls import Chat, Message, Reply
@@ -34,39 +33,40 @@ REAL = {
 """Examples of each split in the shared data."""
 each = pytest.mark.parametrize("name", REAL)
 FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
-    "aime": [({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999")],
+    "aime": [
+        ({"answer": "1000"}, "the answer '1000' is not an integer from 0 to 999"),
+        ({"answer": None}, "'answer': Input should be a valid string or Input should be a valid i"),
+        *(({"answer": ...}, "the field 'answer': Field required"), ("[1]", "expected a JSON obj")),
+    ],
     "hotpotqa": [
-        ({"answer": None}, "'answer' must be a text"),
-        ({"question": " "}, "'question' is empty"),
-        *(({"gold_titles": t}, "'gold_titles' must be a list of titles") for t in ([], [1])),
-        ({"gold_titles": "Oak"}, "'gold_titles' must be a list, not a text"),
+        ({"answer": None}, "the field 'answer': Input should be a valid string"),
+        ({"question": " "}, "the field 'question' is empty"),
+        *(({"gold_titles": titles}, "'gold_titles': ") for titles in ([], [1], "Oak")),
+        ({"gold_titles": [" "]}, "'gold_titles' is empty"),
         *(
-            ({"supporting_facts": facts}, "'supporting_facts' must hold pairs")
-            for facts in (["Oak"], [["Oak", "0"]], [["Oak", True]])
+            ({"supporting_facts": f}, "'supporting_facts': ")
+            for f in (["Oak"], [["Oak", "0"]], ...)
         ),
-        ({"supporting_facts": ...}, "'supporting_facts' is missing"),
+        ({"supporting_facts": [["Oak", True]]}, "'supporting_facts': Input should be a valid int"),
     ],
     "hover": [
-        ({"claim": 7}, "the field 'claim' must be a text"),
-        ({"claim": " "}, "the uid or the claim is empty"),
+        ({"claim": 7}, "the field 'claim': Input should be a valid string"),
+        ({"claim": " "}, "the field 'claim' is empty"),
         ({"label": "perhaps"}, "the label 'perhaps' is neither SUPPORTED nor"),
-        *(({"gold_titles": t}, "gold_titles names no gold pages") for t in ([], "Mill", ["M", 3])),
-        ({"gold_titles": None, "supporting_facts": [[]]}, "supporting_facts names no gold pages"),
+        ({"gold_titles": []}, "gold_titles names no gold pages"),
+        *(({"gold_titles": titles}, "'gold_titles': ") for titles in ("Mill", ["M", 3])),
+        ({"gold_titles": None, "supporting_facts": []}, "supporting_facts names no gold pages"),
     ],
     "ifbench": [
-        ({"kwargs": None}, "the field 'kwargs' must be a list, not null"),
-        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}, "one object for"),
-        (
-            {"instruction_id_list": ["a"], "kwargs": []},
-            "1 constraints in instruction_id_list",
-        ),
+        ({"kwargs": None}, "the field 'kwargs': Input should be a valid list"),
+        ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": [None]}, "valid dictionary"),
+        ({"instruction_id_list": ["a"], "kwargs": []}, "1 constraints in instruction_id_list"),
         ({"instruction_id_list": [], "kwargs": []}, "0 constraints"),
         ({"instruction_id_list": ["a"], "kwargs": [{}]}, "unknown instruction id"),
-        ({"instruction_id_list": ["count:numbers"], "kwargs": [{}]}, "needs the argument 'N'"),
-        ({"prompt": " "}, "the prompt is blank"),
+        ({"instruction_id_list": ["count:numbers"], "kwargs": [{}]}, "'N': Field required"),
+        ({"prompt": " "}, "the field 'prompt' is empty"),
     ],
     "livebench_math": [
-        ({"question": ...}, "the field 'question' is missing"),
         ({"question": " "}, "the field 'question' is empty"),
         ({"subtask": "poetry"}, "unknown subtask 'poetry'"),
         ({"subtask": "smc", "ground_truth": "F"}, "of a smc row must be one letter"),
@@ -76,19 +76,12 @@ FAULTS: dict[str, list[tuple[dict[str, object] | str, str]]] = {
     ],
     "pupa": [
         ('{"id": "SECRET', "cannot be read"),
-        ({"target_response": ["SECRET"]}, "'target_response' must be a text"),
+        *(('"SECRET"', "cannot be read"), ('{"SECRET": 1, "SECRET": 2}', "cannot be read")),
+        ({"target_response": ["SECRET"]}, "'target_response': Input should be a valid string"),
         ({"user_query": "SECRET", "target_response": " "}, "'target_response' is empty"),
-        ({"user_query": "SECRET"}, "the field 'id' is that of an earlier row"),
     ],
 }
 """Changes of a good row, or a line, and what is said of it."""
-
-
-@pytest.fixture(autouse=True)
-def _own_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test meets a data folder or a public copy of the person who runs it."""
-    monkeypatch.delenv("PCO_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no copy here"))
 
 
 @pytest.fixture
@@ -137,7 +130,7 @@ def test_a_faulty_line_is_named(name: str, folder: Path) -> None:
     lines = (folder / "test.jsonl").read_text("utf-8").splitlines()
     for text, said in (
         ("\n".join([*lines, "{oops"]), rf"test\.jsonl:{len(lines) + 1}"),
-        ("\n".join([lines[0], lines[0]]), "occurs twice|of an earlier row"),
+        ("\n".join([lines[0], lines[0]]), "occurs twice"),
         ("", r"test\.jsonl"),
     ):
         (folder / "test.jsonl").write_text(text, "utf-8")
@@ -185,7 +178,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = [{"id": f"{split}{n}", "question": f"{n}?", "answer": "Ada"} for n in range(10)]
         (site / "examples" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     offer(site, "orders = orders:load")
-    monkeypatch.delenv("PCO_DATA", raising=False)
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "orders", raising=False)
     return site
@@ -230,89 +222,16 @@ def test_a_faulty_offer_is_named(site: Path, line: str, message: str) -> None:
 def test_the_face_offers_what_it_lists() -> None:
     assert tasks.__all__ == sorted(tasks.__all__, key=lambda n: (not n[0].isupper(), n))
     assert all(getattr(tasks, name) is not None for name in tasks.__all__)
-    assert (load_task("aime").name in task_names()) and "aime" in task_names()
     with pytest.raises(AttributeError, match="no attribute 'Tusk'"):
         tasks.__getattr__("Tusk")
 
 
-class Counted(BenchmarkRow):
-    id: str
-    n: int | float
-
-
-class Query(BenchmarkRow):
-    q: str
-
-
-SECRET = "Jane Roe, 12 Elm Street"
-
-
-def lines(path: Path, *rows: str) -> Path:
-    path.write_text("\n".join(rows) + "\n", "utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{broken", "not valid JSON"),
-        ("[1]", "expected a JSON object"),
-        ('{"id": "1"}', "the field 'n' is missing"),
-        ('{"id": "1", "n": null}', "'n' must be a whole number or a number, not null"),
-        ('{"id": "1", "n": true}', "'n' must be a whole number or a number, not true or false"),
-        ('{"id": 1, "n": 2}', "'id' must be a text, not a whole number"),
-    ],
-)
-def test_faults_name_file_and_line(tmp_path: Path, line: str, said: str) -> None:
-    path = lines(tmp_path / "a.jsonl", '{"id": "1", "n": 1.5}', line)
-    with pytest.raises(DataError) as caught:
-        read_rows(path, Counted)
-    assert str(caught.value).startswith(f"{path}:2")
-    assert said in str(caught.value)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f'{{"q": "{SECRET}"',
-        f'"{SECRET}"',
-        f'{{"{SECRET}": 1, "{SECRET}": 2}}',
-        f'{{"q": ["{SECRET}"]}}',
-        f'{{"{SECRET}": 1}}',
-    ],
-)
-def test_a_private_files_faults_quote_nothing_of_it(tmp_path: Path, line: str) -> None:
-    path = lines(tmp_path / "a.jsonl", '{"q": "x"}', line)
-    with pytest.raises(DataError) as caught:
-        read_rows(path, Query, private=True)
-    assert f"{path}:2" in str(caught.value)
-    assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__cause__}"
-    # A bad byte or an empty file has no content to show either.
-    path.write_bytes(b'{"q": "\xff"}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:1"):
-        read_rows(path, Query, private=True)
-    path.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a\.jsonl"):
-        read_rows(path, Query, private=True)
-
-
-class Sound(BenchmarkRow):
-    q: str
-
-    @field_validator("q")
-    @classmethod
-    def _check(cls, text: str) -> str:
-        if not text.strip():
-            raise DataError("the question is blank", hint="fill it in")
-        return text
-
-
-def test_a_rows_own_rule_is_reported_at_its_line(tmp_path: Path) -> None:
-    path = lines(tmp_path / "a.jsonl", '{"q": "x"}', '{"q": " "}')
-    with pytest.raises(DataError, match=r"a\.jsonl:2: the question is blank") as caught:
-        read_rows(path, Sound)
-    assert caught.value.hint == "fill it in"
+def test_a_bad_byte_and_an_empty_file_of_private_rows_are_placed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for content, place in ((b'{"id": "\xff"}\n', r"a\.jsonl:1"), (b"", r"a\.jsonl")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=place):
+            read_rows(path, BenchmarkRow, private=True)
 
 
 # The registry, the default executor, and tasks of the user's own.
@@ -322,8 +241,7 @@ def chat(lm: ScriptedLM) -> Chat:
     return BoundChat(lm, lambda purpose: 7, greedy=False)
 
 
-def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PCO_DATA", raising=False)
+def test_the_registry() -> None:
     assert {"aime", "constraints", "hover"} <= set(task_names())
     for name in task_names():
         task = load_task(name)
@@ -338,23 +256,17 @@ def test_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ", ".join(task_names()) in caught.value.hint
 
 
-async def test_one_call_with_the_prompt_as_system_message() -> None:
-    lm = ScriptedLM().enqueue("the answer")
-    output = await SingleCall()(Prompt("Be {brief}."), Example("e1", "What is {x}?"), chat(lm))
+async def test_the_input_or_its_chat_messages_follow_the_prompt() -> None:
+    lm = ScriptedLM().enqueue("the answer", Reply("fine", finish="length"))
+    system, question = Message("system", "Be {brief}."), Message("user", "What is {x}?")
+    prompt = Prompt(system.content)
+    output = await SingleCall()(prompt, Example("e1", question.content), chat(lm))
     assert output == Output("the answer")
-    assert lm.history[0].messages == (
-        Message("system", "Be {brief}."),
-        Message("user", "What is {x}?"),
-    )
-    assert lm.history[0].role == "executor"
-
-
-async def test_chat_messages_follow_the_prompt() -> None:
-    lm = ScriptedLM().enqueue(Reply("fine", finish="length"))
     turns = (Message("user", "Hi"), Message("assistant", "Hello"), Message("user", "How?"))
-    made = await SingleCall()(Prompt("p"), Example("e1", "rendered", messages=turns), chat(lm))
+    made = await SingleCall()(prompt, Example("e1", "rendered", messages=turns), chat(lm))
     assert made.truncated, "a cut answer is marked"
-    assert lm.history[0].messages == (Message("system", "p"), *turns)
+    assert [r.messages for r in lm.history] == [(system, question), (system, *turns)]
+    assert lm.history[0].role == "executor"
 
 
 async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
@@ -371,6 +283,6 @@ async def test_an_executor_from_a_file_async_or_not(tmp_path: Path) -> None:
     assert await run(Prompt("p "), example, chat(lm)) == Output("done!")
     plain = make_program("agent.py:plain", tmp_path)
     assert await plain(Prompt("p "), example, chat(lm)) == Output("p x")
+    (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
     with pytest.raises(ConfigError, match=r"it must take \(prompt, example, lm\)"):
-        (tmp_path / "bad.py").write_text("def run(prompt): ...\n")
         make_program("bad.py:run", tmp_path)

@@ -22,7 +22,8 @@ from promptcodebook.errors import ExecutorError, RewardError
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.tasks.program import Agent
-from promptcodebook.tasks.rewards import Exact, apply_reward
+from promptcodebook.tasks.rewards import apply_reward
+from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
@@ -32,34 +33,27 @@ EXAMPLE = Example("e7", "question", "answer")
 UNIT = (0.0, 1.0)
 
 
-class Gate:
-    """Counts who is inside at once; opens when `wanted` are."""
-
-    def __init__(self, wanted: int) -> None:
-        self.inside = self.most = 0
-        self._wanted = wanted
-        self._change = threading.Condition()
-
-    def __call__(self, *_: object) -> float:
-        with self._change:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-            self._change.notify_all()
-            self._change.wait_for(lambda: self.most >= self._wanted, timeout=20)
-        time.sleep(0.02)
-        with self._change:
-            self.inside -= 1
-        return 1.0
-
-
 @pytest.mark.parametrize("threads", [1, 8])
 async def test_synchronous_rewards_run_side_by_side(threads: int) -> None:
-    gate, calls = Gate(threads), UserCalls(threads=threads)
-    scores = await asyncio.gather(
-        *(apply_reward(gate, EXAMPLE, Output("y"), UNIT, calls) for _ in range(24))
-    )
-    assert [score.value for score in scores] == [1.0] * 24
-    assert gate.most == threads
+    inside, most, changed = 0, 0, threading.Condition()
+
+    def gate(*_: object) -> float:
+        """Opens when as many are inside as may be."""
+        nonlocal inside, most
+        with changed:
+            inside += 1
+            most = max(most, inside)
+            changed.notify_all()
+            changed.wait_for(lambda: most >= threads, timeout=20)
+        time.sleep(0.02)
+        with changed:
+            inside -= 1
+        return 1.0
+
+    calls = UserCalls(threads=threads)
+    asked = (apply_reward(gate, EXAMPLE, Output("y"), UNIT, calls) for _ in range(24))
+    assert [score.value for score in await asyncio.gather(*asked)] == [1.0] * 24
+    assert most == threads
 
 
 async def test_what_is_async_or_ours_stays_in_the_loop() -> None:
@@ -92,7 +86,14 @@ async def test_a_reward_that_hangs_is_a_failure_that_says_what_to_set() -> None:
 
 
 async def test_a_coroutine_that_hangs_is_cancelled_even_if_it_will_not_hear_of_it() -> None:
-    stop = asyncio.Event()
+    stop, never = asyncio.Event(), threading.Event()
+    # The end of a run still cancels what is at work.
+    task = asyncio.create_task(UserCalls().call(never.wait))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    never.set()
 
     async def deaf() -> None:
         while not stop.is_set():
@@ -123,13 +124,17 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
     program = Agent(agent, "agent", calls)
     assert (await program(Prompt("p"), EXAMPLE, slow_model)).text == "yy"  # type: ignore[arg-type]
 
-    async def hangs(prompt: str, example: Example, lm: Chat) -> str:
-        await lm("a")
-        await asyncio.sleep(60)
+    async def quick_model(*_: object, **__: object) -> Reply:
+        return Reply("y")
+
+    async def dawdles(prompt: str, example: Example, lm: Chat) -> str:
+        for _ in range(100):  # a call in between does not start its time anew
+            await lm("a")
+            await asyncio.sleep(0.02)
         return "late"
 
     with pytest.raises(ExecutorError, match="did not return within"):
-        await Agent(hangs, "agent", UserCalls(seconds=0.1))(Prompt("p"), EXAMPLE, slow_model)  # type: ignore[arg-type]
+        await Agent(dawdles, "agent", UserCalls(seconds=0.3))(Prompt("p"), EXAMPLE, quick_model)  # type: ignore[arg-type]
 
 
 def _exit(*_: object) -> float:
@@ -177,16 +182,6 @@ async def test_an_exit_and_a_cancellation_of_their_own_are_failures(
     assert task is not None and not task.cancelling()
 
 
-async def test_the_end_of_the_run_still_cancels_what_is_at_work() -> None:
-    never = threading.Event()
-    task = asyncio.create_task(UserCalls().call(never.wait))
-    await asyncio.sleep(0.05)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    never.set()
-
-
 async def test_what_user_code_prints_goes_to_stderr_and_what_others_print_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -228,26 +223,19 @@ def _chat(lm: ScriptedLM) -> Chat:
     return BoundChat(lm, lambda purpose: 7)
 
 
-async def test_a_synchronous_agent_asks_and_gets_the_reply_itself() -> None:
+async def test_a_synchronous_agent_gets_the_reply_itself_and_may_bring_a_loop_of_its_own() -> None:
     lm = ScriptedLM().enqueue("draft", "final")
 
     def agent(prompt: str, example: Example, lm: Any) -> str:
         draft = lm(example.input, system=prompt, purpose="draft")
-        return lm(f"Shorten: {draft.text}", purpose="shorten").text
 
-    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "final"
-    assert [r.messages[-1].content for r in lm.history] == ["question", "Shorten: draft"]
-
-
-async def test_an_agent_that_brings_a_loop_of_its_own_can_ask_from_there() -> None:
-    def agent(prompt: str, example: Example, lm: Chat) -> str:
         async def inside() -> str:
-            return (await lm(example.input)).text
+            return (await lm(f"Shorten: {draft.text}", purpose="shorten")).text
 
         return asyncio.run(inside())
 
-    lm = ScriptedLM().enqueue("said")
-    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "said"
+    assert (await Agent(agent, "agent")(Prompt("p"), EXAMPLE, _chat(lm))).text == "final"
+    assert [r.messages[-1].content for r in lm.history] == ["question", "Shorten: draft"]
 
 
 async def test_an_agent_that_was_given_up_spends_no_more() -> None:
@@ -310,21 +298,17 @@ def test_a_process_is_reused_and_sees_no_key_and_no_file_of_the_folder(
     assert isinstance(names, list) and "SOME_API_KEY" not in names
 
 
-def test_a_catastrophic_pattern_is_stopped_and_the_next_call_answered(worker: Worker) -> None:
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only time in all is counted here")
+def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker: Worker) -> None:
+    """Else a right answer is scored 0 where the machine has other things to do."""
     pid = worker.call(f"{HERE}:process_id", (), LONG).value
     start = time.monotonic()
     result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
     assert result == CallResult(timed_out=True)
-    assert not result.done
     assert 0.3 <= time.monotonic() - start < 2 * crowding()
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="only time in all is counted here")
-def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker: Worker) -> None:
-    """Else a right answer is scored 0 where the machine has other things to do."""
-    assert worker.call(f"{HERE}:nap", (0.4,), 0.2).done
+    assert isinstance(worker.call(f"{HERE}:nap", (0.4,), 0.2).value, int)
     start = time.monotonic()
     assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
     assert time.monotonic() - start < 5 * crowding(), "but nothing is waited for without end"
@@ -372,7 +356,7 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     time.sleep(0.2)
     worker.close()
     caller.join(5)
-    assert results and not results[0].done
+    assert results and results[0].value is None and results[0].error
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)
     worker.close()

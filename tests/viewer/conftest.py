@@ -75,11 +75,18 @@ def keys(runs_dir: Path) -> dict[str, str]:
     return {path.name.rpartition("-")[2]: path.name for path in runs_dir.iterdir()}
 
 
+async def asked(url: str, method: str = "GET", **headers: str) -> Answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url, headers=headers) as response,
+    ):
+        return Answer(response.status, await response.text(), response.headers)
+
+
 async def ask(base: str, path: str) -> tuple[int, str, str]:
     """Status, text and security policy of an answer."""
-    async with aiohttp.ClientSession() as session, session.get(base + path) as answer:
-        allowed = answer.headers.get("Content-Security-Policy", "")
-        return answer.status, await answer.text(), allowed
+    answer = await asked(base + path)
+    return answer.status, answer.text, answer.headers.get("Content-Security-Policy", "")
 
 
 @pytest.fixture(scope="session")
@@ -89,15 +96,8 @@ def get(runs_dir: Path) -> Iterator[Get]:
     at_work = viewing(Site(runs_dir))
     base = loop.run_until_complete(at_work.__aenter__())
 
-    async def ask(path: str, method: str, headers: dict[str, str]) -> Answer:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(method, base + path, headers=headers) as response,
-        ):
-            return Answer(response.status, await response.text(), response.headers)
-
     def read(path: str, method: str = "GET", **headers: str) -> Answer:
-        return loop.run_until_complete(ask(path, method, headers))
+        return loop.run_until_complete(asked(base + path, method, **headers))
 
     yield read
     loop.run_until_complete(at_work.__aexit__(None, None, None))

@@ -8,17 +8,15 @@ tests/viewer/test_browser.py -m slow` approves what is drawn now.
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from tests.load import crowding
@@ -55,40 +53,22 @@ SCREENS = {
     "registry": "/registry",
     "paper": "/paper/Table%201",
 }
-_HOSTILE = (
-    "",
-    "/codebook",
-    "/codebook/2",
-    "/codebook/encoder",
-    "/examples",
-    "/example/train-3-1",
-    "/example/test-5/test",
-)
+_HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/example/train-3-1",
+            "/example/test-5/test")  # fmt: skip
 
 
-def small(png: bytes) -> Any:
-    """The picture in grey at an eighth of its size."""
-    import io
-
-    from PIL import Image
+def difference(png: bytes, name: str) -> float:
+    """The mean difference, of 255, from the approved picture: in grey at an eighth of the size."""
+    from PIL import Image, ImageChops, ImageStat
 
     picture = Image.open(io.BytesIO(png)).convert("L")
     size = (picture.width // _EIGHTH, picture.height // _EIGHTH)
-    return picture.resize(size, Image.Resampling.BOX)
-
-
-def difference(a: Any, b: Any) -> float:
-    """The mean difference of two pictures of one size, of 255."""
-    from PIL import ImageChops, ImageStat
-
-    return ImageStat.Stat(ImageChops.difference(a, b)).mean[0] if a.size == b.size else 255.0
-
-
-def approved(name: str) -> Any:
-    from PIL import Image
-
-    with Image.open(_APPROVED / f"{name}.png") as picture:
-        return picture.convert("L")
+    drawn = picture.resize(size, Image.Resampling.BOX)
+    if _APPROVE:
+        drawn.save(_APPROVED / f"{name}.png", optimize=True)
+    with Image.open(_APPROVED / f"{name}.png") as approved:
+        assert approved.size == drawn.size
+        return ImageStat.Stat(ImageChops.difference(drawn, approved.convert("L"))).mean[0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -102,24 +82,12 @@ def test_every_screen_is_drawn_as_approved_readable_and_silent(
             page.locator("#main").wait_for()
             page.wait_for_function("() => document.getElementById('status')?.textContent !== ''")
             assert page.evaluate("document.documentElement.scrollWidth") <= width, screen
-            drawn = small(page.screenshot())
             name = f"{screen}-{width}-{scheme}"
-            if _APPROVE:
-                _APPROVED.mkdir(exist_ok=True)
-                drawn.save(_APPROVED / f"{name}.png", optimize=True)
-            assert difference(drawn, approved(name)) <= _MOST, name
+            assert difference(page.screenshot(), name) <= _MOST, name
             if (width, scheme) in _CHECKED:
                 assert faults(page, axe) == [], name
         assert heard.complaints == []
         assert heard.foreign(base) == []
-
-
-def test_pictures_of_different_screens_are_not_taken_for_each_other() -> None:
-    for width in SIZES:
-        for scheme in ("light", "dark"):
-            pictures = [approved(f"{screen}-{width}-{scheme}") for screen in SCREENS]
-            for i, one in enumerate(pictures):
-                assert all(difference(one, other) > _MOST for other in pictures[i + 1 :])
 
 
 def test_all_screens_are_reached_by_keyboard(browser: Any, base: str, keys: dict[str, str]) -> None:
@@ -245,40 +213,42 @@ def test_the_report_is_readable_and_silent_without_a_network(
         assert any("Content Security Policy" in said for said in heard.complaints)
 
 
-def test_a_page_follows_a_run_that_trains_and_survives_a_restart(
+def test_a_page_follows_its_run_over_a_restart_and_an_end_until_it_is_gone(
     browser: Any, tmp_path: Path
 ) -> None:
-    home = tmp_path / "work"
-    pco = [sys.executable, "-m", "promptcodebook.cli"]
-    subprocess.run([*pco, "init", str(home)], check=True, capture_output=True)
-    slow = "simulated?latency=0.05"
-    settings = ["--lm", slow, "--preset", "quick", "--set", "update.epochs=1000"]
-    runs = home / "runs"
-    training = subprocess.Popen(
-        [*pco, "train", *settings, "--plain"],
-        cwd=home,
-        env={**os.environ, "PCO_RUNS": str(runs)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        store = _first_run(runs)
-        with opened(browser, 1600, "light") as (page, heard):
-            with view(runs) as base:
-                port = int(base.rpartition(":")[2])
-                page.goto(f"{base}/run/{store.header.id}")
-                lags = [_lag(page, store) for _ in range(5)]
-                assert sorted(lags)[2] <= 1.0 * crowding(), lags
-            page.get_by_text("The server does not answer").wait_for(timeout=5000)
-            with view(runs, port):
-                page.get_by_text("Up to date at").wait_for(timeout=20_000 * crowding())
-                assert _lag(page, store) <= 2.0 * crowding()
-            complaints = [said for said in heard.complaints if "ERR_CONNECTION" not in said]
-            assert [said for said in complaints if "ERR_INCOMPLETE" not in said] == []
-        store.close()
-    finally:
-        training.kill()
-        training.wait()
+    events = iter(list(events_of(ScriptedRun(steps=9, verdict=False, hostile="")))[1:])
+    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, hostile=""))
+
+    def shows_the_next(page: Any, kept: RunStore, within_s: float) -> None:
+        kept.append(next(events))
+        mark = "(n) => +document.getElementById('main').dataset.mark.split('-')[1] >= n"
+        limit = 1000 * within_s * crowding()
+        page.wait_for_function(mark, arg=kept.last_event(), timeout=limit)
+
+    with opened(browser, 1600, "light") as (page, heard):
+        with view(tmp_path) as base:
+            port = int(base.rpartition(":")[2])
+            page.goto(f"{base}/run/{store.header.id}")
+            page.get_by_text("Following.").wait_for()
+            for _ in range(3):
+                shows_the_next(page, store, 1.0)
+            assert page.locator(".plot").first.is_visible()
+        page.get_by_text("The server does not answer").wait_for(timeout=5000)
+        with view(tmp_path, port):
+            shows_the_next(page, store, 20.0)
+            page.get_by_text("Up to date at").wait_for()
+            shows_the_next(page, store, 2.0)
+            store.close()
+            page.reload()
+            page.get_by_text("Not running now.").wait_for()
+            again = RunStore.open(store.path, write=True)
+            shows_the_next(page, again, 4.0)
+            again.close()
+            remove_run(store.path)
+            page.get_by_text("This run is gone.").wait_for(timeout=5000)
+            page.get_by_text(f"There is no run {store.header.id}").wait_for(timeout=1000)
+        said = [each for each in heard.complaints if "ERR_CONNECTION" not in each]
+        assert [each for each in said if "ERR_INCOMPLETE" not in each and "404" not in each] == []
 
 
 def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
@@ -289,73 +259,13 @@ def test_a_page_that_nobody_sees_lets_go_of_its_connection_and_catches_up(
         "true}); document.dispatchEvent(new Event('visibilitychange')); }"
     )
     store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
-    try:
-        with view(tmp_path) as base, opened(browser, 400, "light") as (page, heard):
-            page.goto(f"{base}/run/{store.header.id}")
-            page.get_by_text("Following.").wait_for()
-            page.evaluate(hide, True)
-            assert page.evaluate("news") is None
-            page.evaluate(hide, False)
-            assert page.evaluate("news !== null")
-            live = [url for url in heard.requests if "/live/" in url]
-            assert len(live) == 2
-            assert heard.complaints == []
-    finally:
-        store.close()
-
-
-def test_a_page_at_rest_sees_that_its_run_goes_on(browser: Any, tmp_path: Path) -> None:
-    events = list(events_of(ScriptedRun(steps=2, verdict=False, hostile="")))
-    store = write_run(tmp_path, ScriptedRun(steps=0, verdict=False, hostile=""))
-    store.close()
     with view(tmp_path) as base, opened(browser, 400, "light") as (page, heard):
         page.goto(f"{base}/run/{store.header.id}")
-        page.get_by_text("Not running now.").wait_for()
-        again = RunStore.open(store.path, write=True)
-        try:
-            for event in events[1:]:
-                again.append(event)
-            page.get_by_text("Up to date at").wait_for(timeout=4000 * crowding())
-            assert page.locator(".plot").first.is_visible()
-        finally:
-            again.close()
+        page.get_by_text("Following.").wait_for()
+        page.evaluate(hide, True)
+        assert page.evaluate("news") is None
+        page.evaluate(hide, False)
+        assert page.evaluate("news !== null")
+        assert len([url for url in heard.requests if "/live/" in url]) == 2
         assert heard.complaints == []
-
-
-def test_a_page_says_that_its_run_is_gone(browser: Any, tmp_path: Path) -> None:
-    store = write_run(tmp_path, ScriptedRun(steps=1, verdict=False, hostile=""))
     store.close()
-    with view(tmp_path) as base, opened(browser, 400, "light") as (page, _):
-        page.goto(f"{base}/run/{store.header.id}")
-        page.get_by_text("Not running now.").wait_for()
-        remove_run(store.path)
-        page.get_by_text("This run is gone.").wait_for(timeout=5000)
-        page.get_by_text(f"There is no run {store.header.id}").wait_for(timeout=1000)
-
-
-def _first_run(runs: Path) -> RunStore:
-    until = time.monotonic() + 30 * crowding()
-    while time.monotonic() < until:
-        for file in runs.glob("*/run.sqlite"):
-            try:
-                store = RunStore.open(file.parent)
-            except Exception:
-                continue
-            if store.last_event() > 1:
-                return store
-            store.close()
-        time.sleep(0.05)
-    raise AssertionError("no run began")
-
-
-def _lag(page: Any, store: RunStore) -> float:
-    """Seconds from the next event's commit until the page shows it."""
-    before, until = store.last_event(), time.monotonic() + 20
-    while store.last_event() == before:
-        assert time.monotonic() < until, "the run stands still"
-        time.sleep(0.01)
-    now, began = store.last_event(), time.monotonic()
-    while int(page.evaluate("document.getElementById('main').dataset.mark.split('-')[1]")) < now:
-        assert time.monotonic() < began + 20, "the page stands still"
-        time.sleep(0.01)
-    return time.monotonic() - began

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from promptcodebook.calls import Usage
@@ -28,7 +27,7 @@ from tests.cli.invoked import pco
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import flat
 from tests.store.edit import edit_header
-from tests.viewer.conftest import shown
+from tests.viewer.conftest import asked, shown
 
 _RUN = ScriptedRun(steps=8, size=6, select=2, batch=2, hostile="", verdict=False)
 
@@ -170,18 +169,12 @@ async def test_a_page_says_what_to_type_and_asks_no_model(run: Path) -> None:
     runs = run.parent
     command = f"pco codebook effect {run_reference(run)} 0"
     page = f"/run/{run.name}/codebook/0"
-    async with viewing(Site(runs)) as base, aiohttp.ClientSession() as session:
-        async with session.get(base + page) as answer:
-            text = flat(await answer.text())
-            assert f"To measure it, type {command}" in text and "--trust" not in text
+    async with viewing(Site(runs)) as base:
+        text = flat((await asked(base + page)).text)
+        assert f"To measure it, type {command}" in text and "--trust" not in text
         for act in ("", "/measure", "/stop"):
-            async with session.post(base + page + act, headers={"Origin": base}) as answer:
-                assert answer.status == 405
+            assert (await asked(base + page + act, "POST", Origin=base)).status == 405
         edit_header(run / "run.sqlite", lambda text: text.replace("0.2.0", "0.2.1"), sealed=False)
-    async with (
-        viewing(Site(runs)) as base,
-        aiohttp.ClientSession() as session,
-        session.get(base + page) as answer,
-    ):
-        assert f"{command} --trust" in flat(await answer.text())
+    async with viewing(Site(runs)) as base:
+        assert f"{command} --trust" in flat((await asked(base + page)).text)
     assert read_effects(run) == []

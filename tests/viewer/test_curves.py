@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from promptcodebook.report import write_report
+from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.viewer.conftest import IN_A_BROWSER, SIMULATED, opened, view
@@ -101,10 +101,18 @@ def chart(browser: Any, address: str) -> Iterator[Callable[[str], Shown]]:
         assert heard.complaints == []
 
 
-def test_a_pointer_is_told_what_the_file_has_on_all_charts_at_once(
+def test_a_pointer_is_told_what_the_file_has_and_a_drag_zooms_all_charts_at_once(
     chart: Callable[[str], Shown],
 ) -> None:
     reward, entropy = chart("Training reward"), chart("Routing entropy")
+    everything = reward.range()
+    reward.drag(0.3, 0.7)
+    first, last = reward.range()
+    assert everything[0] < first < last < everything[1]
+    assert entropy.range() == (first, last)
+    reward.agrees()
+    entropy.over.dblclick()
+    assert reward.range() == everything
     assert not reward.figure.locator(".legend:not(.values)").is_visible()
     seen: set[float] = set()
     for share in (0.05, 0.5, 0.95):
@@ -122,20 +130,6 @@ def test_a_pointer_is_told_what_the_file_has_on_all_charts_at_once(
     _, values = validation.told()
     low, _, high = values["95 %, subset"].partition(" to ")
     assert float(low) < float(values["subset"]) < float(high)
-
-
-def test_a_drag_zooms_all_charts_and_a_double_click_shows_everything(
-    chart: Callable[[str], Shown],
-) -> None:
-    reward, spend = chart("Training reward"), chart("Tokens spent")
-    everything = reward.range()
-    reward.drag(0.3, 0.7)
-    first, last = reward.range()
-    assert everything[0] < first < last < everything[1]
-    assert spend.range() == (first, last)
-    reward.agrees()
-    spend.over.dblclick()
-    assert reward.range() == everything
 
 
 def test_the_keyboard_moves_zooms_and_is_told(chart: Callable[[str], Shown]) -> None:

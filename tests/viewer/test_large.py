@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcodebook.report import render_report
+from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen

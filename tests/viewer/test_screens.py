@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -26,7 +26,7 @@ from promptcodebook.viewer.lists import Runs
 from promptcodebook.viewer.page import page_of
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, events_of
-from tests.report.strict import flat, read_page
+from tests.report.strict import flat, read_page, require_approved
 from tests.viewer.conftest import ATTACK, Get, shown
 
 OF_A_RUN = (
@@ -42,18 +42,15 @@ OF_A_RUN = (
 )
 
 
-def test_all_runs_are_listed_the_latest_first_with_a_mark_on_simulated_ones(
-    get: Get, keys: dict[str, str]
-) -> None:
-    source = get("/").text
-    rows = re.findall(r"<tr>(.*?)</tr>", source, re.S)[1:]
-    assert len(rows) == len(keys)
-    for row in rows:
-        text = flat(row)
-        assert ("simulated" in row.partition("</a>")[2].partition("</td>")[0]) is (
-            keys["real"] not in text
-        )
-        assert "n = 40" in text and "<path" in row
+def test_every_screen_says_word_for_word_what_was_approved(get: Get, keys: dict[str, str]) -> None:
+    """Marks on what is simulated, figures with their n, versions with what they earned, an example
+    in the order of its story: computed by hand from the events when they were approved."""
+    pages = {"runs": "/", "compare": f"/compare?run={keys['simulated']}&run={keys['real']}"}
+    for run in ("simulated", "real"):
+        for path in OF_A_RUN:
+            pages[f"{run}{path.replace('/', '-')}"] = f"/run/{keys[run]}{path}"
+    for name, path in pages.items():
+        require_approved(Path(__file__).with_name("approved") / f"{name}.txt", get(path).text)
 
 
 def test_a_folder_without_runs_says_what_to_type(tmp_path: Path) -> None:
@@ -104,58 +101,6 @@ def test_what_a_run_says_is_shown_word_for_word(get: Get, keys: dict[str, str]) 
     assert "<style>*{display:none}</style>" in shown
 
 
-def test_a_card_shows_text_success_usage_and_difference_with_their_n(
-    get: Get, keys: dict[str, str]
-) -> None:
-    source = get(f"/run/{keys['real']}/codebook").text
-    cards = re.findall(r'<article class="card">(.*?)</article>', source, re.S)
-    assert len(cards) == 8
-    for k, card in enumerate(cards):
-        text = flat(card)
-        assert text.startswith(f"Instinct {k}")
-        assert ("frozen" in text) is (k == 1)
-        assert re.search(r"success (\d\.\d\d|untried)", text)
-        assert re.search(r"selected \d+ times", text)
-        assert re.search(
-            r"with − without\) .*n = \d+ and \d+ examples, \d+ and \d+ rollouts\)", text
-        )
-    assert "Routing heatmap" in source and "Usage against success" in source
-
-
-def test_a_biography_has_every_version_its_gradient_and_what_it_earned(
-    get: Get, keys: dict[str, str], runs_dir: Path
-) -> None:
-    store = RunStore.open(runs_dir / keys["real"])
-    try:
-        rewrites = [r for s in store.steps() for r in s.rewrites if r.variable == 2]
-        routed = [
-            (s.index, t.rollout)
-            for s in store.steps(traces=True)
-            for t in s.traces
-            if t.rollout.route is not None and 2 in t.rollout.route.indices
-        ]
-    finally:
-        store.close()
-    source = get(f"/run/{keys['real']}/codebook/2").text
-    kept = [r for r in rewrites if r.kept]
-    assert kept and len(rewrites) > len(kept)
-    assert source.count('<blockquote class="diff">') == len(kept)
-    assert source.count("refused: near-copy") == len(rewrites) - len(kept)
-    assert source.count("deployed up to here") == 1
-    earned = [int(n) for n in re.findall(r"reward with it \S+ \(n = (\d+)\)", flat(source))]
-    assert len(earned) == len(kept) + 1
-    assert sum(earned) == sum(r.reward is not None for _, r in routed)
-    for step, rollout in routed[-5:]:
-        assert f"/example/{rollout.example_id}/{step + 1}" in source
-
-
-def test_the_critic_is_deployed_nowhere(get: Get, keys: dict[str, str]) -> None:
-    text = text_of(get, f"/run/{keys['real']}/codebook/critic")
-    assert "deployed up to here" not in text and "As it is deployed" not in text
-    assert "No policy carries it" in text
-    assert "As it is deployed" in text_of(get, f"/run/{keys['real']}/codebook/encoder")
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -181,51 +126,6 @@ def test_what_is_not_there_is_not_found(
     assert "root:" not in answer.text and "import" not in answer.text
 
 
-def test_an_example_tells_its_story_in_order(get: Get, keys: dict[str, str]) -> None:
-    source = get(f"/run/{keys['simulated']}/example/train-3-1").text
-    names = re.findall(r"<dt>(.*?)</dt>", source)
-    order = ["route", "instincts", "prompt", "stage search", "output", "feedback", "verdict", "g θ"]
-    assert [name for name in names if name in order] == order
-    assert "What changed because of it" in source
-
-
-def test_an_example_shows_the_instincts_of_its_step_and_whether_it_was_cut(
-    get: Get, keys: dict[str, str], runs_dir: Path
-) -> None:
-    store = RunStore.open(runs_dir / keys["simulated"])
-    first = store.parameters_at(-1).codebook.texts
-    traces = next(store.steps(traces=True)).traces
-    store.close()
-    for place in (0, 1):  # the first of every batch was cut
-        route = traces[place].rollout.route
-        assert route is not None
-        text = text_of(get, f"/run/{keys['simulated']}/example/train-0-{place}/1")
-        shown = " ".join(f"{k} {first[k]}" for k in route.indices)
-        assert f"instincts {shown} prompt" in text
-        assert ("the output was cut at its length cap" in text) is (place == 0)
-
-
-def test_the_changes_of_an_example_are_those_its_gradients_asked_for(
-    get: Get, keys: dict[str, str], runs_dir: Path
-) -> None:
-    store = RunStore.open(runs_dir / keys["real"])
-    try:
-        found = 0
-        for step in islice(store.steps(traces=True), 3):
-            asked = {r.variable for r in step.rewrites if isinstance(r.variable, int)}
-            for trace in step.traces:
-                blamed = set(trace.gradients.codebook) & asked
-                name = trace.rollout.example_id
-                text = text_of(get, f"/run/{keys['real']}/example/{name}/{step.index + 1}")
-                if trace.rollout.failure is None:
-                    changed = text.partition("What changed because of it")[2]
-                    assert {int(k) for k in re.findall(r"\bc(\d+) step", changed)} == blamed
-                    found += bool(blamed)
-    finally:
-        store.close()
-    assert found
-
-
 def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, str]) -> None:
     a, b = keys["simulated"], keys["real"]
     text = text_of(get, f"/compare?run={a}&run={b}")
@@ -238,44 +138,28 @@ def test_two_runs_are_compared_on_the_same_examples(get: Get, keys: dict[str, st
         assert "Two runs are compared" in text and "Next: /compare?run=ID" in text
 
 
-def test_the_registry_shows_refs_versions_and_its_log(
-    get: Get, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_registry_shows_refs_versions_its_log_and_what_is_simulated(
+    get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
     assert "no version in the registry" in text_of(get, "/registry")
     with open_registry(who="<Ada>") as registry:
-        first = registry.freeze(policy("words"), "tickets", why="the <first>")
-        registry.freeze(policy("lines"), "tickets")
-        registry.promote(first.version, "tickets@production", override="I <know> it")
-    text = text_of(get, "/registry")
-    assert "tickets@production" in text and "<Ada> (promote)" in text
-    assert "override: I <know> it" in text and "the <first>" in text
-    assert text.count(" was never audited") == 1  # what the gate said
-    assert text.count(" never audited") == 3
-
-
-def test_a_validation_score_of_a_simulated_run_is_marked_in_the_registry(
-    get: Get, runs_dir: Path, keys: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PCO_REGISTRY", str(tmp_path / "registry.sqlite"))
-    said = "Some of the numbers here come from a simulated model"
-    with open_registry(who="Ada") as registry:
         for word, task in (("words", "real"), ("lines", "simulated")):
             store = RunStore.open(runs_dir / keys[task])
             facts = Facts(run=store.path.name, score=0.5, configuration=store.header.settings)
             store.close()
-            registry.freeze(policy(word), "tickets", facts)
+            version = registry.freeze(policy(word), "tickets", facts, why="the <reason>").version
             rows = re.findall(r"<tr>.*?</tr>", get("/registry").text)
             for row in (r for r in rows if "0.500" in r):
                 assert ("simulated</span>" in row) is (keys["real"] not in row)
-            assert (said in text_of(get, "/registry")) is (task == "simulated")
-
-
-def test_the_paper_stands_beside_what_was_measured_here(get: Get) -> None:
-    text = text_of(get, "/paper")
-    assert "main Table 1" in text and "Table 13: routing diversity" in text
-    table = text_of(get, "/paper/Table%201")
-    assert "42.33" in table and "exact_match" in table
+            marked = "Some of the numbers here come" in text_of(get, "/registry")
+            assert marked is (task == "simulated")
+        registry.promote(version, "tickets@production", override="I <know> it")
+    text = text_of(get, "/registry")
+    assert "tickets@production" in text and "<Ada> (promote)" in text
+    assert "override: I <know> it" in text and "the <reason>" in text
+    assert text.count(" was never audited") == 1  # what the gate said
+    assert text.count(" never audited") == 3
 
 
 _RUN = ScriptedRun(steps=3, size=6, select=2, batch=2, hostile="")
@@ -358,39 +242,28 @@ def test_an_example_that_failed_last_is_said_to_have_failed(follow: Follow) -> N
     assert "pco runs show" in shown(page)
 
 
-_OWN = {"reward": "reward.py:reward"}
+_OWN, _NUMERIC = {"reward": "reward.py:reward"}, {"kind": "numeric", "tolerance": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("settings", "files", "said"),
+    ("one", "other", "files", "said"),
     [
-        (({"reward": "exact"}, {"reward": "exact"}), ("", ""), ""),
-        (({"reward": "exact"}, {"reward": {"kind": "exact"}}), ("", ""), ""),
-        (
-            ({"reward": "exact"}, {"reward": {"kind": "numeric", "tolerance": 0.5}}),
-            ("", ""),
-            "scored by different rewards (exact and numeric",
-        ),
-        (({"task": "hover"}, {"task": "aime"}), ("", ""), "different rewards (hover and aime)"),
-        ((_OWN, _OWN), ("ab", "ab"), ""),
-        ((_OWN, _OWN), ("ab", "cd"), "scored by reward(), whose code was not the same"),
-        ((_OWN, {}), ("ab", ""), "(reward() and a function that Python handed over)"),
-        (({}, {}), ("", ""), "whether it was the same one is not known here"),
+        ({"reward": "exact"}, {"reward": "exact"}, ("", ""), ""),
+        ({"reward": "exact"}, {"reward": {"kind": "exact"}}, ("", ""), ""),
+        ({"reward": "exact"}, {"reward": _NUMERIC}, ("", ""), "rewards (exact and numeric"),
+        ({"task": "hover"}, {"task": "aime"}, ("", ""), "different rewards (hover and aime)"),
+        (_OWN, _OWN, ("ab", "ab"), ""),
+        (_OWN, _OWN, ("ab", "cd"), "scored by reward(), whose code was not the same"),
+        (_OWN, {}, ("ab", ""), "(reward() and a function that Python handed over)"),
+        ({}, {}, ("", ""), "whether it was the same one is not known here"),
     ],
 )
 def test_two_runs_scored_by_different_rewards_say_so(
-    follow: Follow,
-    settings: tuple[dict[str, object], dict[str, object]],
-    files: tuple[str, str],
-    said: str,
+    follow: Follow, one: Any, other: Any, files: tuple[str, str], said: str
 ) -> None:
-    looked = [
-        follow(
-            replace(_RUN, config=own),
-            with_result([0.5] * 20),
-            files={"reward.py": mark} if mark else {},
-        )
-        for own, mark in zip(settings, files, strict=True)
-    ]
+    marks = ({"reward.py": mark} if mark else {} for mark in files)
+    both = zip((one, other), marks, strict=True)
+    events = with_result([0.5] * 20)
+    looked = [follow(replace(_RUN, config=own), events, files=mark) for own, mark in both]
     text = shown(compare_screen(*looked))
     assert (said in text) if said else ("scored by" not in text)

@@ -5,13 +5,9 @@ report = await audit_with_judge(policy_file, judge, ...)
 report.verdict                    "fails", "passes"; without a judge "no rule fired" at best
 
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
-hazards.toml) is outside all sets of templates: the author of a policy's templates must not write
-what the policy is audited by.
-
-Microsoft Presidio (extra `[presidio]`) finds names and the numbers of many countries. Names need
-one of spaCy's English models; without one the audit says that names were left out. Presidio's
-recognisers of e-mail addresses and URLs are off, since they fetch a list of domains and our own
-patterns find both.
+hazards.toml) is no part of a set of templates: the author of a policy's templates must not write
+what the policy is audited by. Microsoft Presidio (extra `[presidio]`) finds names and the numbers
+of many countries.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, JsonValue, TypeAdapter, ValidationError
 
@@ -54,9 +50,9 @@ def _read(name: str) -> str:
     return (resources.files("promptcodebook.audit") / name).read_text("utf-8")
 
 
-def _read_severity(value: object) -> Severity:
+def _read_severity(value: object) -> str:
     said = str(value).strip().lower()
-    return cast("Severity", said) if said in ("medium", "low") else "high"
+    return said if said in ("medium", "low") else "high"
 
 
 def _read_code(value: object) -> str:
@@ -82,21 +78,18 @@ class HazardsReply(ReplyShape):
 def hazards_schema() -> Schema:
     """What a reply may be: at most four findings, so that the longest fits into the judge's cap."""
 
-    def closed(fields: Mapping[str, object]) -> dict[str, Any]:
+    def closed(**fields: Mapping[str, object]) -> dict[str, Any]:
         named = {"properties": fields, "required": list(fields)}
         return {"type": "object", **named, "additionalProperties": False}
 
     claim = closed(
-        {
-            "hazard": {"type": "string", "enum": list(hazards())},
-            "severity": {"type": "string", "enum": ["high", "medium", "low"]},
-            "quote": {"type": "string", "maxLength": 120},
-            "reason": {"type": "string", "maxLength": 160},
-        }
+        hazard={"type": "string", "enum": list(hazards())},
+        severity={"type": "string", "enum": ["high", "medium", "low"]},
+        quote={"type": "string", "maxLength": 120},
+        reason={"type": "string", "maxLength": 160},
     )
-    return Schema(
-        "HazardsReply", closed({"findings": {"type": "array", "maxItems": 4, "items": claim}})
-    )
+    findings = {"type": "array", "maxItems": 4, "items": claim}
+    return Schema("HazardsReply", closed(findings=findings))
 
 
 _KINDS = {
@@ -116,19 +109,15 @@ class HazardJudge:
         self._template = Template(_read("judge.md"))
 
     async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
-        """What it sees in each text, by its place. Raises LMError where one got no usable reply:
-        a text without a judgement must not pass for harmless."""
+        """What it sees in each text. Raises LMError for one that got no verdict."""
         found = await gather_all([self._judge(where, text) for where, text in texts.items()])
         return [finding for each in found for finding in each]
 
     async def _judge(self, where: str, text: str) -> list[Finding]:
         listed = "\n".join(f"- {h.code} ({h.title}): {h.about}" for h in hazards().values())
-        values = {
-            "what": _KINDS.get(where.rstrip("0123456789"), "a prompt"),
-            "hazards": listed,
-            # As JSON, so that nothing in it can pass for the end of it.
-            "text": json.dumps(text, ensure_ascii=True),
-        }
+        what = _KINDS.get(where.rstrip("0123456789"), "a prompt")
+        # As JSON, so that nothing in the text can pass for the end of it.
+        values = {"what": what, "hazards": listed, "text": json.dumps(text, ensure_ascii=True)}
 
         def unknown(reply: HazardsReply) -> str | None:
             codes = [claim.hazard for claim in reply.findings if claim.hazard not in hazards()]
@@ -136,30 +125,28 @@ class HazardJudge:
 
         messages = self._template.fill(values)
         request = Request(role="judge", messages=messages, schema=hazards_schema(), greedy=True)
-        reply = (await self._ask.typed(request, HazardsReply, unknown)).value
-        return [_finding(where, text, claim) for claim in reply.findings]
-
-
-def _finding(where: str, text: str, claim: HazardClaim) -> Finding:
-    """The claim with its place: the words quoted, else the whole text."""
-    at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
-    start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
-    hazard = hazards().get(claim.hazard)
-    reason = claim.reason or f"it is of the category {hazard.title if hazard else claim.hazard}"
-    quote = excerpt(text[start:end])
-    return Finding(where, claim.hazard, claim.severity, start, end, quote, reason, "judge")
+        findings: list[Finding] = []
+        for claim in (await self._ask.typed(request, HazardsReply, unknown)).value.findings:
+            # At the words quoted, else the whole text.
+            at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
+            start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
+            reason = claim.reason or f"it is of the category {hazards()[claim.hazard].title}"
+            kind, grave, quote = claim.hazard, claim.severity, excerpt(text[start:end])
+            findings.append(Finding(where, kind, grave, start, end, quote, reason, "judge"))
+        return findings
 
 
 _MODELS = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm")
+"""Models of spaCy that find names, the best first."""
 _FETCHING = ("EmailRecognizer", "UrlRecognizer")
+"""They fetch a list of domains, and our own patterns find both."""
 _LEAST_SCORE = 0.4
 _PERSONAL = ("PERSON", "IP_ADDRESS", "MAC_ADDRESS")
 _GRAVE = (
     *("CREDIT_CARD", "CRYPTO", "IBAN_CODE", "MEDICAL_LICENSE", "PHONE_NUMBER", "UK_NHS"),
     *("US_BANK_NUMBER", "US_DRIVER_LICENSE", "US_ITIN", "US_PASSPORT", "US_SSN"),
 )
-"""Entities that are personal data of somebody, of medium and of high severity; dates, places and
-groups are not by themselves."""
+"""Entities that are personal data of medium and of high severity; dates and places are not."""
 
 
 class PresidioScan:
@@ -179,12 +166,9 @@ class PresidioScan:
         self._analyzer: Any = presidio.AnalyzerEngine(
             registry=registry, nlp_engine=engine, supported_languages=["en"]
         )
-        self.left_out: tuple[str, ...] = ()
-        if model is None:
-            self.left_out = (
-                "names of persons: Presidio finds them with a model of spaCy, and none is "
-                "installed (python -m spacy download en_core_web_sm)",
-            )
+        said = "names of persons: Presidio finds them with a model of spaCy, and none is "
+        said += "installed (python -m spacy download en_core_web_sm)"
+        self.left_out = () if model is not None else (said,)
 
     def find(self, text: str, where: str = "") -> Iterator[Finding]:
         """The personal data of a text, by its place."""
@@ -208,12 +192,9 @@ _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found in a policy of that digest, gravest first.
-
-    `texts` are the places checked, `judge` the model that judged hazards ('' = none did), `rows`
-    the training examples compared with (None = no data), `left_out` what was not looked for and
-    why, a line each; `presidio` = it looked for personal data, too.
-    """
+    """What an audit found in a policy of that digest, gravest first. `texts` are the places looked
+    at, `judge` the model that judged hazards ('' = none), `rows` the number of training examples
+    compared with, `left_out` what was not looked for and why; `presidio` = it looked, too."""
 
     policy: str
     texts: tuple[str, ...]
@@ -234,12 +215,9 @@ class AuditReport:
 
     @property
     def verdict(self) -> Literal["fails", "passes", "no rule fired", "no high finding"]:
-        """The audit in a word: the rules alone let nothing pass, for they miss most of what is
-        said in prose."""
-        if self.fails:
-            return "fails"
-        if self.judge:
-            return "passes"
+        """In a word: rules alone let nothing pass, for they miss most of what is said in prose."""
+        if self.fails or self.judge:
+            return "fails" if self.fails else "passes"
         return "no high finding" if self.findings else "no rule fired"
 
     def undoes(self, failed: AuditReport) -> bool:
@@ -265,13 +243,11 @@ class AuditReport:
             report = TypeAdapter(AuditReport).validate_python(kept)
         except ValidationError as error:
             place = ".".join(map(str, error.errors()[0]["loc"])) or "the whole"
-            raise PolicyError(
-                f"this is no report of an audit: {place}", hint="pco codebook audit REF --json"
-            ) from None
+            message = f"this is no report of an audit: {place}"
+            raise PolicyError(message, hint="pco codebook audit REF --json") from None
         if report.format != FORMAT:
-            raise PolicyError(
-                f"a report of another format: {report.format!r}", hint="audit the policy again"
-            )
+            message = f"a report of another format: {report.format!r}"
+            raise PolicyError(message, hint="audit the policy again")
         return report
 
 
@@ -292,14 +268,9 @@ def audit(
     if presidio is not None:
         findings += [f for where, text in texts.items() for f in presidio.find(text, where)]
         left_out += presidio.left_out
-    return AuditReport(
-        policy.digest,
-        tuple(texts),
-        _sorted(findings, texts),
-        rows=len(training) if training is not None else None,
-        left_out=tuple(left_out),
-        presidio=presidio is not None,
-    )
+    found = policy.digest, tuple(texts), _sorted(findings, texts)
+    rows, looked = None if training is None else len(training), presidio is not None
+    return AuditReport(*found, rows=rows, left_out=tuple(left_out), presidio=looked)
 
 
 async def audit_with_judge(
@@ -324,9 +295,8 @@ def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Find
 
 
 def texts_of(policy: PolicyFile) -> dict[str, str]:
-    """Every text of a policy that may reach a model, by its place: θ, φ, the instincts, the prompt
-    before all others, templates that do not come with the package, the input's template, what goes
-    with every request of a role, and measured prompts."""
+    """Every text of a policy that may reach a model, by its place: also templates that do not come
+    with the package, what goes with every request of a role, and measured prompts."""
     texts = {"encoder": policy.encoder, "generator": policy.generator}
     texts |= {variable_name(k): entry.text for k, entry in enumerate(policy.codebook)}
     texts |= {"base_prompt": policy.base_prompt, "output_format": policy.output_format}

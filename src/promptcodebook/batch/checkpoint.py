@@ -14,9 +14,9 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from promptcodebook.batch.rows import Result, on_disk
 from promptcodebook.calls import Role, Usage
@@ -64,65 +64,47 @@ def book_shard(
 
 
 def open_journal(folder: Path, again: str) -> Journal:
-    """The journal of a batch, or of a shard, in its folder; `again` is the command to type after a
-    full disk. StoreError."""
+    """Of a batch, or of a shard; `again` is the command to type after a full disk. StoreError."""
     return Journal(folder / _JOURNAL, _LAYOUT, again)
 
 
-@dataclass
 class Checkpoint:
-    """The folder while a process writes it, made by `open`. `job` is what the batch was begun with;
-    there are `count` results so far, of which `failed` are errors."""
+    """The folder while a process writes it; `failed` of the `count` results so far are errors."""
 
-    folder: Path
-    job: Mapping[str, Any]
-    journal: Journal
-    _file: BinaryIO
-    _open: ExitStack
-    count: int = 0
-    failed: int = 0
-
-    @classmethod
-    def open(
-        cls, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
-    ) -> Checkpoint:
+    def __init__(
+        self, folder: Path, job: Mapping[str, Any], again: str, *, restart: bool = False
+    ) -> None:
         """Continues what is there, or discards it (`restart`). `again` is the command to type.
         RunBusy while another process writes, RunChanged where the folder is another job's,
         ConfigError where it is no batch's."""
+        self.folder, self.count, self.failed = folder, 0, 0
         _require_ours(folder)
         with on_disk(folder):
             make_private_folder(folder)
-        rows = folder / _ROWS
-        with ExitStack() as opened, on_disk(rows):
+        with ExitStack() as opened, on_disk(folder / _ROWS):
             lock = RunLock(folder)
             opened.callback(lock.release)
-            if restart:
-                _empty(folder)
-            known = _settle_job(folder, job, again)
-            journal = opened.enter_context(closing(open_journal(folder, again)))
-            file = opened.enter_context(rows.open("a+b"))
-            made = cls(folder, known, journal, file, opened)
-            made._count_rows()
-            made._open = opened.pop_all()
-        return made
-
-    def _count_rows(self) -> None:
-        """Counts the whole lines and cuts off what a kill or a full disk left behind them."""
-        end = 0
-        self._file.seek(0)
-        with suppress(ValueError, KeyError, TypeError):  # a line that is not whole
-            for line in self._file:
-                if not line.endswith(b"\n"):
-                    break
-                self.failed += Result.read(line).error is not None
-                self.count += 1
-                end += len(line)
-        self._file.truncate(end)
-        self._file.seek(end)
-
-    @property
-    def answered(self) -> int:
-        return self.count - self.failed
+            if restart:  # job.json goes last: until then what a kill leaves belongs to that batch
+                for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _JOB):
+                    if entry.is_dir() and not entry.is_symlink():
+                        shutil.rmtree(entry)
+                    elif entry.name not in LOCK_FILES:
+                        entry.unlink()
+            self.job = _settle_job(folder, job, again)
+            self.journal = opened.enter_context(closing(open_journal(folder, again)))
+            self._file = opened.enter_context((folder / _ROWS).open("a+b"))
+            end = self._file.seek(0)
+            with suppress(ValueError, KeyError, TypeError):  # a line that is not whole
+                for line in self._file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self.failed += Result.read(line).error is not None
+                    self.count += 1
+                    end += len(line)
+            # What a kill or a full disk left behind the whole lines is cut off.
+            self._file.truncate(end)
+            self._file.seek(end)
+            self._open = opened.pop_all()
 
     def append(self, results: list[Result]) -> None:
         """Adds what comes next; returns when it would survive kill -9. DiskFull, StoreError."""
@@ -142,37 +124,18 @@ class Checkpoint:
         with on_disk(self.folder / _ROWS):
             self._open.close()
 
-    def remove(self) -> None:
-        self.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def _require_ours(folder: Path) -> None:
-    """Raises ConfigError where the folder holds something, and no batch: its end would delete it.
-
-    A process that died before it wrote job.json has left its lock alone.
-    """
+    """Raises ConfigError where the folder holds something else, which the end would delete."""
     with on_disk(folder):
         if not folder.exists():
             return
         names = [entry.name for entry in folder.iterdir()]
+    # A process that died before it wrote job.json has left its lock alone.
     left = [n for n in names if n not in LOCK_FILES and not n.startswith(f".{_JOB}.")]
     if left and _JOB not in left:
-        raise ConfigError(
-            f"{folder} is there already and is no batch's: it has {min(left)!r} and no {_JOB}",
-            hint="name another OUT, or move that folder",
-        )
-
-
-def _empty(folder: Path) -> None:
-    """Removes all but the lock, which is held. job.json goes last: until then what a kill leaves
-    belongs to that batch."""
-    with on_disk(folder):
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name == _JOB):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            elif entry.name not in LOCK_FILES:
-                entry.unlink()
+        said = f"is there already and is no batch's: it has {min(left)!r} and no {_JOB}"
+        raise ConfigError(f"{folder} {said}", hint="name another OUT, or move that folder")
 
 
 def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str, Any]:
@@ -186,11 +149,10 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
                 return job
             known: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except ValueError:
-        raise StoreError(
-            f"{path} is damaged", hint=f"remove {folder} to start again; that discards paid answers"
-        ) from None
-    # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch.open`
-    # checks, and settings that decide no answer of a deployed policy.
+        hint = f"remove {folder} to start again; that discards paid answers"
+        raise StoreError(f"{path} is damaged", hint=hint) from None
+    # Free are `id`, which differs for each batch to the same OUT, `retry`, which `Batch` checks,
+    # and settings that decide no answer of a deployed policy.
     free = [f"settings.{key}" for key in (*FREE_KEYS, *training_keys())]
     changed = [each.key for each in differences(known, job, ("id", "retry", *free))]
     if not changed:
@@ -206,7 +168,5 @@ def _settle_job(folder: Path, job: Mapping[str, Any], again: str) -> Mapping[str
     if changed == ["ray"]:
         alone = f"{again} --ray local continues here alone"
         hint = alone if known.get("ray") else "leave out --ray"
-    raise RunChanged(
-        f"{folder} holds another batch, which is not finished: {'; '.join(said[:3])}{more}",
-        hint=hint,
-    )
+    why = f"{'; '.join(said[:3])}{more}"
+    raise RunChanged(f"{folder} holds another batch, which is not finished: {why}", hint=hint)

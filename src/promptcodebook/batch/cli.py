@@ -14,27 +14,9 @@ import typer
 from promptcodebook.assemble import Sources
 from promptcodebook.batch.on_ray import answer_on_ray
 from promptcodebook.batch.session import Batch, Order, Summary
-from promptcodebook.cli.command import (
-    Budget,
-    ConfigOption,
-    DataDir,
-    Json,
-    Model,
-    Ref,
-    Sets,
-    TaskName,
-    Trust,
-    Typed,
-    announced,
-    emit,
-    note,
-    settings_for,
-    wrap_text,
-)
-from promptcodebook.config import Config
+from promptcodebook.cli import command
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.paths import runs_dir
-from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.references import resolve
 from promptcodebook.progress import counting
 from promptcodebook.sync import run_sync
@@ -42,7 +24,7 @@ from promptcodebook.units import cost_text, count_text, duration, lost_text, plu
 
 
 def batch(
-    ref: Ref,
+    ref: command.Ref,
     source: Annotated[
         Path, typer.Argument(metavar="IN", help="Rows: .jsonl, .csv, .tsv or .parquet.")
     ],
@@ -64,14 +46,14 @@ def batch(
     ray: Annotated[
         str, typer.Option(help="Answer the rows on a Ray cluster: its address, or local.")
     ] = "",
-    config: ConfigOption = None,
-    task: TaskName = None,
-    data: DataDir = None,
-    lm: Model = None,
-    budget: Budget = None,
-    sets: Sets = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    config: command.ConfigOption = None,
+    task: command.TaskName = None,
+    data: command.DataDir = None,
+    lm: command.Model = None,
+    budget: command.Budget = None,
+    sets: command.Sets = None,
+    trust: command.Trust = False,
+    as_json: command.Json = False,
 ) -> None:
     """Answer every row of IN with a policy; OUT has the rows in their order.
 
@@ -81,21 +63,33 @@ def batch(
     disk or a reached budget the same command continues, and pays for no finished reply twice. A
     budget counts all sessions.
     """
-    typed = Typed(config, task, data, lm, budget, sets, trust)
+    typed = command.Typed(config, task, data, lm, budget, sets, trust)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed.given("pco batch").require_objects(reference)
     if input_column:
         file = reference.file.model_copy(update={"input": input_column})
         reference = replace(reference, file=file)
-    settings, base = settings_for(reference, typed)
+    settings, base = command.settings_for(reference, typed)
     order = Order(source, target, _again(), prefix, retry, restart or anew, bool(ray))
-    opened = Batch.open(order, reference.file, settings)
+    opened = Batch(order, reference.file, settings)
     try:
-        summary = _run(opened, reference.file, settings, Sources(base), ray)
+        total, before = opened.source.count, opened.resumed
+        if before:
+            command.note(f"{before} of {total} rows are done; continuing")
+        simulated = uses_simulated(settings)
+        with counting(target.name, total, sys.stderr, before=before, simulated=simulated) as count:
+            done = partial(count, None)
+            if ray:
+                summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
+            else:
+                working = opened.run(reference.file, settings, Sources(base), done)
+                summary = run_sync(working, command.announced(opened.interrupt))
     finally:
         opened.close()
     if as_json:
-        emit({"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()})
+        command.emit(
+            {"ref": reference.name, "in": str(source), "out": str(target), **summary.as_json()}
+        )
     else:
         print(_summary_text(target, summary))
     if summary.failed:
@@ -113,21 +107,6 @@ def _again() -> str:
     return " ".join(kept)
 
 
-def _run(opened: Batch, file: PolicyFile, settings: Config, sources: Sources, ray: str) -> Summary:
-    """Progress on stderr; Ctrl-C ends it in order."""
-    total, before = opened.source.count, opened.resumed
-    if before:
-        note(f"{before} of {total} rows are done; continuing")
-
-    name, simulated = opened.order.target.name, uses_simulated(settings)
-    with counting(name, total, sys.stderr, before=before, simulated=simulated) as count:
-        done = partial(count, None)
-        if ray:
-            return answer_on_ray(ray, opened, file, settings, sources.base, done)
-        working = opened.run(file, settings, sources, done)
-        return run_sync(working, announced(opened.interrupt))
-
-
 def _summary_text(target: Path, summary: Summary) -> str:
     spent = summary.spent
     parts = [plural(summary.rows, "row"), plural(spent.calls, "call")]
@@ -139,6 +118,6 @@ def _summary_text(target: Path, summary: Summary) -> str:
         lines.append(lost_text(summary.lost))
     if summary.failed:
         rows = f"{summary.failed} of {plural(summary.rows, 'row')} failed"
-        lines.append(wrap_text(f"{rows}; the first: {summary.first_error}", ""))
+        lines.append(command.wrap_text(f"{rows}; the first: {summary.first_error}", ""))
         lines.append(f"--retry asks {'it' if summary.failed == 1 else 'them'} again")
     return "\n".join(lines)

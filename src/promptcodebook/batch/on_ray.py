@@ -1,9 +1,9 @@
 """A batch on a Ray cluster (extra [ray]): a shard of rows a task, its results recorded in order.
 
-One process reads the rows and writes OUT, so the bytes are the same as without a cluster, and the
-shards in flight bound the memory. A task journals its replies: within OUT.part on the machine of
-the command, else in that machine's cache. An interrupted shard finds them when it comes to the same
-machine again. Tasks remove the journals of recorded shards and of earlier batches to the same OUT.
+One process reads the rows and writes OUT, so the bytes are the same as without a cluster. A task
+journals its replies: within OUT.part on the machine of the command, else in that machine's cache,
+where an interrupted shard finds them again. Tasks remove the journals of recorded shards and of
+earlier batches to the same OUT.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from promptcodebook.assemble import Sources
 from promptcodebook.batch.checkpoint import book_shard, open_journal
 from promptcodebook.batch.rows import Result
 from promptcodebook.batch.session import Batch, Kept, Summary, answer_rows
-from promptcodebook.calls import Role, Usage
+from promptcodebook.calls import Usage
 from promptcodebook.cluster import join_cluster, machine_name, require_version
 from promptcodebook.config import Config
 from promptcodebook.config.loading import full_config
@@ -39,12 +39,10 @@ from promptcodebook.policy.policy import deploy
 from promptcodebook.store.journal import Journal
 from promptcodebook.sync import Relay, run_sync
 
-_SHARD = 256
-"""Rows of a task. Shards begin at multiples of it, whatever is recorded already."""
+_SHARD = 256  # Rows of a task. Shards begin at multiples of it, whatever is recorded already.
 _LOOK_UP_S = 0.2
 _FORGET_S = 20.0
-_PATIENCE_S = 60.0
-"""What tasks may take to end after a cancel."""
+_PATIENCE_S = 60.0  # What tasks may take to end after a cancel.
 
 
 def answer_on_ray(
@@ -55,14 +53,11 @@ def answer_on_ray(
     base: Path,
     done: Callable[[], None],
 ) -> Summary:
-    """Answers what is missing on the cluster at `address`, and writes OUT. Raises Interrupted, or
-    what stopped a shard; MissingExtra without ray, ConfigError where no cluster answers, or for a
-    budget."""
+    """Answers what is missing, and writes OUT. Raises Interrupted, or what stopped a shard;
+    MissingExtra without ray, ConfigError where no cluster answers, or for a budget."""
     if any(value is not None for _, value in config.budget):
-        raise ConfigError(
-            "a budget cannot be kept over the processes of a cluster",
-            hint="leave out --budget, or leave out --ray",
-        )
+        said = "a budget cannot be kept over the processes of a cluster"
+        raise ConfigError(said, hint="leave out --budget, or leave out --ray")
     here = max(2, os.cpu_count() or 1)
     ray = join_cluster(address, here, "answering rows on a cluster")
     try:
@@ -79,7 +74,7 @@ def answer_on_ray(
 
 @dataclass(slots=True)
 class _Shard:
-    """Rows that belong together, None for each that is sent; those known already are not."""
+    """The known results of rows that belong together, None for each row that is sent."""
 
     number: int
     known: list[Result | None] = field(default_factory=list[Result | None])
@@ -109,7 +104,8 @@ def shard_jobs(
             shard.known.append(known)
             if known is None:
                 sent.append([record.where, dict(record.values)])
-        now = {"recorded": checkpoint.count // size, "answered": checkpoint.answered}
+        answered = checkpoint.count - checkpoint.failed
+        now = {"recorded": checkpoint.count // size, "answered": answered}
         yield shard, json.dumps({**said, "number": number, "rows": sent, **now})
 
 
@@ -168,8 +164,10 @@ class _Tasks:
                 f"a task on the cluster was lost: {why}",
                 hint=f"{self._batch.order.again} continues from here",
             ) from None
-        paid: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["paid"].items()}
-        lost: dict[Role, Usage] = {role: Usage(**sums) for role, sums in answer["lost"].items()}
+        paid, lost = (
+            {role: Usage(**sums) for role, sums in answer[book].items()}
+            for book in ("paid", "lost")
+        )
         place = f"{shard.number} {answer['machine']}"
         book_shard(self._batch.checkpoint.journal, place, paid, lost)
         return answer
@@ -180,13 +178,13 @@ class _Tasks:
         for reference in references:
             self._ray.cancel(reference)
         try:
-            if references:
-                count = len(references)
+            count, home = len(references), list[Any]()
+            if count:
                 home, _ = self._ray.wait(references, num_returns=count, timeout=_PATIENCE_S)
-                for shard in self._open:
-                    if shard.reference in home:
-                        with suppress(PcoError):  # the first error is the one to report
-                            self._booked(shard)
+            for shard in self._open:
+                if shard.reference in home:
+                    with suppress(PcoError):  # the first error is the one to report
+                        self._booked(shard)
         except KeyboardInterrupt:
             for reference in references:
                 self._ray.cancel(reference, force=True)
@@ -209,29 +207,29 @@ def _home(checkpoint: Path, number: int) -> Path:
 
 
 def _homes_elsewhere(machine: str, folder: str) -> Path:
-    """Where another machine than the command's keeps journals of batches to an OUT."""
     mark = hashlib.sha256(f"{machine} {folder}".encode()).hexdigest()[:16]
     return cache_folder() / "batch" / mark
 
 
 def forget_batch(machine: str, folder: str) -> None:
-    """Removes all that this machine has in its cache of batches to an OUT of that machine."""
+    """Removes what this machine has in its cache of batches to an OUT of that machine."""
     shutil.rmtree(_homes_elsewhere(machine, folder), ignore_errors=True)
 
 
 def _settled_home(said: Mapping[str, Any]) -> Path:
-    """The folder of a task's journal here, once outdated journals are removed."""
-    number = said["number"]
-    if said["machine"] == machine_name():
-        return _home(Path(said["folder"]), number)
-    homes = _homes_elsewhere(said["machine"], said["folder"])
-    own = homes / said["id"]
-    own.mkdir(0o700, parents=True, exist_ok=True)
-    gone = [each for each in homes.iterdir() if each != own]
-    gone += [each for each in own.iterdir() if int(each.name) < said["recorded"]]
-    for each in gone:
-        shutil.rmtree(each, ignore_errors=True)
-    return own / str(number)
+    """The folder of a task's journal here, made once outdated journals are removed."""
+    home = _home(Path(said["folder"]), said["number"])
+    if said["machine"] != machine_name():
+        homes = _homes_elsewhere(said["machine"], said["folder"])
+        own = homes / said["id"]
+        own.mkdir(0o700, parents=True, exist_ok=True)
+        gone = [each for each in homes.iterdir() if each != own]
+        gone += [each for each in own.iterdir() if int(each.name) < said["recorded"]]
+        for each in gone:
+            shutil.rmtree(each, ignore_errors=True)
+        home = own / str(said["number"])
+    home.mkdir(0o700, parents=True, exist_ok=True)
+    return home
 
 
 def answer_shard(job: str) -> str:
@@ -254,17 +252,14 @@ def _answered_shard(said: Mapping[str, Any], relay: Relay) -> str:
     answer: dict[str, Any] = {"machine": machine_name(), "paid": {}, "lost": {}}
     try:
         require_version(said["version"])
-        folder = _settled_home(said)
-        folder.mkdir(0o700, parents=True, exist_ok=True)
-        with closing(open_journal(folder, said["again"])) as journal:
+        with closing(open_journal(_settled_home(said), said["again"])) as journal:
             try:
                 results = list[Result]()
                 _answer(said, journal, results, relay)
                 answer["results"] = [result.line().decode() for result in results]
             finally:
-                ledger = journal.ledger
-                answer["paid"] = {role: asdict(usage) for role, usage in ledger.usage.items()}
-                answer["lost"] = {role: asdict(usage) for role, usage in ledger.lost.items()}
+                for name, book in (("paid", journal.ledger.usage), ("lost", journal.ledger.lost)):
+                    answer[name] = {role: asdict(usage) for role, usage in book.items()}
     except (PcoError, KeyboardInterrupt) as cause:
         error = cause if isinstance(cause, PcoError) else Interrupted("interrupted by the user")
         answer |= {"error": type(error).__name__, "message": str(error), "hint": error.hint}

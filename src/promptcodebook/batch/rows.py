@@ -1,10 +1,8 @@
-"""The rows of a batch: IN, read as it is needed, what becomes of a row, and OUT: each row of IN
-with answer, route and error.
+"""The rows of a batch: IN, what becomes of a row, and OUT: each row with answer, route and error.
 
-`survey` reads all of IN once before anything is paid for. It finds what is wrong down to the last
-line, and identifies the file, its number of rows and its columns. A result is kept as a line of
-JSON while the batch runs. At the end IN is read once more beside the results, so that each column
-keeps its type and only results were ever stored.
+`survey` reads all of IN once before anything is paid for. A result is kept as a line of JSON while
+the batch runs. At the end IN is read once more beside the results, so that each column keeps its
+type and only results were ever stored.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from promptcodebook.data.table import (
     PARQUET_ROWS,
@@ -35,19 +33,12 @@ from promptcodebook.sqlite import store_os_error
 from promptcodebook.types import Rollout
 
 Kind = Literal["jsonl", "csv", "tsv", "parquet"]
-_KINDS: dict[str, Kind] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-}
+_KINDS = cast("dict[str, Kind]", {f".{k}": k for k in get_args(Kind)} | {".ndjson": "jsonl"})
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of rows: its columns in order of appearance, how many rows, and the SHA-256 (hex) of
-    its bytes."""
+    """A file of rows: its columns in order of appearance; `mark` is the SHA-256 of its bytes."""
 
     path: Path
     kind: Kind
@@ -62,10 +53,8 @@ class Source:
 
 
 def _records(path: Path, kind: Kind, exact: bool = False) -> Iterator[Record]:
-    if kind == "jsonl":
-        return jsonl_records(path)
-    if kind == "parquet":
-        return parquet_records(path)
+    if kind in ("jsonl", "parquet"):
+        return jsonl_records(path) if kind == "jsonl" else parquet_records(path)
     cells = csv_records(path, "\t" if kind == "tsv" else "", exact=exact)
     return islice(cells, 1, None)  # behind the header
 
@@ -74,15 +63,13 @@ def kind_of(path: Path) -> Kind:
     """By the file's ending. DataError for one that cannot be read row by row."""
     kind = _KINDS.get(path.suffix.lower())
     if kind is None:
-        raise DataError(
-            f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet",
-            hint="give it one of these endings, and the form that goes with it",
-        )
+        said = f"{path}: rows are read from and written to .jsonl, .csv, .tsv or .parquet"
+        raise DataError(said, hint="give it one of these endings, and the form that goes with it")
     return kind
 
 
 def survey(path: Path) -> Source:
-    """Goes through the file once. DataError: it cannot be read, a row is not one, or it is empty;
+    """Reads the file once. DataError: it cannot be read, a row is not one, or it is empty;
     MissingExtra for Parquet without pyarrow."""
     kind = kind_of(path)
     if kind == "parquet":
@@ -137,7 +124,6 @@ class Result:
 
 
 def added_names(prefix: str) -> tuple[str, str, str]:
-    """The columns that a batch adds to those of IN."""
     return f"{prefix}answer", f"{prefix}route", f"{prefix}error"
 
 
@@ -178,20 +164,16 @@ def write_output(target: Path, source: Source, results: Iterable[Result], prefix
             with part.open("wb") as file:
                 file.writelines(_json(row) + b"\n" for row in rows)
             return
-        header = (*source.columns, *added_names(prefix))
-        cells = ([_cell(row.get(name)) for name in header] for row in rows)
-        _write_csv(part, chain([list(header)], cells), "\t" if kind == "tsv" else ",")
-
-
-def _write_csv(part: Path, rows: Iterable[list[str]], delimiter: str) -> None:
-    with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-        plain, quoted = (
-            csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
-            for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
-        )
-        for cells in rows:
-            # CR ends a row for most readers, and QUOTE_MINIMAL quotes LF alone.
-            (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
+        header, delimiter = [*source.columns, *added_names(prefix)], "\t" if kind == "tsv" else ","
+        lines = ([_cell(row.get(name)) for name in header] for row in rows)
+        with part.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            plain, quoted = (
+                csv.writer(file, delimiter=delimiter, lineterminator="\n", quoting=quoting)
+                for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+            )
+            for cells in chain([header], lines):
+                # CR ends a row for most readers, and QUOTE_MINIMAL quotes LF alone.
+                (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
 
 
 def _cell(value: object) -> str:
@@ -261,17 +243,14 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
     missing = [name for name in added_names(prefix) if name not in made.columns]
     if missing or made.count != source.count:
         what = f"has no column {missing[0]!r}" if missing else f"has {made.count} rows"
-        raise DataError(
-            f"{target} was not made of {source.path}, which has {source.count} rows: it {what}",
-            hint="name the IN and the --prefix that it was made with",
-        )
+        said = f"was not made of {source.path}, which has {source.count} rows: it {what}"
+        hint = "name the IN and the --prefix that it was made with"
+        raise DataError(f"{target} {said}", hint=hint)
     for record, own in zip(made.rows(exact=True), source.rows(), strict=True):
-        if made.kind == source.kind and any(
-            record.values.get(name) != value for name, value in own.values.items()
-        ):
-            raise DataError(
-                f"{record.where} is another row than {own.where}", hint="name the IN of that OUT"
-            )
+        changed = (record.values.get(name) != value for name, value in own.values.items())
+        if made.kind == source.kind and any(changed):
+            said = f"{record.where} is another row than {own.where}"
+            raise DataError(said, hint="name the IN of that OUT")
         answer, route, error = (record.values.get(name) for name in added_names(prefix))
         if answer is None and error is None:
             answer = ""  # an empty cell
@@ -279,8 +258,7 @@ def read_results(target: Path, source: Source, prefix: str) -> Iterator[Result]:
             read = json.loads(route) if isinstance(route, str) else route
             known = None if read is None else tuple(int(k) for k in cast("list[int]", read))
         except (ValueError, TypeError):
-            raise DataError(
-                f"{record.where}: {route!r} is not a route", hint="name an OUT that pco batch wrote"
-            ) from None
+            said = f"{record.where}: {route!r} is not a route"
+            raise DataError(said, hint="name an OUT that pco batch wrote") from None
         said = (None if each is None else str(each) for each in (answer, error))
         yield Result(next(said), known, next(said))

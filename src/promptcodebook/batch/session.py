@@ -1,5 +1,4 @@
-"""One `pco batch`: it opens or continues a checkpoint, answers its rows, many at once, and writes
-OUT.
+"""One `pco batch`: it opens or continues a checkpoint, answers rows, many at once, and writes OUT.
 
 Results are recorded in the order of the rows, with a bounded number in memory. A row that fails is
 recorded, and the others continue. Where no answer ever came, or no model can be asked any more, the
@@ -10,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -47,22 +47,17 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.types import Failure
 
-_ENOUGH = 16
-"""Rows in a row whose failures stop the job."""
-_WINDOW = 4
-"""Rows read and not yet recorded, for each that is being answered."""
-_MOST_HELD = 1024
-"""Results that are held back at most, those of rows that were not asked included."""
+_ENOUGH = 16  # Rows in a row whose failures stop the job.
+_WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
+_MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
-Kept = tuple[Record, Result | None]
-"""A row, and its result where an earlier batch has brought it."""
+Kept = tuple[Record, Result | None]  # A row, and its result where an earlier batch has brought it.
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for: IN through a policy to OUT. `again` is the command as it was typed;
-    `retry` asks the failed rows of a finished OUT; `restart` discards previous results; `ray` = on
-    a cluster, whose tasks keep their replies elsewhere."""
+    """IN through a policy to OUT. `again` is the command as it was typed; `retry` asks the failed
+    rows of a finished OUT; `restart` discards previous results; `ray` = on a cluster."""
 
     source: Path
     target: Path
@@ -75,8 +70,8 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a batch came to. `resumed` rows were there when this session began; calls, tokens, cost
-    and seconds are of all sessions, `lost` what attempts without an answer can have cost."""
+    """`resumed` rows were there when this session began; `spent` and `seconds` are of all sessions,
+    `lost` is what attempts without an answer can have cost."""
 
     rows: int
     failed: int
@@ -104,30 +99,21 @@ class Summary:
 
 
 class Batch:
-    """A batch whose IN is checked and whose checkpoint is open. `open` makes it."""
+    """A batch whose IN is checked and whose checkpoint is open."""
 
-    def __init__(self, order: Order, source: Source, checkpoint: Checkpoint) -> None:
-        self.order = order
-        self.source = source
-        self.checkpoint = checkpoint
-        self.resumed = checkpoint.count
-        self._policy: Policy | None = None
-
-    @classmethod
-    def open(cls, order: Order, file: PolicyFile, config: Config) -> Batch:
+    def __init__(self, order: Order, file: PolicyFile, config: Config) -> None:
         """Reads IN once and opens the checkpoint of OUT. Raises DataError, ConfigError, RunBusy,
         RunChanged or StoreError."""
+        self._policy: Policy | None = None
         kind_of(order.target)
         if order.target.exists() and order.source.exists() and order.target.samefile(order.source):
-            raise ConfigError(
-                f"{order.target} is IN: its rows would be overwritten", hint="name another OUT"
-            )
+            said = f"{order.target} is IN: its rows would be overwritten"
+            raise ConfigError(said, hint="name another OUT")
         source = survey(order.source)
         if taken := [name for name in added_names(order.prefix) if name in source.columns]:
-            raise ConfigError(
-                f"{source.path} has a column {taken[0]!r}, and the output adds one of that name",
-                hint="--prefix pco_ puts pco_ before the names of the added columns",
-            )
+            said = f"{source.path} has a column {taken[0]!r}, and the output adds one of that name"
+            hint = "--prefix pco_ puts pco_ before the names of the added columns"
+            raise ConfigError(said, hint=hint)
         _require_columns(source, file)
         folder = checkpoint_of(order.target)
         old = _old_output(order, source, folder)
@@ -140,16 +126,14 @@ class Batch:
             "ray": order.ray,
             "settings": config.model_dump(mode="json"),
         }
-        checkpoint = Checkpoint.open(folder, job, order.again, restart=order.restart)
+        checkpoint = Checkpoint(folder, job, order.again, restart=order.restart)
         if checkpoint.job["retry"] != old and (checkpoint.count < source.count or not old):
             checkpoint.close()
             begun = "to ask the failed rows of another OUT again" if old else "with --retry"
-            raise RunChanged(
-                f"{folder} holds a batch that was begun {begun}",
-                hint=f"repeat the first command; or {order.again} --restart discards the paid "
-                "answers",
-            )
-        return cls(order, source, checkpoint)
+            hint = f"repeat the first command; or {order.again} --restart discards the paid answers"
+            raise RunChanged(f"{folder} holds a batch that was begun {begun}", hint=hint)
+        self.order, self.source, self.checkpoint = order, source, checkpoint
+        self.resumed = checkpoint.count
 
     def rows(self) -> Iterator[Kept]:
         """What is not recorded yet, with what an earlier batch has brought of it."""
@@ -178,7 +162,7 @@ class Batch:
         at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:
-                answered = checkpoint.answered > 0
+                answered = checkpoint.count > checkpoint.failed
                 await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
         except (Stop, StoreError) as error:
             more = " --budget MORE" if error.exit_code == 3 else ""
@@ -196,18 +180,18 @@ class Batch:
     def conclude(self, *, simulated: bool) -> Summary:
         """Writes OUT and removes the checkpoint. DataError: IN is another file now."""
         if file_mark(self.source.path) != self.source.mark:
-            raise DataError(
-                f"{self.source.path} was changed while its batch was running",
-                hint=f"restore it, then {self.order.again}; or {self.order.again} --restart",
-            )
+            said, again = "was changed while its batch was running", self.order.again
+            hint = f"restore it, then {again}; or {again} --restart"
+            raise DataError(f"{self.source.path} {said}", hint=hint)
         made, order = self.checkpoint, self.order
         first = next((r.error for r in made.results() if r.error is not None), "")
         write_output(order.target, self.source, made.results(), order.prefix)
-        journal, seconds = made.journal, made.journal.elapsed_s
-        spent, lost = (sum(book.values(), Usage()) for book in (journal.paid(), journal.lost()))
-        made.remove()
-        came = made.count, made.failed, self.resumed, first
-        return Summary(*came, spent, lost, seconds, simulated)
+        books = (made.journal.paid(), made.journal.lost())
+        spent, lost = (sum(book.values(), Usage()) for book in books)
+        came = made.count, made.failed, self.resumed, first, spent, lost, made.journal.elapsed_s
+        made.close()
+        shutil.rmtree(made.folder, ignore_errors=True)
+        return Summary(*came, simulated)
 
     def close(self) -> None:
         """Keeps what there is. Safe to call twice."""
@@ -220,13 +204,13 @@ def _require_columns(source: Source, file: PolicyFile) -> None:
     named = named or parse_input_template(file.input).columns or (file.input,)
     missing = [name for name in named if name not in source.columns]
     if missing:
-        there = ", ".join(map(repr, source.columns))
-        raise DataError(
-            f"{source.path} has no column {missing[0]!r}"
-            f"{did_you_mean(missing[0], source.columns)}, which the policy reads; its columns are "
-            f"{there}",
-            hint='name the column, or a template of several: --input "{title}: {body}"',
+        meant, there = (
+            did_you_mean(missing[0], source.columns),
+            ", ".join(map(repr, source.columns)),
         )
+        said = f"no column {missing[0]!r}{meant}, which the policy reads; its columns are {there}"
+        hint = 'name the column, or a template of several: --input "{title}: {body}"'
+        raise DataError(f"{source.path} has {said}", hint=hint)
 
 
 def _old_output(order: Order, source: Source, folder: Path) -> str:
@@ -234,16 +218,12 @@ def _old_output(order: Order, source: Source, folder: Path) -> str:
     there, resumed = order.target.exists(), folder.exists()
     if not order.retry:
         if there and not resumed and not order.restart:
-            raise ConfigError(
-                f"{order.target} is there already",
-                hint=f"{order.again} --retry asks its failed rows again; --restart discards it",
-            )
+            hint = f"{order.again} --retry asks its failed rows again; --restart discards it"
+            raise ConfigError(f"{order.target} is there already", hint=hint)
         return ""
     if not there:
-        raise ConfigError(
-            f"{order.target} is not there, so it has no failed rows to ask again",
-            hint=order.again.replace(" --retry", ""),
-        )
+        said = f"{order.target} is not there, so it has no failed rows to ask again"
+        raise ConfigError(said, hint=order.again.replace(" --retry", ""))
     if not resumed:  # its rows are checked before anything is paid for
         for _ in read_results(order.target, source, order.prefix):
             pass
@@ -268,10 +248,7 @@ async def answer_rows(
     answered: bool = False,
 ) -> None:
     """Answers every row, `at_once` of them at a time, and hands their results to `keep` in order.
-    `answered` = an earlier row was.
-
-    Raises TooManyFailures, Stop, StoreError or DiskFull; what is kept by then stays.
-    """
+    `answered` = an earlier row was. Raises TooManyFailures, Stop, StoreError or DiskFull."""
     policy.require_program()
     order, numbered = _Order(keep, answered), enumerate(rows)
     room, ended = asyncio.Semaphore(_WINDOW * at_once), asyncio.Event()
@@ -284,7 +261,14 @@ async def answer_rows(
                 if ended.is_set() or (taken := next(numbered, None)) is None:
                     return
                 number, (record, known) = taken
-                landed = _Landed(known) if known is not None else await _answer(policy, record)
+                if known is not None:
+                    landed = _Landed(known)
+                else:
+                    try:
+                        rollout = await policy.arun(record.values)
+                        landed = _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
+                    except DataError as error:  # the row's own fault: no model was asked
+                        landed = _Landed(Result(error=f"{type(error).__name__}: {error}"))
                 for _ in range(order.land(number, landed)):
                     room.release()
         except PcoError as error:
@@ -298,28 +282,16 @@ async def answer_rows(
     order.finish()
 
 
-async def _answer(policy: Policy, record: Record) -> _Landed:
-    try:
-        rollout = await policy.arun(record.values)
-    except DataError as error:  # the row's own fault: no model was asked
-        return _Landed(Result(error=f"{type(error).__name__}: {error}"))
-    return _Landed(Result.of(rollout), asked=True, failure=rollout.failure)
-
-
 class _Order:
-    """Puts results that land in any order into theirs, and holds back those that may stop the job.
-
-    Held are failures as long as no row was ever answered, and those at the end of what has landed
-    for which no model could be reached.
-    """
+    """Puts results that land in any order into theirs, and holds back those that may stop the job:
+    failures as long as no row was ever answered, and those at the end of what has landed for which
+    no model could be reached."""
 
     def __init__(self, keep: Callable[[list[Result]], None], answered: bool) -> None:
-        self._keep = keep
-        self._next = 0
+        self._keep, self._next = keep, 0
         self._landed: dict[int, _Landed] = {}
         self._held: list[_Landed] = []
-        self._answered_before = answered
-        self._answered_now = False
+        self._answered_before, self._answered_now = answered, False
 
     def land(self, number: int, landed: _Landed) -> int:
         """How many rows left the window by this. TooManyFailures."""
@@ -350,10 +322,8 @@ class _Order:
     def _is_harmless(self, landed: _Landed) -> bool:
         if not landed.asked:
             return not self._failures() or len(self._held) >= _MOST_HELD
-        if landed.failure is None:
-            return True
         answered = self._answered_before or self._answered_now
-        return answered and not landed.failure.unreachable
+        return landed.failure is None or (answered and not landed.failure.unreachable)
 
     def _record(self, ready: list[_Landed]) -> None:
         if ready:
@@ -362,8 +332,6 @@ class _Order:
     def _hopeless(self) -> TooManyFailures:
         first, *more = self._failures()
         rows = f"{len(more) + 1} rows" if more else "row"
-        return TooManyFailures(
-            f"the last {rows} asked failed, so the batch stops before the rest does too; the "
-            f"first, at {first.stage}: {first.kind}: {first.message}",
-            hint=first.hint or "pco doctor",
-        )
+        said = f"the last {rows} asked failed, so the batch stops before the rest does too; the "
+        said += f"first, at {first.stage}: {first.kind}: {first.message}"
+        return TooManyFailures(said, hint=first.hint or "pco doctor")

@@ -13,6 +13,9 @@ import importlib
 import json
 import os
 import sys
+import tomllib
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import typer
@@ -31,50 +34,30 @@ from promptcodebook.errors import (
 from promptcodebook.signals import stop_signals
 from promptcodebook.text import printable
 
-COMMANDS = {
-    "demo": ("[simulated]", "Learn and judge on a small real model, offline, in minutes."),
-    "init": ("plan", "Write pco.toml, data.jsonl and reward.py to start from."),
-    "config": ("plan", "Every setting: its key, default and meaning."),
-    "templates": ("plan", "The prompt templates: list them, or copy a set to edit."),
-    "doctor": ("plan", "Check the endpoint: what works, and what to type next."),
-    "data": ("plan", "Look at a data file, or fetch a benchmark's data."),
-    "estimate": ("plan", "Calls, tokens, money and time by role, before anything is spent."),
-    "train": ("train", "Learn a codebook; ends with a verdict."),
-    "eval": ("policies", "Score a run or a policy file on a split."),
-    "bench": ("train", "Train, evaluate and report on every benchmark."),
-    "distill": ("policies", "Learn the encoder's routes: one model call less a query."),
-    "reproduce": ("[bench]", "Measure what a page of docs/results says, and write the page."),
-    "compare": ("policies", "Two runs or policies on the same examples."),
-    "prompt": ("policies", "The prompt of a row of the verdict, to use elsewhere."),
-    "batch": ("[serve]", "A policy over a file of rows: every row with its answer."),
-    "explain": ("policies", "Route, composed prompt and reasons for one input."),
-    "serve": ("[serve]", "A policy behind an OpenAI-compatible endpoint."),
-    "codebook": ("codebook", "Show a codebook or a difference; keep and promote versions."),
-    "report": ("runs", "One self-contained HTML file about a run."),
-    "view": ("[serve]", "Runs in the browser, as they train."),
-    "runs": ("runs", "List, show or remove runs."),
-    "cache": ("runs", "The reply cache: stats, clear."),
-    "lm": ("[local]", "Serve a model of this machine, or the simulated one."),
-}
-"""Name -> (file in this folder, one line of help), in the order of use. For a command that an outer
-part registers, the extra to install is in brackets."""
 COMMAND_GROUP = "promptcodebook.commands"
 
 _NOBODY_THERE = (errno.EPIPE, errno.EIO)
+
+
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """Name -> (file in this folder, or in brackets the extra to install; one line of help)."""
+    text = (resources.files("promptcodebook.cli") / "commands.toml").read_text("utf-8")
+    return {name: (home, about) for name, (home, about) in tomllib.loads(text).items()}
 
 
 class _Lazy(TyperGroup):
     """Lists commands from the table and imports one only when it is run or asked for help."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in commands():
             if "." not in cmd_name and registered(COMMAND_GROUP).select(name=cmd_name):
                 return outer_command(cmd_name, "")  # of a plug-in
-            ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
-        home, _ = COMMANDS[cmd_name]
+            ctx.fail(f"no command {cmd_name!r}{did_you_mean(cmd_name, commands())}")
+        home, _ = commands()[cmd_name]
         if home.startswith("["):
             return outer_command(cmd_name, home.strip("[]"))
         module = importlib.import_module(f"promptcodebook.cli.{home}")
@@ -82,12 +65,11 @@ class _Lazy(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in commands().items()])
 
 
 def outer_command(path: str, extra: str) -> Any:
-    """The command that a part registered as `path`, such as "serve" or "codebook.audit"; where the
-    part is not installed, a command that says what to install."""
+    """The command that a part registered, such as "codebook.audit", or one that names its extra."""
     from promptcodebook.cli.command import command_group
 
     typed = f"pco {path.replace('.', ' ')}"
@@ -178,8 +160,7 @@ def _print_usage(error: Any) -> int:
 
 
 def _print_error(error: PcoError) -> None:
-    """What failed and where, then what to type next; as JSON on stdout when --json was asked, with
-    what there is of the run that it ended."""
+    """What failed and where, then what to type next; as JSON too, with what there is of the run."""
     if "--json" in sys.argv:
         body = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
         if error.run is not None:

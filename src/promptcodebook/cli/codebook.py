@@ -6,37 +6,29 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
-from promptcodebook.cli.command import (
-    CommandGroup,
-    Count,
-    Json,
-    Ref,
-    SplitName,
-    Typed,
-    announced,
-    columns,
-    command_group,
-    emit,
-    note,
-    options,
-    show,
-    wrap_text,
-)
+from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
+from promptcodebook.progress import Line
+from promptcodebook.report.private import withhold
+from promptcodebook.run.evaluation import Sample
+from promptcodebook.run.measuring import measuring
+from promptcodebook.run.subject import Subject
+from promptcodebook.store.effects import Effect
+from promptcodebook.store.events import Stepped
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
 from promptcodebook.text import printable, word_changes
-from promptcodebook.types import variable_name
+from promptcodebook.types import Ranking, Rewrite, variable_name
 from promptcodebook.units import cost_text, number, plural
-
-if TYPE_CHECKING:
-    from promptcodebook.store.effects import Effect
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.types import Ranking, Rewrite
 
 _ORDER = (
     *("audit", "effect", "show", "log", "diff", "list"),
@@ -44,13 +36,10 @@ _ORDER = (
 )
 _EXTRA = "serve"
 """What to install for the registry, audits and exports."""
-_DIRECTIVES = {
-    **{"theta": "encoder", "phi": "generator", "psi": "critic"},
-    **{"encoder": "encoder", "generator": "generator", "critic": "critic"},
-}
+_GREEK = {"theta": "encoder", "phi": "generator", "psi": "critic"}
 
 
-class _Codebook(CommandGroup):
+class _Codebook(command.CommandGroup):
     """Lists the commands about the registry too, which the outer parts register."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -62,21 +51,20 @@ class _Codebook(CommandGroup):
         return outer_command(f"codebook.{cmd_name}", _EXTRA) if outer else own
 
 
-app = command_group()
-codebook = command_group(
-    "Show a codebook, its history or a difference; keep versions of it.", _Codebook
-)
+app = command.command_group()
+about = "Show a codebook, its history or a difference; keep versions of it."
+codebook = command.command_group(about, _Codebook)
 app.add_typer(codebook, name="codebook")
 
 
 @codebook.command()
 @options
 def effect(
-    ref: Ref,
+    ref: command.Ref,
     index: Annotated[int, typer.Argument(metavar="K", help="The instinct, 0..K-1.")],
-    typed: Typed,
-    split: SplitName = "val",
-    count: Count = None,
+    typed: command.Typed,
+    split: command.SplitName = "val",
+    count: command.Count = None,
     as_json: Json = False,
 ) -> None:
     """What an instinct adds to the reward, by leaving it out.
@@ -87,12 +75,6 @@ def effect(
     first. Of a run, replies and the result are kept with it: nothing is paid for twice, also what
     the run itself has asked, and pco view shows the result.
     """
-    from promptcodebook.progress import Line
-    from promptcodebook.run.evaluation import Sample
-    from promptcodebook.run.measuring import measuring
-    from promptcodebook.run.subject import Subject
-    from promptcodebook.sync import run_sync
-
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
     with measuring(subject, index, Sample(split, count)) as asked:
@@ -103,7 +85,8 @@ def effect(
                 line.close()
                 note(text)
 
-            made = run_sync(asked.measure(line, routed), announced(asked.subject.interrupt))
+            stop = command.announced(asked.subject.interrupt)
+            made = run_sync(asked.measure(line, routed), stop)
         paid = asked.subject.assembled.models.ledger.total.calls
     tree = {"ref": name, "calls_paid": paid}
     show(lambda: tree | made.as_json(), lambda: _effect_text(made, name, paid), as_json=as_json)
@@ -128,13 +111,11 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 
 
 @codebook.command("show")
-def show_codebook(ref: Ref, as_json: Json = False) -> None:
+def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
 
     Where routes were learned from outcomes, also what it adds to the reward of any input.
     """
-    from promptcodebook.policy.references import resolve
-
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
@@ -165,10 +146,8 @@ def show_codebook(ref: Ref, as_json: Json = False) -> None:
 
 def _router_text(learned: Ranking, select: int) -> str:
     if learned.kind == "distilled":
-        return (
-            f"distilled from the encoder's routes of {learned.outcomes} inputs, no model is asked: "
-            f"{select} instincts an input."
-        )
+        source = f"distilled from the encoder's routes of {learned.outcomes} inputs"
+        return f"{source}, no model is asked: {select} instincts an input."
     return (
         f"learned from {learned.outcomes} outcomes, no model is asked: {learned.least} to {select} "
         "instincts an input, as long as each promises to add. adds is the part that is the same "
@@ -216,11 +195,6 @@ def log(
 
 
 def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool) -> None:
-    from promptcodebook.report.private import withhold
-    from promptcodebook.store.events import Stepped
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
     trees: list[dict[str, Any]] = []
     parts: list[str] = []
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
@@ -242,19 +216,16 @@ def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool)
 
 def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
     if part is not None:
-        if part not in _DIRECTIVES:
-            message = f"unknown part {part!r}{did_you_mean(part, _DIRECTIVES)}"
+        known = (*_GREEK, *_GREEK.values())
+        if part not in known:
+            message = f"unknown part {part!r}{did_you_mean(part, known)}"
             raise ConfigError(message, hint="--part theta, phi or psi")
-        return _DIRECTIVES[part]
+        return _GREEK.get(part, part)
     if index is None:
         return None
     parameters = store.outline().parameters
     size = len(parameters.codebook) if parameters is not None else 0
-    if not 0 <= index < size:
-        raise ConfigError(
-            f"the codebook has no index {index}: it has {size} instincts",
-            hint=f"choose one of 0..{size - 1}" if size else "",
-        )
+    command.require_index(index, size)
     return variable_name(index)
 
 
@@ -286,8 +257,6 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """What changed, word by word: [-taken out-] {+put in+}."""
-    from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
-
     reference = resolve(runs_dir(), a)
     if b is not None:
         pair = reference.file, resolve(runs_dir(), b).file
@@ -298,11 +267,8 @@ def diff(
         pair = read_policy(before), reference.file
     else:
         pair = first_policy(runs_dir(), a), reference.file
-    old, new = (
-        {"encoder": file.encoder, "generator": file.generator}
-        | {variable_name(k): entry.text for k, entry in enumerate(file.codebook)}
-        for file in pair
-    )
+    texts = (file.parameters.texts for file in pair)
+    old, new = ({variable_name(v): text for v, text in each.items()} for each in texts)
     changes = {
         name: {"before": old.get(name, ""), "after": new.get(name, "")}
         for name in {**old, **new}

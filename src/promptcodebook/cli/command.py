@@ -1,8 +1,7 @@
 """What every command shares: its options, the settings they add up to, and how a result is printed.
 
 Precedence: command line > PCO_* > pco.toml > preset. Results go to stdout, as text or as JSON;
-notes and questions to stderr. pydantic and rich are imported where they are needed, so that a
-command's help does not wait for them.
+notes and questions to stderr.
 """
 
 from __future__ import annotations
@@ -19,20 +18,24 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
+from promptcodebook.calls import ROLES
+from promptcodebook.config import Config, load_typed, merge
+from promptcodebook.config.loading import read_toml
 from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.references import Reference
+from promptcodebook.run.subject import Given
+from promptcodebook.run.verdict import VerdictTable
 from promptcodebook.text import printable
-
-if TYPE_CHECKING:
-    from promptcodebook.config import Config
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.run.subject import Given
-    from promptcodebook.run.verdict import VerdictTable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or its folder.")]
@@ -62,8 +65,7 @@ REF_HELP = (
 )
 Ref = Annotated[str, typer.Argument(help=REF_HELP)]
 
-_TEXT_KEYS = ("lm", "task", "data_dir", "preset", "budget")
-_WHOLE_KEYS = ("seed", "size", "select")
+_IN_THE_SHELL = ("lm", "task", "data_dir", "preset", "budget", "seed", "size", "select")
 """Settings that have a variable of the shell: PCO_LM, PCO_DATA, PCO_SEED, ..."""
 _NONE_IS_A_CHOICE = ("encoder.mode", "explore.policy")
 """Keys for which 'none' is a value like any other; everywhere else it means: not set."""
@@ -93,8 +95,7 @@ def command_group(help_text: str = "", kind: type[CommandGroup] = CommandGroup) 
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with an option for each annotated field of a parameter that is a dataclass, such
-    as `Typed`."""
+    """The command with an option for each annotated field of a parameter such as `Typed`."""
     flat: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
@@ -129,28 +130,16 @@ def flag_layer(task: str | None = None, data: str | None = None, **more: Any) ->
 
 
 def environment_layer() -> dict[str, Any]:
-    """PCO_LM, PCO_TASK, PCO_DATA, PCO_PRESET, PCO_BUDGET, PCO_SEED, PCO_SIZE, PCO_SELECT and
-    PCO_LM_<ROLE>."""
-    from promptcodebook.calls import ROLES
-
-    layer: dict[str, Any] = {}
-    for key in (*_TEXT_KEYS, *_WHOLE_KEYS):
-        name = f"PCO_{key.removesuffix('_dir').upper()}"
-        if text := os.environ.get(name):
-            try:
-                layer[key] = int(text) if key in _WHOLE_KEYS else text
-            except ValueError:
-                message = f"{name} is not a whole number: {text!r}"
-                raise ConfigError(message, hint=f"unset {name}") from None
+    """PCO_LM and so on, and PCO_LM_<ROLE>."""
+    names = {key: f"PCO_{key.removesuffix('_dir').upper()}" for key in _IN_THE_SHELL}
     specs = {role: os.environ.get(f"PCO_LM_{role.upper()}") for role in ROLES}
     roles = {role: {"model": spec} for role, spec in specs.items() if spec}
-    return {**layer, "roles": roles} if roles else layer
+    layer = {**{key: os.environ.get(name) for key, name in names.items()}, "roles": roles}
+    return {key: value for key, value in layer.items() if value}
 
 
 def set_layer(pairs: Sequence[str]) -> dict[str, Any]:
     """--set a.b=value: TOML-like values, anything else is text."""
-    from promptcodebook.config import merge
-
     layer: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -187,8 +176,6 @@ def toml_path(config: Path | None) -> Path | None:
 
 
 def _toml_layer(config: Path | None) -> tuple[dict[str, Any], Path]:
-    from promptcodebook.config.loading import read_toml
-
     path = toml_path(config)
     return ({}, Path()) if path is None else (read_toml(path), path.parent)
 
@@ -197,8 +184,6 @@ def gather_settings(
     config: Path | None, flags: Mapping[str, Any], sets: Sequence[str] | None = None
 ) -> tuple[Config, Path]:
     """The configuration and the folder its paths start from."""
-    from promptcodebook.config import load_typed, merge
-
     file, base = _toml_layer(config)
     typed = merge(environment_layer(), flags, set_layer(sets or ()))
     return load_typed(file, typed=typed, where=str(toml_path(config))), base
@@ -240,9 +225,6 @@ class Typed:
 
     def given(self, verb: str = "") -> Given:
         """The same for `Subject.resolve`; `verb` is the command."""
-        from promptcodebook.config import merge
-        from promptcodebook.run.subject import Given
-
         return Given(
             verb=verb,
             above=merge(flag_layer(self.task, self.data, lm=self.lm), set_layer(self.sets or ())),
@@ -273,8 +255,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 
 BETWEEN = ".."
 """Comes between the ends of an interval, as 0.120..0.340."""
-_GAP = 2  # blanks between two columns
-_LEAST_TEXT = 24  # characters of running text in a line of a table
+_GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
 _NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
@@ -295,6 +276,13 @@ def show(tree: Callable[[], object], text: Callable[[], str], *, as_json: bool) 
 def note(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr)
+
+
+def require_index(index: int, size: int) -> None:
+    """ConfigError unless the codebook has an instinct of that index."""
+    if not 0 <= index < size:
+        message = f"the codebook has no index {index}: it has {size} instincts"
+        raise ConfigError(message, hint=f"choose one of 0..{size - 1}" if size else "")
 
 
 def announced(interrupt: Callable[[], None]) -> Callable[[], None]:
@@ -326,13 +314,8 @@ def screen_width() -> int:
 
 def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> str:
     """Rows as aligned text, headed by their keys; numbers to the right. Nothing is wider than
-    `width` (None = the screen): a column of running text is broken into lines, and columns that
-    find no room follow below, each beside the first one."""
-    from rich.cells import cell_len
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    `width` (None = the screen): running text is broken into lines, and columns that find no room
+    follow below, each beside the first one."""
     if not rows:
         return ""
     room = width or screen_width()

@@ -47,8 +47,7 @@ def watch_run(
     stream: TextIO | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Watcher:
-    """What a command shows of a run on `stream` (None = stderr): lines with `plain`, or where
-    nothing can be redrawn. NO_COLOR takes the colours and leaves the rest."""
+    """What shows a run on `stream` (None = stderr): lines if `plain` or nothing can be redrawn."""
     out: TextIO = sys.stderr if stream is None else stream
     utf8 = (getattr(out, "encoding", None) or "").lower().replace("-", "") == "utf8"
     dumb = environment.get("TERM", "") in ("", "dumb")
@@ -95,8 +94,7 @@ class Screen(Watcher):
 
 @dataclass(frozen=True, slots=True)
 class LiveLayout:
-    """The view drawn for a terminal of any width. `now` is its clock; an `ended` run has nothing
-    left to do."""
+    """The view drawn for a terminal of any width; `now` is its clock."""
 
     view: RunView
     now: float
@@ -113,7 +111,9 @@ class LiveLayout:
             head.append(f"  {one_line(view.models)}", style="dim")
         lines = [head, *self._progress(width), Text(), *self._curves(width)]
         lines += [Text(), *self._instincts(width), Text()]
-        spend, incidents = self._spend(), self._incidents()
+        spend, counts = self._spend(), {"failed": view.failed, **dict(sorted(view.tallies.items()))}
+        names = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in counts.items() if n)
+        incidents = [_label("incidents").append(names, style="yellow")] if names else []
         room = console.height - len(lines) - len(incidents) - 3
         lines += spend if len(spend) <= room else spend[-1 - bool(view.lost.calls) :]
         for line in (*lines, *incidents):
@@ -185,8 +185,8 @@ class LiveLayout:
         counts = self.view.counts[-1] if self.view.counts else ()
         if not counts:
             return []
-        columns = max(1, min(-(-len(counts) // _ROWS), width // _CELL))
-        rows = -(-len(counts) // columns)
+        columns = max(1, min(math.ceil(len(counts) / _ROWS), width // _CELL))
+        rows = math.ceil(len(counts) / columns)
         cells = [self._instinct(k, counts, width // columns) for k in range(len(counts))]
         return [Text().join(cells[row::rows]) for row in range(rows)]
 
@@ -205,22 +205,16 @@ class LiveLayout:
 
     def _spend(self) -> list[Text]:
         view = self.view
-        lines = [
-            _label(str(role))
-            .append(f"{count_text(usage.calls):>6} calls {count_text(usage.tokens):>7} tokens")
-            .append(f"  {cost_text(usage.cost)}", style="dim")
-            for role, usage in view.usage.items()
-        ]
+        lines: list[Text] = []
+        for role, usage in view.usage.items():
+            used = f"{count_text(usage.calls):>6} calls {count_text(usage.tokens):>7} tokens"
+            cost = f"  {cost_text(usage.cost)}"
+            lines.append(_label(str(role)).append(used).append(cost, style="dim"))
         calls, tokens, cost = spent_parts(view.spent, view.limits)
         total = _label("spent").append(f"{calls}, {tokens}").append(f", {cost}", style="dim")
         total.stylize("bold")
         lost = [_label("").append(f"of it {lost_text(view.lost)}")] if view.lost.calls else []
         return [*lines, total, *lost]
-
-    def _incidents(self) -> list[Text]:
-        tallies = {"failed": self.view.failed, **dict(sorted(self.view.tallies.items()))}
-        names = [f"{name.replace('_', ' ')} {count}" for name, count in tallies.items() if count]
-        return [_label("incidents").append(", ".join(names), style="yellow")] if names else []
 
 
 def bar(share: float, width: int) -> str:

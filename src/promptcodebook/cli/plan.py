@@ -9,36 +9,34 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.command import (
-    Json,
-    Wanted,
-    columns,
-    command_group,
-    emit,
-    note,
-    options,
-    show,
-    wrap_text,
-)
+from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
+from promptcodebook.config.loading import Key, describe, describe_group
+from promptcodebook.data import examine, load
+from promptcodebook.data.dataset import DataCheck
+from promptcodebook.doctor.checkup import checkup
+from promptcodebook.doctor.probe import Section
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
+from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
+from promptcodebook.lm.stack import specs_of
+from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.paths import runs_dir
+from promptcodebook.sync import run_sync
+from promptcodebook.tasks.home import default_data_cache
 from promptcodebook.text import printable
 from promptcodebook.units import duration
 
-if TYPE_CHECKING:
-    from promptcodebook.config.loading import Key
-    from promptcodebook.data.dataset import DataCheck
-    from promptcodebook.estimation.estimate import Estimate, Share
-
-app = command_group()
-templates = command_group("The prompts around what is learned: list them, or copy a set to edit.")
+app = command.command_group()
+_TEMPLATES = "The prompts around what is learned: list them, or copy a set to edit."
+templates = command.command_group(_TEMPLATES)
 app.add_typer(templates, name="templates")
-data = command_group("Look at a data file before training on it; fetch a benchmark's data.")
+data = command.command_group("Look at a data file before training on it; fetch a benchmark's data.")
 app.add_typer(data, name="data")
 
 FILES = ("pco.toml", "data.jsonl", "reward.py")
@@ -55,11 +53,10 @@ def init(
 
     No existing file is overwritten.
     """
-    if present := [folder / name for name in FILES if (folder / name).exists()]:
-        raise ConfigError(
-            f"{present[0]} exists already; nothing was written",
-            hint="pco init OTHER_FOLDER, or move the file away",
-        )
+    files = [str(folder / name) for name in FILES]
+    if present := [file for file in files if Path(file).exists()]:
+        hint = "pco init OTHER_FOLDER, or move the file away"
+        raise ConfigError(f"{present[0]} exists already; nothing was written", hint=hint)
     source = resources.files("promptcodebook.cli") / "scaffold"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,10 +65,8 @@ def init(
             with (folder / name).open("x", encoding="utf-8") as target:
                 target.write((source / name).read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to {folder}: {error.strerror or error}", hint="pco init OTHER_FOLDER"
-        ) from None
-    files = [str(folder / name) for name in FILES]
+        message = f"cannot write to {folder}: {error.strerror or error}"
+        raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
     go = "" if folder == Path() else f"cd {folder} && "
     what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
     steps = f"{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train"
@@ -85,8 +80,6 @@ def config(
     as_json: Json = False,
 ) -> None:
     """Every key of pco.toml and --set: its default, its kind, and what it does."""
-    from promptcodebook.config.loading import describe, describe_group
-
     keys = _select_keys(describe(), key)
     if as_json:
         emit([asdict(each) for each in keys])
@@ -98,10 +91,9 @@ def config(
             line = describe_group(group) if group else "Keys that belong to no group."
             blocks.append(f"[{group}]\n{wrap_text(line, '')}" if group else line)
         for each in shown:
-            head = (
-                f"{each.key} = {each.default}" if each.default else f"{each.key}   (must be given)"
-            )
-            blocks.append(f"{wrap_text(head, '')}\n{wrap_text(each.text)}\n{wrap_text(each.kind)}")
+            default = f" = {each.default}" if each.default else "   (must be given)"
+            head, *text = f"{each.key}{default}", each.text, each.kind
+            blocks.append("\n".join([wrap_text(head, ""), *map(wrap_text, text)]))
     print("\n\n".join(blocks))
 
 
@@ -126,8 +118,6 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
 @templates.command("list")
 def list_sets(as_json: Json = False) -> None:
     """The sets that come with the package, and the templates in each."""
-    from promptcodebook.method.templates import load_templates, template_sets
-
     sets = {name: sorted(load_templates(name).sources) for name in template_sets()}
     lines = [wrap_text(", ".join(names), f"{name:<9}") for name, names in sets.items()]
     lines += ["", 'In pco.toml: templates = "NAME"']
@@ -142,8 +132,6 @@ def copy(
     as_json: Json = False,
 ) -> None:
     """Write a whole set of templates to edit; no existing file is overwritten."""
-    from promptcodebook.method.templates import copy_templates
-
     files = [str(file) for file in copy_templates(folder, name)]
     setting = str(folder) if folder.is_absolute() else f"./{folder}"
     lines = [*(f"wrote {file}" for file in files), "", f'In pco.toml: templates = "{setting}"']
@@ -164,13 +152,11 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Columns, sizes, repeats, conflicting targets, and inputs in two splits (exit 1)."""
-    from promptcodebook.data import examine, load
-
     named = {"target": target, "messages": messages, "id": id, "split": split}
+    given: dict[str, Any] = {key: column or None for key, column in named.items()}
     # Rows hold no circles; looking for some among millions of values took a tenth of the time.
     gc.disable()
     try:
-        given: dict[str, Any] = {key: column or None for key, column in named.items()}
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
@@ -184,9 +170,8 @@ def _check_text(checked: DataCheck) -> str:
     for split, count in checked.counts.items():
         of, missing = checked.lengths.get(split), checked.missing_targets[split]
         words = f"{of.shortest}..{of.longest}, median {of.median:g}" if of else "-"
-        splits.append(
-            {"split": split, "examples": count, "without target": missing, "words": words}
-        )
+        row = {"split": split, "examples": count, "without target": missing}
+        splits.append({**row, "words": words})
     found = [
         {"column": c.name, "types": ", ".join(c.types), "missing": c.missing}
         for c in checked.columns
@@ -194,12 +179,11 @@ def _check_text(checked: DataCheck) -> str:
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns(splits), "", columns(found), ""]
     lines += [f"warn  {printable(warning)}" for warning in checked.warnings()]
-    lines += [
-        f"fail  {a} ({in_a}) and {b} ({in_b}) have the same input"
-        for (a, b), (in_a, in_b) in ((o.ids, o.splits) for o in checked.overlaps[:_SHOWN])
-    ]
-    if len(checked.overlaps) > _SHOWN:
-        lines.append(f"fail  and {len(checked.overlaps) - _SHOWN} more (--json shows all)")
+    for overlap in checked.overlaps[:_SHOWN]:
+        (a, b), (in_a, in_b) = overlap.ids, overlap.splits
+        lines.append(f"fail  {a} ({in_a}) and {b} ({in_b}) have the same input")
+    if (more := len(checked.overlaps) - _SHOWN) > 0:
+        lines.append(f"fail  and {more} more (--json shows all)")
     if checked.clean:
         lines += ["ok    no input appears in two splits", "next: pco estimate, then pco train"]
     else:
@@ -219,8 +203,6 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
-    from promptcodebook.tasks.home import default_data_cache
-
     source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
     rows = source.fetch(cache or default_data_cache(), accept=accept)
     if as_json:
@@ -234,7 +216,7 @@ def fetch(
 
 
 @dataclass(frozen=True)
-class _Examined(Wanted):
+class _Examined(command.Wanted):
     """What is examined is not run: it takes no budget and no seed."""
 
     budget: None = None
@@ -248,10 +230,6 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 
     It makes about fifteen short calls to each model.
     """
-    from promptcodebook.doctor.checkup import checkup
-    from promptcodebook.doctor.probe import Section
-    from promptcodebook.sync import run_sync
-
     settings, base = wanted.gather()
     note("each model is asked about fifteen short things")
     sections: list[Section] = []
@@ -279,7 +257,7 @@ def doctor(wanted: _Examined, as_json: Json = False) -> int:
 @app.command()
 @options
 def estimate(
-    wanted: Wanted,
+    wanted: command.Wanted,
     seconds_per_call: float | None = typer.Option(None, min=0.0, help="How long a call takes."),
     probe: bool = typer.Option(
         False, "--probe", help="Measure it: three short calls to each model."
@@ -290,11 +268,6 @@ def estimate(
 
     An unknown price is shown as unknown, not as 0. The time needs to know how long a call takes.
     """
-    from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.estimation.estimate import estimate_plan, measure
-    from promptcodebook.lm.stack import specs_of
-    from promptcodebook.sync import run_sync
-
     if probe and seconds_per_call is not None:
         raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
     settings, base = wanted.gather()
@@ -307,9 +280,8 @@ def estimate(
 
 
 def _estimate_json(made: Estimate) -> dict[str, Any]:
-    *roles, total = (
-        asdict(share) | {"tokens": asdict(share.tokens)} for share in (*made.roles, made.total)
-    )
+    shares = (*made.roles, made.total)
+    *roles, total = (asdict(each) | {"tokens": asdict(each.tokens)} for each in shares)
     del total["role"], total["model"]
     facts = {"updates": made.updates, "simulated": made.simulated}
     return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}
@@ -322,14 +294,12 @@ def _estimate_text(made: Estimate) -> str:
     lines = [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
-    lines += [columns([_share_cells(share) for share in (*roles, total)]), ""]
-    lines += [wrap_text(assumption, "- ") for assumption in made.assumptions]
+    rows: list[dict[str, str]] = []
+    for share in (*roles, total):
+        role, _, calls, tokens, cost = share.cells()
+        time = {} if share.seconds is None else {"time": share.seconds.text(duration)}
+        rows.append({"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time})
+    lines += [columns(rows), "", *(wrap_text(said, "- ") for said in made.assumptions)]
     if total.seconds is None:
         lines.append("- the time needs that of a call: --seconds-per-call 2, or --probe")
     return "\n".join([*lines, "next: pco train, with --budget to be sure"])
-
-
-def _share_cells(share: Share) -> dict[str, str]:
-    role, _, calls, tokens, cost = share.cells()
-    time = {} if share.seconds is None else {"time": share.seconds.text(duration)}
-    return {"role": role, "calls": calls, "tokens": tokens, "cost": cost, **time}

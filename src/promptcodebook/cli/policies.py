@@ -10,66 +10,51 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
+from promptcodebook.assemble import Sources
+from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.command import (
-    BETWEEN,
-    REF_HELP,
-    ConfigPath,
-    Count,
-    Json,
-    Ref,
-    Runs,
-    SplitName,
-    Typed,
-    Unpaid,
-    announced,
-    columns,
-    command_group,
-    emit,
-    note,
-    options,
-    settings_for,
-    show,
-    wrap_text,
-)
+from promptcodebook.cli.codebook import mark_changes
+from promptcodebook.cli.command import Json, columns, note, options, show, wrap_text
+from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
+from promptcodebook.policy.policy import Explanation, deploy
+from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
+from promptcodebook.report.traces import Record, Training, read_record
+from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
+from promptcodebook.run.measuring import Distillation, Distiller, Needs
+from promptcodebook.run.subject import Subject
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import find_run
+from promptcodebook.sync import run_sync
 from promptcodebook.text import printable
-from promptcodebook.types import variable_name
+from promptcodebook.types import Example, Rollout, variable_name
 from promptcodebook.units import cost_text, number, percent
 
-if TYPE_CHECKING:
-    from promptcodebook.policy.policy import Explanation
-    from promptcodebook.policy.references import Reference
-    from promptcodebook.report.traces import Record, Training
-    from promptcodebook.run.evaluation import Assessment, Comparison
-    from promptcodebook.run.measuring import Distillation
-    from promptcodebook.types import Example, Rollout
-
-app = command_group()
+app = command.command_group()
 
 DISTILLED = "distilled.json"
 
 
 @dataclass(frozen=True)
-class _TypedPath(Typed):
+class _TypedPath(command.Typed):
     """The settings file is an argument, not an option."""
 
-    config: ConfigPath = None
+    config: command.ConfigPath = None
 
 
 @app.command("eval")
 @options
 def evaluate(
-    ref: Ref,
+    ref: command.Ref,
     typed: _TypedPath,
-    split: SplitName = "test",
-    count: Count = None,
-    samples: Runs = 1,
+    split: command.SplitName = "test",
+    count: command.Count = None,
+    samples: command.Runs = 1,
     row: str = typer.Option(
         "learned",
         metavar="ROW",
@@ -87,13 +72,10 @@ def evaluate(
     instructions, where the task knows them (oracle). Save the output of --json to compare it later:
     pco compare A.json B.json
     """
-    from promptcodebook.run.evaluation import Evaluating, Sample
-    from promptcodebook.sync import run_sync
-
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
-        asked = Evaluating.of(ref, kept, sample, row, progress=True)
-        made = run_sync(asked.answer(), announced(asked.subject.interrupt))
+        asked = Evaluating.of(ref, kept, sample, row)
+        made = run_sync(asked.answer(), command.announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)
     mean = made.row.score.mean
     if at_least is not None and not mean >= at_least:
@@ -106,9 +88,9 @@ def evaluate(
 def compare(
     a: Annotated[str, typer.Argument(help="A run, a policy file, or a saved `pco eval --json`.")],
     b: Annotated[str, typer.Argument(help="What to compare it with.")],
-    typed: Typed,
-    split: SplitName = "test",
-    count: Count = None,
+    typed: command.Typed,
+    split: command.SplitName = "test",
+    count: command.Count = None,
     margin: float | None = typer.Option(
         None, min=0.0, help="Exit 1 unless A loses at most this against B, by the whole interval."
     ),
@@ -119,13 +101,10 @@ def compare(
     Where one is a saved evaluation, the other is evaluated on its split and examples. --budget
     limits both together.
     """
-    from promptcodebook.run.evaluation import Comparing, Sample
-    from promptcodebook.sync import run_sync
-
     sample = Sample(split, count)
     with typed.given("pco compare").until_done(a, b, sample) as kept:
-        asked = Comparing.of((a, b), kept, sample, progress=True)
-        made = run_sync(asked.answer(), announced(asked.interrupt))
+        asked = Comparing.of((a, b), kept, sample)
+        made = run_sync(asked.answer(), command.announced(asked.interrupt))
     show(made.as_json, lambda: _comparison_text(made), as_json=as_json)
     if margin is not None and not made.gain.low >= -margin:
         note(f"A may lose {number(-made.gain.low)} against B, more than --margin {margin:g}")
@@ -139,7 +118,7 @@ def _assessment_text(made: Assessment) -> str:
     facts = {
         "policy": made.name,
         **({} if made.kind == "learned" else {"row": made.kind}),
-        "reward": row.score.text(between=BETWEEN),
+        "reward": row.score.text(between=command.BETWEEN),
         "answered only": number(row.answered),
         "failed": str(row.failed),
         "truncated": str(row.truncated),
@@ -153,23 +132,18 @@ def _assessment_text(made: Assessment) -> str:
     width = max(map(len, facts))
     lines = [f"{model}{made.evaluation.split} split, n = {len(rollouts)}", ""]
     lines += [wrap_text(value, f"{name:<{width}}  ") for name, value in facts.items()]
-    for first in [r for r in rollouts if r.failure is not None][:1]:
-        assert first.failure is not None
-        what = f"{first.failure.kind} at {first.failure.stage}: {first.failure.message}"
-        lines += ["", wrap_text(f"{row.failed} failed; the first, {first.example_id}: {what}", "")]
+    for example, first in [(r.example_id, r.failure) for r in rollouts if r.failure][:1]:
+        what = f"{first.kind} at {first.stage}: {first.message}"
+        lines += ["", wrap_text(f"{row.failed} failed; the first, {example}: {what}", "")]
     return printable("\n".join(lines))
 
 
 def _comparison_text(made: Comparison) -> str:
-    rows = [
-        {
-            "": mark,
-            "policy": side.name,
-            "reward": number(side.score.mean),
-            "95 %": side.score.ends(between=BETWEEN),
-        }
-        for mark, side in (("A", made.a), ("B", made.b))
-    ]
+    rows: list[dict[str, str]] = []
+    for mark, side in (("A", made.a), ("B", made.b)):
+        ends = side.score.ends(between=command.BETWEEN)
+        row = {"": mark, "policy": side.name, "reward": number(side.score.mean), "95 %": ends}
+        rows.append(row)
     model = "simulated model, " if made.simulated else ""
     head = f"{model}{made.split} split, n = {made.gain.n}:"
     return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"
@@ -178,8 +152,8 @@ def _comparison_text(made: Comparison) -> str:
 @app.command()
 @options
 def distill(
-    ref: Ref,
-    typed: Typed,
+    ref: command.Ref,
+    typed: command.Typed,
     output: Path | None = typer.Option(
         None, "--output", "-o", help="The policy file; else distilled.json in the run."
     ),
@@ -187,7 +161,7 @@ def distill(
     margin: float = typer.Option(
         0.02, min=0.0, help="Loss that counts as none, of the reward's range."
     ),
-    count: Count = None,
+    count: command.Count = None,
     as_json: Json = False,
 ) -> None:
     """Learn the encoder's routes, so that a query asks one model call less.
@@ -198,18 +172,12 @@ def distill(
     as the default only where the whole 95 % interval of the difference in reward lies above minus
     the margin.
     """
-    from promptcodebook.run.measuring import Distiller, Needs
-    from promptcodebook.run.subject import Subject
-    from promptcodebook.sync import run_sync
-
     needs = Needs(fresh, count, margin)
     with typed.given("pco distill").until_done(ref, needs) as kept:
         subject = Subject.resolve(ref, kept)
         if output is None and subject.run is None:
-            raise ConfigError(
-                f"{ref} is a policy file: it is not said where to write the distilled one",
-                hint=f"pco distill {ref} -o {DISTILLED}",
-            )
+            message = f"{ref} is a policy file: it is not said where to write the distilled one"
+            raise ConfigError(message, hint=f"pco distill {ref} -o {DISTILLED}")
         target = output or (subject.run or Path()) / DISTILLED
         distiller = Distiller.of(subject, needs)
         note(distiller.plan)
@@ -224,7 +192,7 @@ def _distilled_text(made: Distillation, target: Path) -> str:
     lines += ["agreement with the encoder: the same set, and the share of instincts in common"]
     for name, of in (("held out of training", made.cross), ("validation", made.validation)):
         if of is not None:
-            exact, overlap = (each.text(between=BETWEEN) for each in (of.exact, of.overlap))
+            exact, overlap = (each.text(between=command.BETWEEN) for each in (of.exact, of.overlap))
             lines.append(f"  {name}, n = {of.exact.n}: {exact}, {overlap}")
     lines.append("")
     if made.difference is None:
@@ -237,30 +205,24 @@ def _distilled_text(made: Distillation, target: Path) -> str:
             f"calls per query: {number(ours, 1)} instead of {number(theirs, 1)}",
         ]
     least = f"-{number(made.margin)}"
-    verdict = (
-        f"Not shown to be as good: the interval does not lie above {least}. "
-        "Keep the encoder as the default, or judge it on more examples."
-    )
+    verdict = f"Not shown to be as good: the interval does not lie above {least}. "
+    verdict += "Keep the encoder as the default, or judge it on more examples."
     if made.non_inferior:
-        says = "The distilled policy can be the default."
-        verdict = f"Not inferior: the interval lies above {least}. {says}"
+        verdict = f"Not inferior: the interval lies above {least}. "
+        verdict += "The distilled policy can be the default."
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
 
 
 _PROMISES = 3
 """Instincts that are shown with what they promise, beside the chosen ones."""
-_LEARNED = "learned"
-_UNTRAINED = "untrained"
-_ROWS = ("present", "none", "concat", "best_fixed", "best_single", _UNTRAINED, _LEARNED)
+_EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
 
 
 @app.command()
 @options
 def explain(
-    ref: Annotated[
-        str, typer.Argument(metavar="REF", help=f"{REF_HELP} Or a request's id, from `pco serve`.")
-    ],
-    typed: Unpaid,
+    ref: Annotated[str, typer.Argument(metavar="REF", help=_EXPLAINED)],
+    typed: command.Unpaid,
     text: str | None = typer.Argument(
         None,
         metavar="[INPUT]",
@@ -280,17 +242,11 @@ def explain(
         explain_request = import_part(COMMAND_GROUP, "explain.request", "pco serve", "serve")
         explain_request(ref, as_json=as_json)
         return
-    from promptcodebook.assemble import Sources
-    from promptcodebook.policy.policy import deploy
-    from promptcodebook.policy.references import resolve
-    from promptcodebook.report.traces import read_record
-    from promptcodebook.store.runs import find_run
-
-    given = sys.stdin.read().rstrip("\n") if text == "-" else text
+    given = _read_input(text)
     if not given.strip():
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
     reference = resolve(runs_dir(), ref, trust=typed.trust)
-    settings, base = settings_for(reference, typed)
+    settings, base = command.settings_for(reference, typed)
     with deploy(reference.file, settings, Sources(base)) as policy:
         asked = policy.example_of(_columns(given, reference.file.input))
         example = _known_example(reference, asked.input)
@@ -301,11 +257,12 @@ def explain(
     show(lambda: _explained_json(made, record), lambda: "\n\n".join(parts), as_json=as_json)
 
 
-def _known_example(reference: Reference, given: str) -> Example | None:
-    """The example of the run that was meant, by its input or its id; None = it is none, or its data
-    are not here or not to be looked through."""
-    from promptcodebook.policy.references import stored_dataset
+def _read_input(text: str) -> str:
+    return sys.stdin.read().rstrip("\n") if text == "-" else text
 
+
+def _known_example(reference: Reference, given: str) -> Example | None:
+    """The run's example of that input or id, where its data are here and may be looked through."""
     header = reference.header
     if header is None or header.private or not reference.trusted:
         return None
@@ -320,21 +277,16 @@ def _known_example(reference: Reference, given: str) -> Example | None:
 def _columns(given: str, template: str) -> str | dict[str, Any]:
     """The input as columns where it is a JSON object that has the policy's column, or where the
     policy reads several; else it is the text itself. DataError for an object that is cut short."""
-    from promptcodebook.data.table import parse_input_template
-
     several = bool(parse_input_template(template).columns)
     if not given.lstrip().startswith("{"):
         return given
     try:
-        tree: object = json.loads(given)
+        columns: dict[str, Any] = json.loads(given)
     except ValueError as error:
         if not several:
             return given
-        raise DataError(
-            f"the input is not valid JSON: {error}",
-            hint='quote it for the shell: pco explain REF \'{"title": "..."}\'',
-        ) from None
-    columns = cast("dict[str, Any]", tree)
+        hint = 'quote it for the shell: pco explain REF \'{"title": "..."}\''
+        raise DataError(f"the input is not valid JSON: {error}", hint=hint) from None
     return columns if several or template in columns else given
 
 
@@ -353,10 +305,11 @@ def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -
     if route.analysis:
         yield f"why\n{wrap_text(route.analysis)}"
     pieces = [wrap_text(made.prompt or "(empty)")]
-    if any(span.instinct is not None for span in spans):  # each piece behind its source
+    found = [span for span in spans if span.instinct is not None]
+    if found:  # each piece behind its source
         width = max(len(span.label) for span in spans)
         pieces = [wrap_text(span.text.strip(), f"  {span.label:<{width}}  ") for span in spans]
-    if any(span.instinct is not None and not span.exact for span in spans):
+    if not all(span.exact for span in found):
         pieces.append("  (~ = matched by the words that the piece shares with the instinct)")
     yield "\n".join(["prompt", *pieces])
     if record is not None:
@@ -378,30 +331,27 @@ def _promises(made: Explanation, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _record_text(record: Record) -> Iterator[str]:
-    """What became of the example in its run: the last time that training drew it, and the rows of
-    the verdict."""
+    """What became of the example in its run: in training at last, in validation, in the verdict."""
+    name = record.example_id
     if record.trainings:
-        yield _training_text(record.trainings[-1], len(record.trainings), record.example_id)
+        yield _training_text(record.trainings[-1], len(record.trainings), name)
     if record.validated is not None:
-        title = f"in validation (example {record.example_id})"
-        yield "\n".join([title, *_answer_text(record.validated)])
+        yield "\n".join([f"in validation (example {name})", *_answer_text(record.validated)])
     if record.judged:
-        width = max(len(name) for name, _ in record.judged)
-        rows = [wrap_text(_outcome(r), f"  {name:<{width}}  ") for name, r in record.judged]
-        title = f"in the verdict (example {record.example_id} of the test split)"
-        yield "\n".join([title, *rows, *_answer_text(record.judged[-1][1], reward=False)])
+        width = max(len(row) for row, _ in record.judged)
+        rows = [wrap_text(_outcome(r), f"  {row:<{width}}  ") for row, r in record.judged]
+        answer = _answer_text(record.judged[-1][1])[:-1]  # its reward is in the rows
+        yield "\n".join([f"in the verdict (example {name} of the test split)", *rows, *answer])
 
 
-def _answer_text(rollout: Rollout, *, reward: bool = True) -> list[str]:
+def _answer_text(rollout: Rollout) -> list[str]:
     stages = [wrap_text(f"{s.input}\n→ {s.output}", f"  {s.name}  ") for s in rollout.stages]
-    output = [wrap_text(rollout.output or "(empty)", "  output   ")]
-    return [*stages, *output, *([wrap_text(_outcome(rollout), "  reward   ")] if reward else [])]
+    output = wrap_text(rollout.output or "(empty)", "  output   ")
+    return [*stages, output, wrap_text(_outcome(rollout), "  reward   ")]
 
 
 def _training_text(training: Training, times: int, name: str) -> str:
     """What training made of the example. Others of its batch may have shared the blame."""
-    from promptcodebook.cli.codebook import mark_changes
-
     trace, rollout = training.trace, training.trace.rollout
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
@@ -409,9 +359,9 @@ def _training_text(training: Training, times: int, name: str) -> str:
         how = "explored" if route.explored else "chosen by the encoder"
         lines.append(f"  route    {', '.join(map(str, route.indices))} ({how})")
     lines += _answer_text(rollout)
-    if trace.verdict is not None:
-        said = f": {trace.verdict.feedback}" if trace.verdict.feedback else ""
-        figures = f"{number(trace.verdict.score)}, penalty {number(trace.penalty)}"
+    if (verdict := trace.verdict) is not None:
+        said = f": {verdict.feedback}" if verdict.feedback else ""
+        figures = f"{number(verdict.score)}, penalty {number(trace.penalty)}"
         lines.append(wrap_text(figures + said, "  critic   "))
     for variable, gradient in trace.gradients.blamed.items():
         lines.append(wrap_text(f"{variable_name(variable)}: {gradient}", "  blame    "))
@@ -442,11 +392,15 @@ def _explained_json(made: Explanation, record: Record | None) -> dict[str, Any]:
     return tree
 
 
+_LEARNED, _UNTRAINED = "learned", "untrained"
+_ROWS = ("present", "none", "concat", "best_fixed", "best_single", _UNTRAINED, _LEARNED)
+
+
 @app.command()
 @options
 def prompt(
-    ref: Ref,
-    typed: Unpaid,
+    ref: command.Ref,
+    typed: command.Unpaid,
     text: str | None = typer.Argument(
         None, metavar="[INPUT]", help="What a composed prompt is for; '-' reads stdin."
     ),
@@ -465,14 +419,11 @@ def prompt(
     every prompt: each is one text, and needs no model. The learned policy, and the untrained one
     that it came from, compose a prompt for each input: name the input.
     """
-    from promptcodebook.policy.references import resolve
-
     name, made = ref, _of_another_optimizer(ref, row)
     if made is None:
         if row not in _ROWS:
-            raise ConfigError(
-                f"unknown row {row!r}{did_you_mean(row, _ROWS)}", hint=f"--row {' | '.join(_ROWS)}"
-            )
+            message = f"unknown row {row!r}{did_you_mean(row, _ROWS)}"
+            raise ConfigError(message, hint=f"--row {' | '.join(_ROWS)}")
         reference = resolve(runs_dir(), ref, trust=typed.trust)
         name = reference.name
         if row in (_UNTRAINED, _LEARNED):
@@ -483,7 +434,7 @@ def prompt(
         else:
             made = reference.file.fixed_prompt(row).text
     if as_json:
-        emit({"ref": name, "row": row, "prompt": made})
+        command.emit({"ref": name, "row": row, "prompt": made})
         return
     if not made:
         note(f"the row {row} is zero-shot: no prompt at all")
@@ -491,11 +442,7 @@ def prompt(
 
 
 def _of_another_optimizer(ref: str, row: str) -> str | None:
-    """The one prompt of a row that only another optimizer's run has, or of a run without a
-    codebook."""
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
+    """The one prompt of a row that only another optimizer's run has, or one without a codebook."""
     if Path(ref).suffix == ".json":
         return None
     with closing(RunStore.open(find_run(runs_dir(), ref))) as store:
@@ -505,20 +452,16 @@ def _of_another_optimizer(ref: str, row: str) -> str | None:
     return {r["name"]: r.get("prompt") for r in outline.conclusion.rows}.get(row)
 
 
-def _composed(ref: str, row: str, reference: Reference, text: str | None, typed: Unpaid) -> str:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.policy.policy import deploy
-    from promptcodebook.policy.references import first_policy
-
+def _composed(
+    ref: str, row: str, reference: Reference, text: str | None, typed: command.Unpaid
+) -> str:
     if row == _UNTRAINED:
         if reference.header is None:
-            raise ConfigError(
-                f"{ref} is a policy file, and only its run knows what it began with",
-                hint='pco prompt RUN --row untrained "an input"',
-            )
+            message = f"{ref} is a policy file, and only its run knows what it began with"
+            raise ConfigError(message, hint='pco prompt RUN --row untrained "an input"')
         reference = replace(reference, file=first_policy(runs_dir(), ref))
-    given = sys.stdin.read().rstrip("\n") if text == "-" else text
-    if given is None or not given.strip():
+    given = _read_input(text or "")
+    if not given.strip():
         flag = "" if row == _LEARNED else f" --row {row}"
         raise ConfigError(
             f"the {row} policy composes a prompt for each input, and none was given",
@@ -527,5 +470,5 @@ def _composed(ref: str, row: str, reference: Reference, text: str | None, typed:
         )
     if given in _ROWS:
         note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
-    settings, base = settings_for(reference, typed)
+    settings, base = command.settings_for(reference, typed)
     return deploy(reference.file, settings, Sources(base)).prompt(given)

@@ -7,25 +7,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from promptcodebook.cli.command import (
-    Json,
-    RunRef,
-    Trust,
-    Yes,
-    columns,
-    command_group,
-    confirm,
-    emit,
-    note,
-    show,
-    wrap_text,
-)
-from promptcodebook.paths import runs_dir
+from promptcodebook.cli import command
+from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
+from promptcodebook.errors import RunBusy
+from promptcodebook.lm.cache import ReplyCache
+from promptcodebook.paths import reply_cache_path, runs_dir, unfinished_folder
+from promptcodebook.policy.references import run_behind, stored_inputs
+from promptcodebook.report.page import write_report
+from promptcodebook.report.private import withhold, withhold_ending
+from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
+from promptcodebook.store.lock import holder
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
 from promptcodebook.text import printable
+from promptcodebook.types import Failure
 from promptcodebook.units import (
     bytes_text,
     count_text,
@@ -36,16 +35,10 @@ from promptcodebook.units import (
     plural,
 )
 
-if TYPE_CHECKING:
-    from promptcodebook.store.events import RunState
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import RunSummary
-    from promptcodebook.types import Failure
-
-app = command_group()
-runs = command_group("Runs on disk, below $PCO_RUNS or ./runs.")
+app = command.command_group()
+runs = command.command_group("Runs on disk, below $PCO_RUNS or ./runs.")
 app.add_typer(runs, name="runs")
-cache = command_group(
+cache = command.command_group(
     "Replies kept between runs ($PCO_CACHE). Runs resume from their own journal, not from it."
 )
 app.add_typer(cache, name="cache")
@@ -57,15 +50,12 @@ _QUOTED = 5
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
     """One line per run, oldest first."""
-    from promptcodebook.store.runs import read_runs
-
     summaries, unreadable = read_runs(runs_dir())
     lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
         states = [{"running": each.running, "resumable": each.resumable} for each in summaries]
-        emit(
-            [asdict(e) | {"path": str(e.path)} | s for e, s in zip(summaries, states, strict=True)]
-        )
+        pairs = zip(summaries, states, strict=True)
+        emit([asdict(each) | {"path": str(each.path)} | state for each, state in pairs])
         for line in lines:
             note(line)
         return
@@ -95,12 +85,8 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
 
 
 @runs.command("show")
-def show_run(run: RunRef, as_json: Json = False) -> None:
+def show_run(run: command.RunRef, as_json: Json = False) -> None:
     """What a run was started with, how far it came, what it cost, and what failed."""
-    from promptcodebook.report.private import withhold_ending
-    from promptcodebook.store.run import RunStore
-    from promptcodebook.store.runs import find_run
-
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
         state = store.outline()
         if store.header.private:
@@ -115,10 +101,6 @@ def rm(
     as_json: Json = False,
 ) -> None:
     """Remove runs with all they hold: codebooks, journals, reports. A busy run is left alone."""
-    from promptcodebook.errors import RunBusy
-    from promptcodebook.store.lock import holder
-    from promptcodebook.store.runs import find_run, remove_run
-
     paths = list(dict.fromkeys(find_run(runs_dir(), ref) for ref in runs))
     for path in paths:
         if (pid := holder(path)) is not None:
@@ -128,7 +110,7 @@ def rm(
                 hint="wait until it ends" + (f", or stop it: kill -INT {pid}" if pid else ""),
             )
     names = ", ".join(path.name for path in paths)
-    confirm(f"Remove {names} for good?", f"not removed: {names}", yes=yes)
+    command.confirm(f"Remove {names} for good?", f"not removed: {names}", yes=yes)
     for path in paths:
         remove_run(path)
     removed = [str(path) for path in paths]
@@ -138,20 +120,15 @@ def rm(
 
 @app.command()
 def report(
-    ref: Annotated[
-        str,
-        typer.Argument(
-            help="A run: its id or name, a path, or 'last'; or a policy file or NAME@REF, for the "
-            "run that it came from."
-        ),
-    ],
+    ref: str = typer.Argument(
+        help="A run: its id or name, a path, or 'last'; or a policy file or NAME@REF, for the "
+        "run that it came from."
+    ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
-    trust: Trust = False,
+    trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
     """Curves, codebook, routing, history and examples, in one file that needs no network."""
-    from promptcodebook.policy.references import run_behind
-
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust)
@@ -164,10 +141,6 @@ def write_run_report(
     """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
     id; None reads them from its data, if this user made it or trusts it: the files that it names
     may be anybody's, and a report is handed on."""
-    from promptcodebook.policy.references import stored_inputs
-    from promptcodebook.report import write_report
-    from promptcodebook.store.run import RunStore
-
     with closing(RunStore.open(path)) as store:
         if inputs is None and not (store.ours or trust):
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
@@ -212,8 +185,6 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
 
 
 def _run_text(store: RunStore, state: RunState) -> str:
-    from promptcodebook.store.lock import holder
-
     header, writer = store.header, holder(store.path)
     ended = state.ended or "stopped"
     if writer is not None:
@@ -270,23 +241,15 @@ def _run_text(store: RunStore, state: RunState) -> str:
 
 
 def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
-    """Every broken rollout, critique or attribution, of training and of evaluations: where in the
-    run, of which example, and what."""
-    from promptcodebook.report.private import withhold
-    from promptcodebook.store.events import Broke, Compared, Stepped, Validated
-
+    """Every broken rollout, critique or attribution: where in the run, of which example, what."""
     for event in store.events(full=True):
         event = withhold(event) if store.header.private else event
         where = ""
         found: list[tuple[str, Failure | None]] = []
         if isinstance(event, Stepped | Broke):
-            at, traces = (
-                (event.step, event.traces)
-                if isinstance(event, Broke)
-                else (event.step.index, event.step.traces)
-            )
-            where = f"update {at + 1}"
-            for trace in traces:
+            step = event.step if isinstance(event, Broke) else event.step.index
+            where = f"update {step + 1}"
+            for trace in event.traces if isinstance(event, Broke) else event.step.traces:
                 name = trace.rollout.example_id
                 found += [(name, trace.rollout.failure), (name, trace.failure)]
         elif isinstance(event, Validated | Compared):
@@ -299,9 +262,6 @@ def _failures(store: RunStore) -> Iterator[tuple[str, str, Failure]]:
 @cache.command()
 def stats(as_json: Json = False) -> None:
     """Where the cache is, how many replies it holds, and its size."""
-    from promptcodebook.lm.cache import ReplyCache
-    from promptcodebook.paths import reply_cache_path
-
     path, replies, size = reply_cache_path(), 0, 0
     if path.exists():
         with closing(ReplyCache(path)) as store:
@@ -314,12 +274,9 @@ def stats(as_json: Json = False) -> None:
 @cache.command()
 def clear(yes: Yes = False, as_json: Json = False) -> None:
     """Forget every reply, those of evaluations that were stopped as well. No run needs them."""
-    from promptcodebook.lm.cache import ReplyCache
-    from promptcodebook.paths import reply_cache_path, unfinished_folder
-
     path, unfinished, count = reply_cache_path(), unfinished_folder(), 0
     if path.exists() or unfinished.exists():
-        confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
+        command.confirm(f"Remove every reply from {path}?", "no reply was removed", yes=yes)
         shutil.rmtree(unfinished, ignore_errors=True)
     if path.exists():
         with closing(ReplyCache(path)) as store:

@@ -9,53 +9,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from promptcodebook.cli.command import (
-    BETWEEN,
-    Budget,
-    DataDir,
-    Json,
-    Model,
-    Plain,
-    Seed,
-    Sets,
-    Trust,
-    Wanted,
-    columns,
-    command_group,
-    environment_layer,
-    flag_layer,
-    note,
-    options,
-    set_layer,
-    show,
-    toml_path,
-    verdict_text,
-    wrap_text,
-)
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.cli import command
+from promptcodebook.cli.command import Json, Plain, columns, note, options, show, wrap_text
+from promptcodebook.cli.live import watch_run
+from promptcodebook.cli.runs import write_run_report
+from promptcodebook.config import TYPED, Config, load_config, load_typed, merge
 from promptcodebook.errors import ConfigError, MissingExtra, PcoError, Stop, did_you_mean
+from promptcodebook.lm.spec import require_keys
+from promptcodebook.lm.stack import local_models, specs_of
+from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.paths import BENCH, run_reference, runs_dir
+from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
+from promptcodebook.policy.references import POLICY, require_trust
+from promptcodebook.run.opening import Where, file_digest, open_run
+from promptcodebook.run.optimize import BENCHMARKS, CellState, Run, finish, load_run, run_once
+from promptcodebook.store.run import RunStore
+from promptcodebook.store.runs import RunSummary, find_run, list_runs
+from promptcodebook.sync import run_sync
 from promptcodebook.units import count_text, lost_text, spent_parts
 
-if TYPE_CHECKING:
-    from promptcodebook.assemble import Sources
-    from promptcodebook.config import Config
-    from promptcodebook.run.optimize import CellState, Run
-    from promptcodebook.store.runs import RunSummary
-
-app = command_group()
+app = command.command_group()
 
 
 @app.command()
 @options
 def train(
-    wanted: Wanted,
+    wanted: command.Wanted,
     resume: str | None = typer.Option(None, help="Resume this run (or 'last')."),
     name: str = typer.Option("", help="What to call the run; works wherever a run is."),
-    trust: Trust = False,
+    trust: command.Trust = False,
     edited: bool = typer.Option(
         False, "--edited", help="Resume although the reward or agent was edited."
     ),
@@ -66,17 +53,10 @@ def train(
 
     Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there.
     """
-    from promptcodebook.assemble import Sources
-    from promptcodebook.cli.live import watch_run
-    from promptcodebook.run.opening import Where, open_run
-    from promptcodebook.run.optimize import finish
-    from promptcodebook.store.runs import find_run
-    from promptcodebook.sync import run_sync
-
     path, file = find_run(runs_dir(), resume) if resume else None, None
     if path is None or wanted.config is not None:
         settings, base = wanted.gather()
-        file = toml_path(wanted.config)
+        file = command.toml_path(wanted.config)
     else:
         settings, base = _stored_settings(path, resume or "", wanted, trust)
     where = Where(runs_dir(), path, _as_typed(), name, edited, file)
@@ -99,26 +79,21 @@ def _as_typed() -> str:
     return shlex.join(["pco", *sys.argv[1:]])
 
 
-def _stored_settings(path: Path, ref: str, wanted: Wanted, trust: bool) -> tuple[Config, Path]:
-    """The stored configuration, with what was typed now laid over it. Says where its pco.toml has
-    changed: the run keeps its own settings."""
-    from promptcodebook.config import load_typed, merge
-    from promptcodebook.policy.references import require_trust
-    from promptcodebook.run.opening import file_digest
-    from promptcodebook.store.run import RunStore
-
+def _stored_settings(
+    path: Path, ref: str, wanted: command.Wanted, trust: bool
+) -> tuple[Config, Path]:
+    """The stored configuration, with what was typed now over it; names a pco.toml that changed."""
     with closing(RunStore.open(path)) as store:
         header, base = store.header, Path(store.header.base or ".")
-    budget = {key: value for key, value in environment_layer().items() if key == "budget"}
-    typed = merge(budget, wanted.flags, set_layer(wanted.sets or []))
+    budget = {key: value for key, value in command.environment_layer().items() if key == "budget"}
+    typed = merge(budget, wanted.flags, command.set_layer(wanted.sets or []))
     require_trust(header, typed, trusted=store.ours or trust, ref=run_reference(path))
     config = load_typed(header.settings, typed=typed, where=f"the run {path.name}")
-    for name, mark in header.files.items():
-        if name.endswith(".toml") and file_digest(base / name) not in ("", mark):
+    for file, mark in ((base / name, mark) for name, mark in header.files.items()):
+        if file.suffix == ".toml" and file_digest(file) not in ("", mark):
             note(
-                f"{base / name} changed since the run started: the change is ignored, and the "
-                f"run keeps its own settings\n  to use the file's: pco train {base / name} "
-                f"--resume {ref}"
+                f"{file} changed since the run started: the change is ignored, and the run keeps "
+                f"its own settings\n  to use the file's: pco train {file} --resume {ref}"
             )
     return config, base
 
@@ -127,7 +102,8 @@ def _verdict_text(run: Run) -> str:
     """Two tables, the sentence, what it cost and where the policy is."""
     lines: list[str] = []
     if run.conclusion is not None and (rows := run.conclusion.rows):
-        lines += [f"test split, n = {rows[0].score.n}:", "", verdict_text(run.conclusion.table), ""]
+        tables = command.verdict_text(run.conclusion.table)
+        lines += [f"test split, n = {rows[0].score.n}:", "", tables, ""]
     if run.verdict:
         lines += [wrap_text(run.verdict, ""), ""]
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
@@ -139,10 +115,6 @@ def _verdict_text(run: Run) -> str:
 
 def _next(run: Run) -> Iterator[str]:
     """Where the policy is, and what to type for the prompt that the verdict recommends."""
-    from promptcodebook.optimizers.fixed import UNTRAINED
-    from promptcodebook.policy.file import CONCAT, MEASURED, PRESENT
-    from promptcodebook.policy.references import POLICY
-
     typed, policy = run_reference(run.path), run.path / POLICY
     report = f"pco report {typed}"
     rows = run.conclusion.rows if run.conclusion is not None else ()
@@ -161,8 +133,6 @@ def _next(run: Run) -> Iterator[str]:
 
 def verdict_json(run: Run) -> dict[str, Any]:
     """The same for machines, with all figures."""
-    from promptcodebook.policy.references import POLICY
-
     policy = run.path / POLICY
     return {
         "run": run.id,
@@ -225,14 +195,14 @@ def bench(
     only: list[str] | None = typer.Option(
         None, "--task", help="Only this benchmark (may be repeated)."
     ),
-    data: DataDir = None,
-    lm: Model = None,
-    budget: Budget = None,
-    seed: Seed = None,
+    data: command.DataDir = None,
+    lm: command.Model = None,
+    budget: command.Budget = None,
+    seed: command.Seed = None,
     out: Path | None = typer.Option(
         None, help="Folder of the suite's runs; default: RUNS/bench/SUITE."
     ),
-    sets: Sets = None,
+    sets: command.Sets = None,
     plain: Plain = False,
     as_json: Json = False,
 ) -> int:
@@ -242,22 +212,14 @@ def bench(
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
     same command again. --budget is for each cell.
     """
-    from promptcodebook.assemble import Sources, plan_run
-    from promptcodebook.config import TYPED, load_config
-    from promptcodebook.lm.spec import require_keys
-    from promptcodebook.lm.stack import local_models, specs_of
-    from promptcodebook.run.optimize import BENCHMARKS
-    from promptcodebook.sync import run_sync
-
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
     for what, name, names in known:
         if name not in names:
-            raise ConfigError(
-                f"pco bench has no {what} {name!r}{did_you_mean(name, names)}",
-                hint=f"choose from {', '.join(names)}",
-            )
-    flags = flag_layer(None, data, lm=lm, seed=seed, budget=budget or None)
-    layers = {"lm": "simulated"}, _SUITES[suite], environment_layer(), flags, set_layer(sets or ())
+            message = f"pco bench has no {what} {name!r}{did_you_mean(name, names)}"
+            raise ConfigError(message, hint=f"choose from {', '.join(names)}")
+    flags = command.flag_layer(None, data, lm=lm, seed=seed, budget=budget or None)
+    typed = command.environment_layer(), flags, command.set_layer(sets or ())
+    layers = {"lm": "simulated"}, _SUITES[suite], *typed
     tasks = [task for task in BENCHMARKS if not only or task in only]
     configs = [load_config(*layers, {"task": task}, where=TYPED) for task in tasks]
     done, failed, stop = list[Cell](), dict[str, str](), None
@@ -269,10 +231,9 @@ def bench(
             require_keys(specs_of(config))
             try:
                 plan_run(config, Sources()).require_training()
-            except MissingExtra:
-                raise
-            except PcoError:
-                pass
+            except PcoError as error:
+                if isinstance(error, MissingExtra):
+                    raise
         for config in configs:
             note(f"{config.task}:")
             try:
@@ -296,12 +257,6 @@ def bench(
 
 
 def _run(config: Config, sources: Sources, folder: Path, *, plain: bool) -> Cell:
-    from promptcodebook.cli.live import watch_run
-    from promptcodebook.cli.runs import write_run_report
-    from promptcodebook.run.opening import Where
-    from promptcodebook.run.optimize import load_run, run_once
-    from promptcodebook.store.runs import list_runs
-
     with watch_run(plain=plain) as view:
         path, state = run_once(config, sources, Where(folder, command=_as_typed()), view)
     report = path / "report.html"
@@ -334,13 +289,13 @@ def _cells(cell: Cell) -> tuple[dict[str, str], dict[str, str]]:
         "task": cell.summary.task,
         "n": str(last.score.n) if last else "-",
         "failed": str(last.failed) if last else "-",
-        "base (95 %)": first.score.text(level="", between=BETWEEN) if first else "-",
-        "trained (95 %)": last.score.text(level="", between=BETWEEN) if last else "-",
+        "base (95 %)": first.score.text(level="", between=command.BETWEEN) if first else "-",
+        "trained (95 %)": last.score.text(level="", between=command.BETWEEN) if last else "-",
     }
     return scores, {
         "task": cell.summary.task,
         "model": "simulated" if run.simulated else "real",
-        "gain (95 %)": gain.text(signed=True, level="", between=BETWEEN) if gain else "-",
+        "gain (95 %)": gain.text(signed=True, level="", between=command.BETWEEN) if gain else "-",
         "updates": str(cell.summary.step + 1),
         "calls": count_text(cell.summary.usage.calls),
         "cell": cell.state,

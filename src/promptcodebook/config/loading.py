@@ -1,5 +1,4 @@
-"""Layers of settings -> one checked Config, and every key of one in words. Errors name the key, the
-place and the next step."""
+"""Layers of settings -> one checked Config, and every key of one in words."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ _QUOTABLE = ("int_", "float_", "bool_", "greater_", "less_", "literal_")
 
 
 def optimizer_settings(name: str | None = None) -> Mapping[str, type[OptimizerSettings]]:
-    """The settings models of the installed optimizers, or of one, by the optimizer's name. One that
-    cannot be imported has none: `make_optimizer` says why."""
+    """The settings models of the installed optimizers, or of one, by name. One that cannot be
+    imported has none: `make_optimizer` says why."""
     found = registered("promptcodebook.optimizers")
     entries = sorted(found if name is None else found.select(name=name), key=lambda e: e.name)
     models = {entry.name: _settings_of(entry) for entry in entries}
@@ -72,17 +71,6 @@ def full_config() -> type[Config]:
     return _config_with(tuple(dict.fromkeys(optimizer_settings().values())))
 
 
-def _config_for(tree: Mapping[str, Any]) -> type[Config]:
-    """`Config` with a field for the table of its optimizer, and for each that the tree has: no
-    other optimizer is imported."""
-    name = str(tree.get("optimizer", "pco"))
-    own = optimizer_settings(name).values() if name != "pco" else ()
-    tables = {model.table: model for model in own}
-    if tree.keys() - Config.model_fields.keys() - tables.keys():
-        tables |= {m.table: m for m in optimizer_settings().values() if m.table in tree}
-    return _config_with(tuple(tables[name] for name in sorted(tables)))
-
-
 @cache
 def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
     fields: dict[str, Any] = {model.table: (model, model()) for model in tables}
@@ -91,20 +79,16 @@ def _config_with(tables: tuple[type[OptimizerSettings], ...]) -> type[Config]:
 
 def comparable(*trees: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Stored settings, each with every key that another has or that is newer than it."""
-    tables = {key: dict[str, Any]() for tree in trees for key in tree.keys() - _core_keys()}
-    where = "the stored configuration"
+    own, where = Config.model_fields.keys(), "the stored configuration"
+    tables = {key: dict[str, Any]() for tree in trees for key in tree.keys() - own}
     return tuple(load_config(tables, tree, where=where).model_dump(mode="json") for tree in trees)
 
 
 def default_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every key, and of the keys that `settings` have of installed optimizers."""
-    foreign = settings.keys() - _core_keys()
+    foreign = settings.keys() - Config.model_fields.keys()
     every = optimizer_settings().values() if foreign else ()
     return load_config({m.table: {} for m in every if m.table in foreign}).model_dump(mode="json")
-
-
-def _core_keys() -> set[str]:
-    return set(Config.model_fields)
 
 
 def text_updates_remark(config: Config) -> str:
@@ -119,8 +103,8 @@ def text_updates_remark(config: Config) -> str:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Trees of settings laid over each other, later ones winning key by key. A budget's text, such
-    as "5usd", becomes its limits: those that it leaves out are lifted."""
+    """Trees of settings, later ones winning key by key. A budget's text, such as "5usd", becomes
+    its limits and lifts the others."""
     out: dict[str, Any] = {}
     for layer in layers:
         if isinstance(text := layer.get("budget"), str):
@@ -133,13 +117,16 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(below)
     for key, value in above.items():
-        if isinstance(value, Mapping):
-            old: Any = out.get(key)
-            inner = cast("Mapping[str, Any]", value)
-            out[key] = _merge(old if isinstance(old, Mapping) else {}, inner)  # type: ignore[arg-type]
-        else:
-            out[key] = value
+        out[key] = (
+            _merge(_table(out, key), _table(above, key)) if isinstance(value, Mapping) else value
+        )
     return out
+
+
+def _table(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """What the tree has below a key; {} where that is no table."""
+    value: Any = tree.get(key)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def load_config(*layers: Mapping[str, Any], where: str = "the configuration") -> Config:
@@ -148,7 +135,15 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     that layers below gave for the old one."""
     merged: dict[str, Any] = {}
     for layer in layers:
-        merged = merge(_without_moved_headers(merged, layer), layer)
+        below, merged = merged, merge(merged, layer)
+        for role in _table(below, "roles"):
+            old, new = (_address(_spec(each, role)) for each in (below, merged))
+            settings: Any = _table(below, "roles")[role]
+            if isinstance(settings, dict) and old not in ("", new):
+                settings.pop("headers", None)  # type: ignore[union-attr]
+                if isinstance(settings.get("extra"), dict):  # type: ignore[union-attr]
+                    settings["extra"] = without_secrets(settings["extra"])  # type: ignore[index]
+        merged = merge(below, layer)
     tree = merge(
         {"roles": {role: settings.model_dump() for role, settings in default_roles().items()}},
         preset(str(merged.get("preset", "default"))),
@@ -159,8 +154,14 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
         _spec(merged, role) not in ("", executor) for role in _REWRITING
     ):  # stronger models are named for the rewriting
         tree = merge(tree, {"update": {"text_updates": True}}, merged)
+    # No optimizer is imported but its own, and those whose tables the tree has.
+    name = str(tree.get("optimizer", "pco"))
+    own = optimizer_settings(name).values() if name != "pco" else ()
+    tables = {model.table: model for model in own}
+    if tree.keys() - Config.model_fields.keys() - tables.keys():
+        tables |= {m.table: m for m in optimizer_settings().values() if m.table in tree}
     try:
-        return _config_for(tree).model_validate(tree)
+        return _config_with(tuple(tables[name] for name in sorted(tables))).model_validate(tree)
     except ValidationError as error:
         raise _readable(error, where) from None
 
@@ -168,8 +169,7 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
 def load_typed(
     *layers: Mapping[str, Any], typed: Mapping[str, Any], where: str, typed_where: str = TYPED
 ) -> Config:
-    """`load_config` of what was `typed` over the layers, which are those of `where`: an error names
-    the one of the two that is at fault."""
+    """`load_config` of what was `typed` over the layers of `where`; an error names the one."""
     try:
         return load_config(*layers, typed, where=typed_where)
     except ConfigError:
@@ -177,27 +177,9 @@ def load_typed(
         raise
 
 
-def _without_moved_headers(below: Mapping[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
-    out = merge(below)
-    after = merge(below, layer)
-    for role, settings in _roles(out).items():
-        old, new = (_address(_spec(tree, role)) for tree in (below, after))
-        if isinstance(settings, dict) and old not in ("", new):
-            settings.pop("headers", None)  # type: ignore[union-attr]
-            if isinstance(settings.get("extra"), dict):  # type: ignore[union-attr]
-                settings["extra"] = without_secrets(settings["extra"])  # type: ignore[index]
-    return out
-
-
-def _roles(tree: Mapping[str, Any]) -> Mapping[str, Any]:
-    roles: Any = tree.get("roles")
-    return cast("Mapping[str, Any]", roles) if isinstance(roles, Mapping) else {}
-
-
 def _spec(tree: Mapping[str, Any], role: str) -> str:
     """The spec of the role's model as far as the tree says; '' = it does not."""
-    settings: Any = _roles(tree).get(role)
-    own: Any = cast("Any", settings).get("model") if isinstance(settings, Mapping) else None
+    own = _table(_table(tree, "roles"), role).get("model")
     return str(own or tree.get("lm") or "")
 
 
@@ -260,10 +242,8 @@ def parse_budget(text: str) -> Budget:
     for part in re.split(r"[+,]", text):
         match = _AMOUNT.fullmatch(part.lower())
         if match is None or match[2] not in _UNITS or len(match[1]) > _MOST_DIGITS:
-            raise ConfigError(
-                f"cannot read the budget {part.strip()[:40]!r}",
-                hint="write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'",
-            )
+            hint = "write e.g. 5usd, 2Mtok, 1000calls, 30min, or several joined by '+'"
+            raise ConfigError(f"cannot read the budget {part.strip()[:40]!r}", hint=hint)
         what, one = _UNITS[match[2]]
         amount = float(match[1]) * one
         fields[what] = int(amount) if isinstance(one, int) else amount
@@ -275,10 +255,8 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
     layers: dict[str, Any] = {}
     for role, value in (roles or {}).items():
         if not isinstance(value, str | Mapping):
-            raise ConfigError(
-                f"roles[{role!r}] is of type {type(value).__name__}",
-                hint="give a model's spec, or a mapping of settings",
-            )
+            what = f"roles[{role!r}] is of type {type(value).__name__}"
+            raise ConfigError(what, hint="give a model's spec, or a mapping of settings")
         layers[role] = {"model": value} if isinstance(value, str) else {**value}
     return layers
 
@@ -288,9 +266,8 @@ def role_layers(roles: Mapping[str, Any] | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key. ROLE or MODEL in it is any name, such as roles.critic.temperature. `default` is
-    written as it would be in pco.toml ('none' = not set, '' = must be given; where roles differ,
-    each value with its roles); `kind` is its type with its choices or its range."""
+    """One key. ROLE or MODEL in it is any name. `default` is written as in pco.toml ('none' = not
+    set, '' = must be given; with its roles where they differ), `kind` with choices or range."""
 
     key: str
     default: str
@@ -341,7 +318,7 @@ def describe_group(group: str) -> str:
 
 
 def _lines(model: type[BaseModel]) -> Mapping[str, str]:
-    """The docstrings below a model's fields, read from its source when somebody asks: pydantic's
+    """The docstrings below a model's fields, read when somebody asks: pydantic's
     `use_attribute_docstrings` would do so at each import, for 40 ms."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)

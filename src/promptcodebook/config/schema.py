@@ -34,8 +34,8 @@ class Group(BaseModel):
 
 
 class OptimizerSettings(Group):
-    """The settings of an optimizer: a table of its own in pco.toml. They decide nothing of what a
-    trained policy answers. The optimizer's class names its model: `settings = MySettings`."""
+    """The settings of an optimizer, a table of its own in pco.toml; its class names the model:
+    `settings = MySettings`. They decide nothing of what a trained policy answers."""
 
     table: ClassVar[str]
     longer: ClassVar[str] = ""
@@ -71,32 +71,26 @@ class EncoderSettings(Group):
     mode: Literal["learned", "static", "none"] = "learned"
     """learned = θ is rewritten; static = θ stays as it began; none = no encoder is asked."""
     max_fallback: Unit = 0.2
-    """A rewritten θ is taken back if more than this share of its first routes fall back, at least
-    two; 1 = never."""
+    """A rewritten θ goes if more of its first routes (two at least) fall back; 1 = never."""
 
 
 class RouterSettings(Group):
     """Who picks the instincts for an input: a model, or what was learned from outcomes."""
 
     kind: Literal["encoder", "outcomes", "distilled"] = "encoder"
-    """encoder = E_θ; outcomes = learned from what each instinct earns (extra [router]); distilled =
-    what `pco distill` makes of E_θ."""
+    """E_θ, what each instinct earned (extra [router]), or what `pco distill` makes of E_θ."""
     features: Literal["words", "embeddings", "both"] = "words"
-    """What distinguishes inputs: their words, embeddings by the encoder's model (a call
-    each), or both."""
+    """What tells inputs apart: words, embeddings by the encoder's model (a call each), or both."""
     explore: Literal["thompson", "upper"] = "thompson"
     """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float | None = Field(default=None, ge=0.0)
-    """Spread of these draws, or height of the bounds, in standard deviations; none = 1, or 0.2
-    without repeats."""
+    """Their spread or height in standard deviations; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
-    """Whether a route is tried twice on an input, and a solved input visited again; auto = unless
-    the executor's temperature is 0."""
+    """Whether routes and solved inputs come again; auto = unless the executor is greedy."""
     least: int = Field(default=0, ge=0)
-    """Fewest instincts in a route; `select` is the most, and in between as many as promise to
-    add."""
+    """Fewest instincts in a route; `select` is the most, between them what promises to add."""
 
 
 class CriticSettings(Group):
@@ -105,8 +99,7 @@ class CriticSettings(Group):
     stages: Literal[1, 2] = 2
     """2 = a verdict, then its attribution (App. C.2); 1 = one call for both (Eq. 8)."""
     sees_reward: bool = True
-    """Whether our templates show the critic the reward r itself; the paper's critic is not shown
-    it."""
+    """Whether our templates show the critic the reward r, as the paper's do not."""
     trainable: bool = True
     """Whether the critic's own rubric ψ is rewritten."""
     skip_solved: bool = True
@@ -135,19 +128,15 @@ class Update(Group):
     """Which rewrites are kept: always, improve (all or none), improve_each (each by what it does),
     or the rule of an installed package."""
     accept_on: Literal["batch", "others"] = "batch"
-    """Which examples judge: the batch that the rewrites come from, or as many others, run without
-    the rewrites and with them."""
+    """Which examples judge: the batch itself, or as many others, run without and with them."""
     maintain_every: int = Field(default=0, ge=0)
-    """Batches between two rounds of tidying: split grab-bags, merge twins, replace dead ones; 0 =
-    never."""
+    """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
-    """Examples of a batch that must complain alike before θ or φ is rewritten; in online mode 1
-    will do, as in the paper."""
+    """Examples of a batch that must complain alike before θ or φ is rewritten; online 1 will do."""
     text_updates: bool = True
-    """Whether texts are rewritten at all (Table 3); in the preset small only where stronger models
-    are named for it."""
+    """Whether texts are rewritten (Table 3); in the preset small by stronger models alone."""
     instinct_words: int = Field(default=25, ge=1)
     """Length cap of one instinct in words; a first instinct over it may stay as it is."""
     directive_words: int = Field(default=300, ge=1)
@@ -165,8 +154,7 @@ class Validation(Group):
     finalists: int = Field(default=3, ge=1)
     """How many of the best are measured on the whole validation split at the end."""
     patience: int | None = Field(default=None, ge=1)
-    """Validations without gain that end training early; none = three fifths of those planned, at
-    least 2 and at most 5."""
+    """Validations without gain that end training; none = three fifths of them, from 2 to 5."""
     target_score: float | None = None
     """Stop early once validation reaches this, in the task's range of rewards."""
 
@@ -177,8 +165,7 @@ class Init(Group):
     kind: Literal["expert", "random", "from_prompt", "file"] = "expert"
     """The task's seeds, generic ones that a model writes, your prompt taken apart, or a file."""
     path: str = ""
-    """For kind = "file": a policy, which keeps its directives, frozen marks and statistics,
-    or a JSON list of instincts."""
+    """For kind = "file": a policy with all that it has learned, or a JSON list of instincts."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
     frozen: tuple[int, ...] = ()
@@ -249,8 +236,7 @@ class Budget(Group):
 
 
 class Price(Group):
-    """What a model costs, by its spec or name, in US dollars per million tokens; comes before the
-    built-in table."""
+    """What a model costs, by spec or name, in US dollars per million tokens, in place of ours."""
 
     prompt: float = Field(ge=0.0)
     """For tokens of prompts."""
@@ -320,10 +306,8 @@ def preset(name: str) -> dict[str, Any]:
     """The named preset as a plain tree to merge over the defaults. Raises ConfigError."""
     presets = _presets()
     if name not in presets:
-        raise ConfigError(
-            f"unknown preset {name!r}{did_you_mean(name, presets)}",
-            hint=f"choose one of: {', '.join(presets)}",
-        )
+        what = f"unknown preset {name!r}{did_you_mean(name, presets)}"
+        raise ConfigError(what, hint=f"choose one of: {', '.join(presets)}")
     return deepcopy(presets[name])
 
 
@@ -366,8 +350,7 @@ class Config(Group):
     select: int = Field(default=4, ge=1)
     """S, the number of instincts picked for an input."""
     optimizer: str = "pco"
-    """Which optimizer learns: "pco", another of docs/baselines.md such as "gepa", or one that is
-    installed."""
+    """Which optimizer learns: "pco", one of docs/baselines.md such as "gepa", or a plug-in."""
     base_prompt: str = ""
     """Comes word for word before every composed prompt and is never rewritten."""
     output_format: str = ""
@@ -425,11 +408,6 @@ class Config(Group):
         return self.router.kind == "outcomes"
 
     @property
-    def imitates_encoder(self) -> bool:
-        """Whether a model routes that `pco distill` made of an encoder; it is not trained."""
-        return self.router.kind == "distilled"
-
-    @property
     def randomness(self) -> Randomness:
         """All draws of the run, keyed by what they are for."""
         return Randomness(self.seed)
@@ -439,9 +417,8 @@ class Config(Group):
         if self.select > self.size:
             raise ValueError(f"select (S = {self.select}) is larger than size (K = {self.size})")
         if self.router.least > self.select:
-            raise ValueError(
-                f"router.least ({self.router.least}) is larger than select (S = {self.select})"
-            )
+            least = f"router.least ({self.router.least})"
+            raise ValueError(f"{least} is larger than select (S = {self.select})")
         explore = self.explore
         if explore.epsilon < explore.epsilon_min:
             raise ValueError(
@@ -450,9 +427,8 @@ class Config(Group):
             )
         low, high = self.reward_range
         if not -math.inf < low < high < math.inf:
-            raise ValueError(
-                f"reward_range must rise from one number to another, not {low}..{high}"
-            )
+            rises = "reward_range must rise from one number to another"
+            raise ValueError(f"{rises}, not {low}..{high}")
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")

@@ -1,6 +1,5 @@
-"""What settings may hold in the open. Every run keeps its settings, so they name a secret only by
-its variable, "$PCO_MY_KEY". Also: which body fields a file from somebody else may decide.
-"""
+"""What settings may hold in the open: a run keeps them, so they name a secret only by its variable,
+"$PCO_MY_KEY". Also: which body fields a file from somebody else may decide."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def _lists() -> Mapping[str, Any]:
 def header_fault(name: str, value: str) -> str:
     """Why a header may not be in the settings; '' = it may. Never repeats what it holds."""
     if value.startswith("$"):
-        variable = value[1:]
-        if variable in _lists()["key_names"] or _OWN_NAME.fullmatch(variable):
+        if value[1:] in _lists()["key_names"] or _OWN_NAME.fullmatch(value[1:]):
             return ""
         return (
             f"{name!r} may name only a variable that begins with PCO_, or a provider's usual one "
@@ -49,8 +47,7 @@ def header_fault(name: str, value: str) -> str:
 
 
 def body_fault(fields: Mapping[str, object]) -> str:
-    """The same for the fields of a body. A text under a name that sounds like a secret must be the
-    name of a variable."""
+    """The same of a body: a text whose name sounds like a secret must name a variable."""
     for name, value in _secrets(fields):
         if not value.startswith("$") or header_fault(name, value):
             return header_fault(name, value if value.startswith("$") else "")
@@ -58,8 +55,8 @@ def body_fault(fields: Mapping[str, object]) -> str:
 
 
 def beyond_sampling(fields: Mapping[str, object]) -> list[str]:
-    """Names of the body fields that decide more than how a reply is drawn: an address, a header, a
-    tool, a credential, a template, or whatever is not known to be harmless."""
+    """Names of the body fields that may decide more than how a reply is drawn, such as an address,
+    a tool or a credential: all that is not known to be harmless."""
     found, drawing = list[str](), _lists()["drawing_fields"]
     for name, value in fields.items():
         known = _lists()["drawing_inside"].get(name)
@@ -112,10 +109,8 @@ def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -
         if not text.startswith("$"):
             return text
         if not (held := environment.get(text[1:], "").strip()):
-            raise ConfigError(
-                f"the body field {name!r} takes its value from {text[1:]}, which is not set",
-                hint=f"export {text[1:]}=...",
-            )
+            what = f"the body field {name!r} takes its value from {text[1:]}, which is not set"
+            raise ConfigError(what, hint=f"export {text[1:]}=...")
         return held
 
     return {name: _changed(name, value, fill) for name, value in fields.items()}
@@ -124,12 +119,8 @@ def fill_secrets(fields: Mapping[str, object], environment: Mapping[str, str]) -
 def _secrets(fields: Mapping[str, object]) -> list[tuple[str, str]]:
     """Name and text of what may be a secret, at any depth."""
     found: list[tuple[str, str]] = []
-
-    def keep(name: str, text: str) -> None:
-        found.append((name, text))
-
     for name, value in fields.items():
-        _changed(name, value, keep)
+        _changed(name, value, lambda name, text: found.append((name, text)))
     return found
 
 
@@ -149,8 +140,8 @@ def _changed(
 
 
 def refuse_password(spec: str) -> str:
-    """The spec of a model. ValueError, which does not repeat it, if its address holds a password. A
-    model's name may hold an '@': what comes before it is then no host."""
+    """The spec. ValueError, which does not repeat it, if its address holds a password; a model's
+    name may hold an '@'."""
     head, _, name = spec.partition("#")
     ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):

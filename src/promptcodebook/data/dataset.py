@@ -1,16 +1,15 @@
-"""The dataset: examples in three splits, given or drawn, their fingerprints, and whether they are
-fit to learn from: inputs in two splits, repeats, gaps and lengths."""
+"""The dataset: examples in three splits, their fingerprints, and what is wrong with them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import nsmallest
 from itertools import combinations, islice
 from statistics import median
 from typing import Literal
@@ -72,10 +71,8 @@ def split_name(word: object, where: str = "") -> Split:
     text = str(word).strip().lower()
     if text not in _ALIASES:
         at = f"{where}: " if where else ""
-        raise DataError(
-            f"{at}unknown split {word!r}{did_you_mean(text, _ALIASES)}",
-            hint=f"the splits are {', '.join(SPLITS)}",
-        )
+        what = f"{at}unknown split {word!r}{did_you_mean(text, _ALIASES)}"
+        raise DataError(what, hint=f"the splits are {', '.join(SPLITS)}")
     return _ALIASES[text]
 
 
@@ -105,11 +102,9 @@ def draw_splits(
         groups.setdefault(fold_text(example.input), []).append(example)
     total = len(groups)
     if total < len(shares):
-        raise DataError(
-            f"{name} has {plural(total, 'distinct input')}, too few for the {len(shares)} "
-            f"splits {', '.join(shares)}",
-            hint="add examples, or give each split its own file",
-        )
+        few = f"too few for the {len(shares)} splits {', '.join(shares)}"
+        what = f"{name} has {plural(total, 'distinct input')}, {few}"
+        raise DataError(what, hint="add examples, or give each split its own file")
     whole = sum(shares.values())
     first, *others = shares
     counts: dict[Split, int] = {s: max(1, round(total * shares[s] / whole)) for s in others}
@@ -125,8 +120,7 @@ def draw_splits(
 
 
 def sample(examples: Sequence[Example], count: int | None) -> tuple[Example, ...]:
-    """At most `count` examples, in their order. Which ones follows from their ids alone, so that
-    two policies meet the same ones."""
+    """At most `count` examples, in their order; their ids say which, for all policies alike."""
     if count is None or count >= len(examples):
         return tuple(examples)
     keys = {e.id: keyed_random("evaluation sample", e.id).random() for e in examples}
@@ -140,11 +134,9 @@ SHINGLE = 8
 """Words in a run that near-copies are recognised by."""
 NEAR = 0.6
 """Jaccard similarity of shingle sets from which two inputs count as near-copies."""
-_SHOWN = 5
-_QUOTED = 60
-_COMMON = 100  # a run in more inputs than this is boilerplate, and too many pairs to compare
-_LOOKED_UP = 12
-"""The fewest runs of an input that are looked up, where it has as many."""
+_SHOWN, _QUOTED = 5, 60
+_COMMON, _LOOKED_UP = 100, 12
+"""Inputs that a run may be in, as more make it boilerplate; and runs that are looked up of one."""
 _WORD = re.compile(r"\w+")
 _SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
@@ -160,8 +152,7 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Examples with the same input and different targets, each target once with the first id that
-    has it: no prompt can satisfy them all."""
+    """Examples with the same input and different targets, each target once with its first id."""
 
     ids: tuple[str, ...]
     targets: tuple[str, ...]
@@ -192,8 +183,7 @@ class InputLengths:
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """Columns, sizes and faults of data. `counts`, `missing_targets`, `lengths` go by split.
-    `duplicates` holds the first example of an input with each of its repeats."""
+    """Columns, sizes by split, and faults; `duplicates` = an input's first with each repeat."""
 
     name: str
     counts: Mapping[str, int]
@@ -291,11 +281,7 @@ class _Row:
 
 
 def _rows(dataset: Dataset) -> list[_Row]:
-    return [
-        _Row(split, example, fold_text(example.input))
-        for split, examples in dataset.items()
-        for example in examples
-    ]
+    return [_Row(split, e, fold_text(e.input)) for split, part in dataset.items() for e in part]
 
 
 def _repeated(rows: Sequence[_Row]) -> list[list[_Row]]:
@@ -346,16 +332,10 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
 
 
 def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
-    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. Of a long
-    input only some runs are looked up, so that a pair may be missed: one in a thousand of those
-    that just reach NEAR."""
+    """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
+    some runs of a long input are looked up, one pair in 60,000 that just reach it is missed."""
 
-    @lru_cache(maxsize=10_000)
-    def shingles(folded: str) -> frozenset[str]:
-        words = _words(folded)
-        runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
-        return frozenset(" ".join(words[i : i + SHINGLE]) for i in runs)
-
+    shingles = lru_cache(maxsize=10_000)(_shingles)
     groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
     pairs = (pair for group in groups for pair in combinations(group, 2))
     for a, b in sorted({(a, b) for a, b in pairs if rows[a].split != rows[b].split}):
@@ -369,40 +349,20 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each such run that is looked up. Runs go by their hashes:
-    two runs of one hash make one more pair to compare, and no more."""
-    zeros, latest = _Zeros(), dict[int, int]()
-    groups = dict[int, list[int]]()
+    """Rows that have a run in common, for each run that is looked up: of an input the few of least
+    hash, which two inputs that are much alike share."""
+    latest, groups = dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = _looked_up(row.folded, zeros)
+        runs = nsmallest(_LOOKED_UP, _shingles(row.folded))
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
-class _Zeros(dict[str, int]):
-    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
-
-    def __missing__(self, word: str) -> int:
-        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
-        zeros = self[word] = (checksum & -checksum).bit_length() - 1
-        return zeros
-
-
-def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
-    """Hashes of the runs of an input that are looked up; of one that is too short for one, of the
-    whole. All of a short one; of one twice as long every second, by its first word, and so on.
-    Whatever runs two inputs of like length share, they look up the same of them."""
-    words = tuple(_words(folded))
-    runs = len(words) - SHINGLE + 1
-    if runs < 1:
-        return frozenset({hash(words)} if words else ())
-    least = (runs // _LOOKED_UP).bit_length() - 1
-    places = (i for i in range(runs) if least <= 0 or zeros[words[i]] >= least)
-    return frozenset([hash(words[i : i + SHINGLE]) for i in places])
-
-
-def _words(folded: str) -> list[str]:
-    """Runs of letters, digits and underscores; most texts are ASCII, for which this is faster."""
-    return folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
+def _shingles(folded: str) -> frozenset[int]:
+    """Hashes of an input's 8-word runs, or of the whole where it is shorter. Most texts are ASCII,
+    for which words are found faster."""
+    text = folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
+    words, runs = tuple(text), range(max(1, len(text) - SHINGLE + 1) if text else 0)
+    return frozenset([hash(words[i : i + SHINGLE]) for i in runs])

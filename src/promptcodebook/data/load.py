@@ -72,10 +72,8 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     columns = Columns(input, target, messages or None, id or None, split or None)
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:
-        raise DataError(
-            f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}",
-            hint="e.g. fractions=(0.5, 0.25, 0.25)",
-        )
+        what = f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}"
+        raise DataError(what, hint="e.g. fractions=(0.5, 0.25, 0.25)")
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source)
     if isinstance(tables, Table):
@@ -95,10 +93,8 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
         shown = "; ".join(f"{one} ({a}) = {other} ({b})" for one, other, a, b in pairs)
         more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
         inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
-        raise DataError(
-            f"{name}: {inputs} in two splits: {shown}{more}",
-            hint="remove them from one split, or let the splits be drawn",
-        )
+        hint = "remove them from one split, or let the splits be drawn"
+        raise DataError(f"{name}: {inputs} in two splits: {shown}{more}", hint=hint)
     return dataset
 
 
@@ -106,10 +102,8 @@ def load_settings(settings: DataSettings, base: Path, *, allow_overlap: bool = F
     """The user's data as the configuration names it; relative paths start at `base`."""
     given = {split: getattr(settings, split) for split in SPLITS if getattr(settings, split)}
     if settings.path and given:
-        raise DataError(
-            f"data.path and data.{next(iter(given))} are both set",
-            hint="keep data.path alone, or data.train, data.val and data.test",
-        )
+        hint = "keep data.path alone, or data.train, data.val and data.test"
+        raise DataError(f"data.path and data.{next(iter(given))} are both set", hint=hint)
     if not settings.path and not given:
         raise DataError("no data is named", hint='write path = "data.jsonl" under [data]')
     source: object = base / settings.path
@@ -147,10 +141,8 @@ def _from_splits(
     tables: Mapping[Split, Table], columns: Columns
 ) -> dict[Split, tuple[Example, ...]]:
     if columns.split is not None:
-        raise DataError(
-            f"split={columns.split!r} names a column, but the splits are separate sources",
-            hint="leave split out",
-        )
+        what = f"split={columns.split!r} names a column, but the splits are separate sources"
+        raise DataError(what, hint="leave split out")
     seen = dict[str, str]()
     # In this order, whatever that in the source, so that ids do not depend on it.
     given: dict[Split, Table] = {split: tables[split] for split in SPLITS if split in tables}
@@ -158,9 +150,8 @@ def _from_splits(
 
 
 def read_source(source: object) -> Table | dict[Split, Table]:
-    """Reads a path (file or folder), frame, dataset, list of dicts, or a mapping of splits to any.
-    A folder holds train/val/test files. DataError for anything else, and for what cannot be
-    read."""
+    """Reads a path (a file, or a folder of train/val/test files), frame, dataset, list of dicts, or
+    a mapping of splits to any. DataError for anything else, and for what cannot be read."""
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", source))
         return _read_folder(path) if path.is_dir() else _read_file(path)
@@ -175,9 +166,8 @@ def _read_file(path: Path) -> Table:
         raise DataError(f"no file at {path}{did_you_mean(path.name, near)}", hint="check the path")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise DataError(
-            f"cannot tell the format of {path} from its name", hint=f"use {', '.join(_READERS)}"
-        )
+        what = f"cannot tell the format of {path} from its name"
+        raise DataError(what, hint=f"use {', '.join(_READERS)}")
     return reader(path)
 
 
@@ -191,16 +181,13 @@ def _read_folder(path: Path) -> Table | dict[Split, Table]:
         if file.suffix.lower() in _READERS and file.stem.lower() in (*SPLITS, "validation"):
             split = split_name(file.stem)
             if split in files:
-                raise DataError(
-                    f"two files for the split {split!r} in {path}: "
-                    f"{files[split].name}, {file.name}",
-                    hint="name one of the files instead of the folder",
-                )
+                both = f"{files[split].name}, {file.name}"
+                what = f"two files for the split {split!r} in {path}: {both}"
+                raise DataError(what, hint="name one of the files instead of the folder")
             files[split] = file
     if not files:
-        raise DataError(
-            f"no train, val or test file in {path}", hint=f"name the data file in {path} itself"
-        )
+        what = f"no train, val or test file in {path}"
+        raise DataError(what, hint=f"name the data file in {path} itself")
     return {split: _read_file(file) for split, file in files.items()}
 
 
@@ -234,18 +221,14 @@ def _read_object(source: object, name: str) -> Table:
         header = check_header(dataset.column_names or list(found[0] if found else ()), name)
         return numbered(name, header, found)
     if not isinstance(source, Sequence) or isinstance(source, str | bytes):
-        raise DataError(
-            f"cannot read data from {type(source).__name__!r}",
-            hint="hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset",
-        )
+        hint = "hand in a path, a list of dicts, a pandas DataFrame or a datasets.Dataset"
+        raise DataError(f"cannot read data from {type(source).__name__!r}", hint=hint)
     records = list[Record]()
     for number, record in enumerate(cast("Sequence[object]", source)):
         where = f"{name}[{number}]"
         if not isinstance(record, Mapping):
-            raise DataError(
-                f"{where} is {type(record).__name__!r}, not a dict",
-                hint='write e.g. [{"input": "...", "target": "..."}]',
-            )
+            hint = 'write e.g. [{"input": "...", "target": "..."}]'
+            raise DataError(f"{where} is {type(record).__name__!r}, not a dict", hint=hint)
         pairs = cast("Mapping[object, object]", record).items()
         check_header((column for column, _ in pairs), where)
         records.append(Record(where, {str(column): plain(value) for column, value in pairs}))

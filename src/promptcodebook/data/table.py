@@ -12,7 +12,6 @@ import io
 import json
 import math
 import re
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,11 +25,10 @@ from promptcodebook.calls import Message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
-_CSV_LIMIT = threading.Lock()
 _HEAD = 1 << 20
 """Characters of a CSV file by which its delimiter is found."""
-PARQUET_ROWS = 1024
-"""Rows of a Parquet file that are in memory at once."""
+PARQUET_ROWS, _LONGEST_CELL = 1024, 2**31 - 1
+"""Rows of a Parquet file that are in memory at once; and characters, where csv has a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +48,19 @@ class Table:
     rows: tuple[Record, ...]
 
 
+def _fault(where: str, what: str, hint: str) -> DataError:
+    return DataError(f"{where}: {what}", hint=hint)
+
+
 def check_header(names: Iterable[object], where: str) -> tuple[str, ...]:
     """Column names as text. DataError for a nameless column or one that occurs twice."""
     header = tuple(str(name).strip() for name in names)
     if "" in header:
         position = header.index("") + 1
-        raise DataError(f"{where}: column {position} has no name", hint="name it in the first line")
-    if twice := [name for name, count in Counter(header).items() if count > 1]:
-        raise DataError(
-            f"{where}: duplicate columns: {', '.join(map(repr, twice))}",
-            hint="rename or delete one of each",
+        raise _fault(where, f"column {position} has no name", "name it in the first line")
+    if twice := [repr(name) for name, count in Counter(header).items() if count > 1]:
+        raise _fault(
+            where, f"duplicate columns: {', '.join(twice)}", "rename or delete one of each"
         )
     return header
 
@@ -90,16 +91,14 @@ def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
                 if number == 1 and raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                    hint = f"iconv -f UTF-16 -t UTF-8 {path}"
-                    raise DataError(f"{path}:1: UTF-16 text", hint=hint)
+                    raise _fault(f"{path}:1", "UTF-16 text", f"iconv -f UTF-16 -t UTF-8 {path}")
                 try:
                     text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    at, byte = error.start, error.object[error.start]
-                    raise DataError(
-                        f"{path}:{number}: byte {at + 1} of the line (0x{byte:02x}) is not UTF-8",
-                        hint=f"iconv -f WINDOWS-1252 -t UTF-8 {path}",
-                    ) from None
+                    at, byte = error.start + 1, error.object[error.start]
+                    what = f"byte {at} of the line (0x{byte:02x}) is not UTF-8"
+                    hint = f"iconv -f WINDOWS-1252 -t UTF-8 {path}"
+                    raise _fault(f"{path}:{number}", what, hint) from None
                 crlf = text.endswith("\r\n") and not exact
                 yield number, f"{text[:-2]}\n" if crlf else text
     except OSError as error:
@@ -111,7 +110,7 @@ def jsonl_records(path: Path) -> Iterator[Record]:
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
-            yield Record(where, _parse_object(line.rstrip("\n"), where))
+            yield Record(where, _require_object(_parse_json(line.rstrip("\n"), where), where))
 
 
 def read_jsonl(path: Path) -> Table:
@@ -123,10 +122,8 @@ def read_json(path: Path) -> Table:
     text = "".join(line for _, line in read_lines(path)).strip()
     value = _parse_json(text or "[]", str(path))
     if not isinstance(value, list):
-        raise DataError(
-            f"{path}: expected a JSON array of objects, found {_kind(value)}",
-            hint="for one object per line use a .jsonl file",
-        )
+        what = f"expected a JSON array of objects, found {_kind(value)}"
+        raise _fault(str(path), what, "for one object per line use a .jsonl file")
     places = ((f"{path} record {n}", row) for n, row in enumerate(cast("list[object]", value), 1))
     rows = [Record(at, _require_object(row, at)) for at, row in places]
     return table_of(path.name, rows, str(path))
@@ -141,11 +138,8 @@ def read_csv(path: Path, delimiter: str = "") -> Table:
 
 def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iterator[Record]:
     """The header line as a record without values, then one record each; an empty cell is a missing
-    value. DataError for what is no CSV.
-
-    Cells may be of any length. Without a `delimiter` it is found by the header: a comma, or one of
-    those that spreadsheets write in its place.
-    """
+    value. Without a `delimiter` the header tells it. DataError for what is no CSV."""
+    csv.field_size_limit(_LONGEST_CELL)
     head, length = list[str](), 0
     for _, line in read_lines(path):
         head.append(line)
@@ -154,43 +148,25 @@ def csv_records(path: Path, delimiter: str = "", *, exact: bool = False) -> Iter
     lines = (line for _, line in read_lines(path, exact=exact))
     delimiter = delimiter or _delimiter_of("".join(head))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    records, header = _long_records(reader, path.stat().st_size), tuple[str, ...]()
+    header = tuple[str, ...]()
     while True:
         where = f"{path}:{reader.line_num + 1}"
         try:
-            cells = next(records, None)
+            cells = next(reader, None)
         except csv.Error as error:
-            raise DataError(
-                f"{path}:{reader.line_num}: not valid CSV: {error}",
-                hint="check the quotation marks around that line, or use a .jsonl file",
-            ) from None
+            hint = "check the quotation marks around that line, or use a .jsonl file"
+            raise _fault(f"{path}:{reader.line_num}", f"not valid CSV: {error}", hint) from None
         if cells is None:
             return
         if not header:
             header = check_header(cells, where) if cells else ()
             cells = [""] * len(header)
         if cells and len(cells) != len(header):
-            raise DataError(
-                f"{where}: {len(cells)} cells where the header names {len(header)} columns",
-                hint="put cells that hold the delimiter or a line break in double quotes",
-            )
+            what = f"{len(cells)} cells where the header names {len(header)} columns"
+            hint = "put cells that hold the delimiter or a line break in double quotes"
+            raise _fault(where, what, hint)
         if cells:
             yield Record(where, {name: c or None for name, c in zip(header, cells, strict=True)})
-
-
-def _long_records(reader: Iterator[list[str]], longest: int) -> Iterator[list[str]]:
-    """The reader's records, whatever their cells' length up to `longest`. The limit is the
-    interpreter's, shared by all: it is lifted for one record at a time, and put back."""
-    while True:
-        with _CSV_LIMIT:
-            before = csv.field_size_limit(max(longest + 1, csv.field_size_limit()))
-            try:
-                record = next(reader, None)
-            finally:
-                csv.field_size_limit(before)
-        if record is None:
-            return
-        yield record
 
 
 def _delimiter_of(text: str) -> str:
@@ -200,8 +176,7 @@ def _delimiter_of(text: str) -> str:
     for mark in ",;\t|":
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
         try:
-            records = islice(filter(None, _long_records(lines, len(text))), 2)
-            widths = list(map(len, records))
+            widths = list(islice((len(cells) for cells in lines if cells), 2))
         except csv.Error:
             continue
         if widths and widths[0] > most and len(set(widths)) == 1:
@@ -209,23 +184,16 @@ def _delimiter_of(text: str) -> str:
     return best
 
 
-def _parse_object(text: str, where: str) -> dict[str, object]:
-    """One JSON object. DataError names the place."""
-    return _require_object(_parse_json(text, where), where)
-
-
 def _parse_json(text: str, where: str) -> object:
     try:
         return _JSON.decode(text)
     except json.JSONDecodeError as error:
         place = where if error.lineno == 1 else f"{where}:{error.lineno}"
-        raise DataError(
-            f"{place}: not valid JSON at character {error.colno}: {error.msg}",
-            hint="correct that line",
-        ) from None
+        what = f"not valid JSON at character {error.colno}: {error.msg}"
+        raise _fault(place, what, "correct that line") from None
     except (ValueError, RecursionError) as error:
-        fault = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise DataError(f"{where}: {fault}", hint="correct that line") from None
+        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise _fault(where, what, "correct that line") from None
 
 
 def _unique_columns(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -247,10 +215,8 @@ _JSON = json.JSONDecoder(object_pairs_hook=_unique_columns, parse_constant=_refu
 
 def _require_object(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise DataError(
-            f"{where}: expected a JSON object, found {_kind(value)}",
-            hint='write e.g. {"input": "...", "target": "..."}',
-        )
+        hint = 'write e.g. {"input": "...", "target": "..."}'
+        raise _fault(where, f"expected a JSON object, found {_kind(value)}", hint)
     return cast("dict[str, object]", value)
 
 
@@ -279,9 +245,8 @@ def open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, arrow.ArrowException) as error:
-        raise DataError(
-            f"cannot read {path} as Parquet: {error}", hint="check that the file is complete"
-        ) from None
+        what = f"cannot read {path} as Parquet: {error}"
+        raise DataError(what, hint="check that the file is complete") from None
 
 
 def parquet_columns(path: Path) -> tuple[str, ...]:
@@ -298,14 +263,11 @@ def parquet_records(path: Path) -> Iterator[Record]:
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    values = map(plain, row.values())
-                    where = f"{path} row {number}"
-                    yield Record(where, dict(zip(columns, values, strict=True)))
+                    values = zip(columns, map(plain, row.values()), strict=True)
+                    yield Record(f"{path} row {number}", dict(values))
         except (OSError, arrow.ArrowException) as error:
-            raise DataError(
-                f"cannot read {path} as Parquet after row {number}: {error}",
-                hint="check that the file is complete",
-            ) from None
+            what = f"cannot read {path} as Parquet after row {number}: {error}"
+            raise DataError(what, hint="check that the file is complete") from None
 
 
 def read_parquet(path: Path) -> Table:
@@ -326,10 +288,8 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of columns. `input` may be a template over several, such as '{title}\\n{body}'.
-
-    `messages` names a column of chat messages and replaces `input`. None = there is no such column.
-    """
+    """Names of columns, None = there is none. `input` may be a template over several, such as
+    '{title}\\n{body}'; `messages`, a column of chat messages, replaces it."""
 
     input: str = "input"
     target: str | None = "target"
@@ -340,9 +300,8 @@ class Columns:
 
 def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple[Example, ...]:
     """A table's rows as Examples, in their order; DataError names the row and the column at fault.
-    `seen` (id -> place) is shared by the tables of a dataset and filled in, so that ids are unique
-    over all of them. Without an id column an id is the hash of input and target; repeats of it get
-    '-2', '-3', ...; a given id that repeats is a DataError."""
+    The tables of a dataset share `seen` (id -> place), which is filled in. Without an id column an
+    id is the hash of input and target; repeats of it get '-2', '-3', ..."""
     template: InputTemplate | None = None
     wanted = [(name, getattr(columns, name)) for name in ("target", "messages", "id", "split")]
     if columns.messages is None:
@@ -376,15 +335,13 @@ def _make_example(
         if not isinstance(value, str):
             kind = type(value).__name__
             chat = f'; for chat messages set messages to "{column}"' if kind == "list" else ""
-            raise DataError(
-                f"{row.where}: column {column!r} holds {kind!r}, not text",
-                hint=f"make it a string{chat}",
-            )
+            what = f"column {column!r} holds {kind!r}, not text"
+            raise _fault(row.where, what, f"make it a string{chat}")
         text = value
     else:
         text = template.render({n: _as_text(_require_value(row, n)) for n in template.columns})
     if not text.strip():
-        raise DataError(f"{row.where}: the input is empty", hint="fill it in or delete the row")
+        raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else _as_text(target)
     name = _example_id(row, columns.id, [text, reference], seen)
@@ -396,9 +353,7 @@ def _require_value(row: Record, column: str) -> object:
     value = row.values.get(column)
     if value is None:
         fault = "is null" if column in row.values else "is missing"
-        raise DataError(
-            f"{row.where}: column {column!r} {fault}", hint="fill it in or delete the row"
-        )
+        raise _fault(row.where, f"column {column!r} {fault}", "fill it in or delete the row")
     return value
 
 
@@ -419,17 +374,12 @@ def _example_id(
         return next(name for name in names if name not in seen)
     value = _require_value(row, column)
     if isinstance(value, bool | float | list | dict) or not str(value).strip():
-        raise DataError(
-            f"{row.where}: the id {value!r} in column {column!r} is neither text nor "
-            "a whole number",
-            hint="correct it, or leave the id column out",
-        )
+        what = f"the id {value!r} in column {column!r} is neither text nor a whole number"
+        raise _fault(row.where, what, "correct it, or leave the id column out")
     name = str(value).strip()
     if name in seen:
-        raise DataError(
-            f"{row.where}: the id {name!r} is used at {seen[name]} already",
-            hint="make ids unique over all splits, or leave the id column out",
-        )
+        hint = "make ids unique over all splits, or leave the id column out"
+        raise _fault(row.where, f"the id {name!r} is used at {seen[name]} already", hint)
     return name
 
 
@@ -439,26 +389,20 @@ def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
         with suppress(ValueError):
             value = json.loads(value)
     if not isinstance(value, list) or not value:
-        raise DataError(
-            f"{where}: column {column!r} is not a list of chat messages",
-            hint='write e.g. [{"role": "user", "content": "..."}]',
-        )
+        hint = 'write e.g. [{"role": "user", "content": "..."}]'
+        raise _fault(where, f"column {column!r} is not a list of chat messages", hint)
     messages = list[Message]()
     for part in cast("Iterable[object]", value):
         fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
         role, content = fields.get("role"), fields.get("content")
         if role not in ("system", "user", "assistant") or not isinstance(content, str):
-            raise DataError(
-                f"{where}: a chat message must have a role and text content, "
-                f"not {str(fields)[:80]}",
-                hint="roles are system, user and assistant; content is a string",
-            )
+            what = f"a chat message must have a role and text content, not {str(fields)[:80]}"
+            raise _fault(where, what, "roles are system, user and assistant; content is a string")
         messages.append(Message(role, content))
     if messages[-1].role != "user":
-        raise DataError(
-            f"{where}: the chat ends with a message of role {messages[-1].role}",
-            hint="end it with a user message; the wanted reply belongs in the target column",
-        )
+        what = f"the chat ends with a message of role {messages[-1].role}"
+        hint = "end it with a user message; the wanted reply belongs in the target column"
+        raise _fault(where, what, hint)
     return tuple(messages)
 
 
@@ -490,8 +434,6 @@ def parse_input_template(text: str) -> InputTemplate:
         elif len(match[0]) == 2:
             literal += match[0][0]
         else:
-            raise DataError(
-                f"lone {match[0]!r} at character {match.start() + 1} of the template {text!r}",
-                hint="write columns as {name}, and {{ or }} for a brace itself",
-            )
+            what = f"lone {match[0]!r} at character {match.start() + 1} of the template {text!r}"
+            raise DataError(what, hint="write columns as {name}, and {{ or }} for a brace itself")
     return InputTemplate((*literals, literal + text[at:]), tuple(columns))

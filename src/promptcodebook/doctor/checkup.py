@@ -1,12 +1,12 @@
-"""What `pco doctor` examines: settings, data, reward, endpoints, one example, the roles that a
-model can carry, prices and disk."""
+"""What `pco doctor` examines, from the settings to the disk."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,28 +44,24 @@ _LEAST_DISK = 500 * 10**6
 """Bytes of free disk below which a run may not fit."""
 
 
-async def checkup(
-    config: Config, base: Path, runs_dir: Path, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Section]:
+async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
     here, plan, usable = local_models(), None, True
-    env = os.environ if environment is None else environment
     try:
         try:
             plan = plan_run(config, Sources(base, local=here)).require_training()
         except PcoError as error:
             yield Section("task", (_failure_finding("task", error),))
         else:
-            settled = (_settings(plan), *_templates(plan), _data(plan), *_verdict(plan))
-            yield Section("task", (*settled, await _reward(plan)))
+            yield Section("task", (*_settled(plan), _data(plan), await _reward(plan)))
         try:
             specs = specs_of(config)
         except ConfigError as error:
             yield Section("models", (_failure_finding("model", error),))
             return
         for spec, headers in specs.items():
-            section = await _model(spec, headers, plan, config, here, env)
+            section = await _model(spec, headers, plan, config, here)
             usable &= section.ok
             yield section
         if plan is not None and usable:
@@ -81,35 +77,29 @@ async def checkup(
             await here.close()
 
 
-def roles_by_spec(config: Config) -> dict[str, list[Role]]:
-    asking: dict[str, list[Role]] = {}
-    for role in ROLES:
-        asking.setdefault(config.model_of(role), []).append(role)
-    return asking
-
-
 def _failure_finding(name: str, error: PcoError) -> Finding:
     return Finding(name, "fail", str(error), error.hint)
 
 
-def _settings(plan: Plan) -> Finding:
-    size, select = plan.config.size, plan.config.select
-    parts = [f"task {plan.task.name}, K = {size}, S = {select}", text_updates_remark(plan.config)]
-    return Finding("settings", "ok", "; ".join(filter(None, parts)))
-
-
-def _templates(plan: Plan) -> tuple[Finding, ...]:
-    """Whether templates of the user's own tell the generator which stage it writes for."""
-    asked = plan.prompt_stages and plan.config.compose == "generator"
-    if not asked or "{stage}" in plan.templates["generator"].source:
-        return ()
-    folder, count = plan.config.templates, len(plan.prompt_stages)
-    what = (
-        f"generator.md in {folder} lacks {{stage}}, so that the {count} stages of the program are "
-        "all asked for alike"
-    )
-    step = f"write {{stage}} into {folder}/generator.md, or set compose_per_stage = false"
-    return (Finding("templates", "warn", what, step),)
+def _settled(plan: Plan) -> list[Finding]:
+    """Also whether the user's templates say which stage a prompt is for, and test is large
+    enough."""
+    config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
+    parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
+    said = "; ".join(filter(None, (parts, text_updates_remark(config))))
+    findings = [Finding("settings", "ok", said)]
+    alike = "{stage}" not in plan.templates["generator"].source
+    if stages and config.compose == "generator" and alike:
+        what = f"generator.md in {config.templates} lacks {{stage}}, so that the {len(stages)} "
+        what += "stages of the program are all asked for alike"
+        step = f"write {{stage}} into {config.templates}/generator.md, or set "
+        findings.append(Finding("templates", "warn", what, f"{step}compose_per_stage = false"))
+    if remark := verdict_remark(judged):
+        step = "add rows, or give test a greater share: data.fractions"
+        if len(plan.dataset.test) > judged:
+            step = "raise verdict_examples"
+        findings.append(Finding("verdict", "warn", remark, step))
+    return findings
 
 
 def _data(plan: Plan) -> Finding:
@@ -121,15 +111,6 @@ def _data(plan: Plan) -> Finding:
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
     what = f"{counts}; {plural(len(warnings), 'warning')}{first}"
     return Finding("data", "warn", what, "pco data check FILE")
-
-
-def _verdict(plan: Plan) -> tuple[Finding, ...]:
-    """Whether the test split is too small for a verdict, which only its end would tell."""
-    remark = verdict_remark(len(plan.judged))
-    step = "add rows, or give test a greater share: data.fractions"
-    if len(plan.dataset.test) > len(plan.judged):
-        step = "raise verdict_examples"
-    return (Finding("verdict", "warn", remark, step),) if remark else ()
 
 
 async def _reward(plan: Plan) -> Finding:
@@ -152,45 +133,39 @@ async def _model(
     plan: Plan | None,
     config: Config,
     here: LocalModels | None,
-    env: Mapping[str, str],
 ) -> Section:
-    """One model as its endpoint shows it, under the names of the roles that ask it; it is not
-    asked where its provider wants a key and there is none."""
-    title = f"{spec} ({', '.join(roles_by_spec(config)[spec])})"
-    key = _key_variable(spec, headers, env)
-    if any(each.level == "fail" for each in key):
-        return Section(title, key)
+    """One model as its endpoint shows it; it is not asked where its provider wants a missing
+    key."""
+    roles = [role for role in ROLES if config.model_of(role) == spec]
+    title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
+    if key is not None and key.level == "fail":
+        return Section(title, (key,))
     dataset = plan.dataset if plan is not None else NO_DATA
     seen = await probe(
         spec,
         timeout=min(30.0, config.timeout),
         headers=headers,
-        environment=env,
         simulated=lambda parsed: simulated_model(config.task, dataset, parsed),
         local=None if here is None else here.connect,
     )
     # In this process nothing is served side by side: how calls at once compare says nothing.
     alone = simulated_here([spec])
     kept = [each for each in seen.findings if not (alone and each.name == "concurrency")]
-    return Section(title, (*key, *kept))
+    return Section(title, (*([key] if key else []), *kept))
 
 
-def _key_variable(
-    spec: str, headers: Mapping[str, str], env: Mapping[str, str]
-) -> tuple[Finding, ...]:
+def _key_variable(spec: str, headers: Mapping[str, str]) -> Finding | None:
     """Whether a key is set, by the name of its variable; its value is not touched."""
     try:
-        absent, names = missing_key(spec, headers.values(), env), parse_spec(spec, env).key_names
+        absent, names = missing_key(spec, headers.values()), parse_spec(spec).key_names
     except ConfigError:
-        return ()  # the probe says what is wrong with it
+        return None  # the probe says what is wrong with it
     if absent:
         what = f"{' or '.join(absent)} is not set, and this provider needs a key"
-        return (Finding("key variable", "fail", what, f"export {absent[0]}=..."),)
-    if not names:
-        return ()
-    given = next((name for name in names if env.get(name, "").strip()), None)
+        return Finding("key variable", "fail", what, f"export {absent[0]}=...")
+    given = next((name for name in names if os.environ.get(name, "").strip()), None)
     what = f"{given} is set" if given else f"not set ({' or '.join(names)})"
-    return (Finding("key variable", "ok", what),)
+    return Finding("key variable", "ok", what) if names else None
 
 
 def _prices(config: Config, specs: list[str]) -> Finding:
@@ -205,10 +180,8 @@ def _prices(config: Config, specs: list[str]) -> Finding:
 
 
 def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
-    """Method decision 13: who must not see the private input must not share an endpoint.
-
-    `asked` = the task's executor asks the role, so that having no model of its own is a fault too.
-    """
+    """Method decision 13: who must not see the private input must not share an endpoint. `asked` =
+    the task's executor asks the role: having no model of its own is a fault too."""
 
     def address(text: str) -> str:
         try:
@@ -221,9 +194,8 @@ def _look_at_untrusted(config: Config, asked: bool) -> Finding | None:
     spec = (settings.model if settings is not None else None) or (config.lm if asked else "")
     if not spec:
         return None
-    its = address(spec)
-    beside = [roles for other, roles in roles_by_spec(config).items() if address(other) == its]
-    shared = [role for roles in beside for role in roles if role != "untrusted"]
+    others: list[Role] = [role for role in ROLES if role != "untrusted"]
+    shared = [role for role in others if address(config.model_of(role)) == address(spec)]
     if not shared:
         return Finding("endpoint", "ok", "no other role shares its endpoint")
     what = f"shared with {', '.join(shared)}: what they send, the input included, reaches it too"
@@ -256,28 +228,24 @@ def _cache(config: Config, specs: list[str]) -> Finding:
         return Finding("cache", "ok", "not used for the simulated model")
     path = reply_cache_path()
     try:
-        cache = ReplyCache(path)
+        with closing(ReplyCache(path)) as cache:
+            return Finding("cache", "ok", f"{cache.stats()[0]} replies in {path}")
     except StoreError as error:
         return Finding("cache", "warn", f"a run would go without it: {error}", error.hint)
-    try:
-        return Finding("cache", "ok", f"{cache.stats()[0]} replies in {path}")
-    finally:
-        cache.close()
 
 
 # One example goes through every part of the method.
 
 _PARTS = {
-    **{"route": "encoder", "compose": "generator", "prompt": "generator"},
-    **{"execute": "executor", "reward": "reward"},
-    **{"critique": "critic", "attribute": "attribution", "adversary": "critic"},
-}
+    "route": "encoder", "compose": "generator", "prompt": "generator", "execute": "executor",
+    "critique": "critic", "attribute": "attribution", "adversary": "critic",
+}  # fmt: skip
 """Which part it was, by the stage at which a chain broke."""
 
 
 async def rehearse(plan: Plan) -> tuple[Section, ...]:
-    """What each part made of the first training example, and which roles its model can carry;
-    about twelve calls. Of a simulated model the latter says nothing, and is left out."""
+    """What each part made of the first training example, and which roles its model can carry (not
+    of a simulated one); about twelve calls."""
     title, counts = "one example, from route to gradients", Counts()
     config = with_listed_codebook(plan.config)
     # A solved example is critiqued too: there is only this one to see the critic at work.
@@ -321,16 +289,15 @@ def _forward(trace: Trace, config: Config) -> list[Finding]:
         findings.append(Finding("encoder", "ok", f"routes {when}"))
     if rollout.failure is not None:
         return [*findings, _broken(rollout.failure)]
-    length = f"a prompt of {len(rollout.prompt.split())} words"
     asked = "" if config.compose == "generator" else ", the instincts as they are"
-    findings.append(Finding("generator", "ok", length + asked))
+    length = f"a prompt of {len(rollout.prompt.split())} words{asked}"
     answer = f"an answer of {plural(len(rollout.output.split()), 'word')}"
+    answered = Finding("executor", "ok", answer)
     if rollout.truncated:
-        step = "raise roles.executor.max_tokens"
-        findings.append(Finding("executor", "warn", f"{answer}, cut at its length cap", step))
-    else:
-        findings.append(Finding("executor", "ok", answer))
-    return [*findings, Finding("reward", "ok", f"{rollout.reward:g} for this answer")]
+        cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
+        answered = Finding("executor", "warn", cut, step)
+    reward = Finding("reward", "ok", f"{rollout.reward:g} for this answer")
+    return [*findings, Finding("generator", "ok", length), answered, reward]
 
 
 def _backward(trace: Trace, config: Config) -> list[Finding]:
@@ -358,9 +325,8 @@ def _broken(failure: Failure) -> Finding:
     return Finding(part, "fail", what, failure.hint or another)
 
 
-# Which roles a model can carry. A weak one gives valid JSON where a grammar forces it, and no
-# judgement: so we look at what the method needs of each role's reply, in the trace of that example
-# and in a few more calls.
+# Which roles a model can carry. A weak one may give valid JSON and no judgement: so we look at what
+# the method needs of each role's reply, in the trace of that example and in a few more calls.
 
 _PLAIN = {
     "Where a poem is asked for, write in rhyme.": "Write me a poem about the sea.",
@@ -392,11 +358,11 @@ class Rehearsed:
         reward = self.trace.rollout.reward
         return reward is not None and reward < self.assembled.config.reward_range[1]
 
-    def repeats(self, text: str, template: str) -> bool:
-        """Whether half of what it says, three words at a time, is the template's own."""
-        said = _threes(text)
+    def repeats(self, texts: Sequence[str], template: str) -> bool:
+        """Whether half of what one says, three words at a time, is the template's own."""
         asked = set(_threes(self.assembled.plan.templates.sources[template]))
-        return bool(said) and 2 * sum(three in asked for three in said) >= len(said)
+        threes = [said for said in map(_threes, texts) if said]
+        return any(2 * sum(three in asked for three in said) >= len(said) for said in threes)
 
 
 async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
@@ -416,8 +382,6 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
         for role, fault in faults.items()
     ]
     weak = [role for role, fault in faults.items() if fault is not None]
-    if not weak:
-        return tuple(findings)
     teachers = [role for role in weak if role in _TEACHERS]
     models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
     step = "pco train --preset small (learned routes, instincts verbatim)"
@@ -425,7 +389,9 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
         step = f"name a stronger model: {models}; or pco train --preset small"
     elif teachers:
         step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
-    return (*findings, Finding("roles", "warn", f"weak as {', '.join(weak)}", step))
+    if weak:
+        findings.append(Finding("roles", "warn", f"weak as {', '.join(weak)}", step))
+    return tuple(findings)
 
 
 async def _encoder(rehearsed: Rehearsed) -> str | None:
@@ -466,7 +432,7 @@ def _critic(rehearsed: Rehearsed) -> str | None:
     trace = rehearsed.trace
     if trace.verdict is None:
         return f"weak: {trace.failure.kind if trace.failure else 'no verdict'}"
-    if rehearsed.repeats(trace.verdict.feedback, "critic"):
+    if rehearsed.repeats([trace.verdict.feedback], "critic"):
         return "weak: its critique repeats the words it was asked with"
     if rehearsed.failed and not trace.verdict.feedback.strip():
         return "weak: it finds nothing wrong with an answer that earned too little"
@@ -480,7 +446,7 @@ def _attribution(rehearsed: Rehearsed) -> str | None:
     said = [gradients.encoder, gradients.generator, *gradients.codebook.values()]
     if rehearsed.failed and not any(said):
         return "weak: it blames no part for an answer that earned too little"
-    if any(rehearsed.repeats(text, "attribution") for text in said):
+    if rehearsed.repeats(said, "attribution"):
         return "weak: what it blames repeats the words it was asked with"
     return None
 

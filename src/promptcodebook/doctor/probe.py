@@ -1,15 +1,11 @@
-"""What an endpoint can do, found out by asking it; and the findings that `pco doctor` prints.
-
-It takes about a dozen short calls, none retried, so that what is shown is what happened.
-"""
+"""What an endpoint can do, found out by a dozen short calls; and what `pco doctor` prints."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from promptcodebook.calls import LM, Message, Request, Sampling, Schema
@@ -78,30 +74,29 @@ async def probe(
     *,
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
     simulated: Callable[[Spec], LM] | None = None,
     local: Callable[[Spec], LM] | None = None,
 ) -> Section:
     """Asks the model behind a spec. Never raises for what it comes upon: that is a Finding."""
-    env = os.environ if environment is None else environment
     try:
-        spec = parse_spec(spec_text, env)
-        access = find_credentials(spec.key_names, headers, env)
-        spec, key = replace(spec, key_names=access.names), access.key
-        if spec.kind == "simulated" and simulated is not None:
-            return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+        spec = parse_spec(spec_text)
+        access = find_credentials(spec.key_names, headers)
         if spec.kind == "local" and local is not None:
             return Section(spec_text, tuple(await _by_weights(local(spec))))
-        if spec.kind == "litellm":
+        lm: LM | None = None
+        if spec.kind == "simulated" and simulated is not None:
+            lm = simulated(spec)
+        elif spec.kind == "litellm":
             lm = LiteLLM(spec.model, timeout=timeout, headers=access.all_headers())
+        if lm is not None:
             return Section(spec_text, tuple(await _by_calls(lm)))
         if not spec.base_url:
             raise ConfigError("there is no address to look at", hint="pco lm serve simulated")
     except (ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
-    async with Endpoint(spec, key, timeout=timeout, headers=access.headers) as endpoint:
-        findings = await _address(endpoint, spec, key)
+    async with Endpoint(spec, access, timeout=timeout) as endpoint:
+        findings = await _address(endpoint, spec, access.key)
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()
@@ -132,17 +127,15 @@ async def _address(endpoint: Endpoint, spec: Spec, key: ApiKey | None) -> list[F
         unlisted = Finding("address", "warn", f"lists no models: {error}", error.hint)
         return [unlisted, Finding("key", "ok", accepted)]
     took, names = time.perf_counter() - begun, ", ".join(listed[:12]) or "none"
-    if not model and len(listed) == 1:
+    # Aliases and adapters are often served without being listed: the call decides.
+    what = f"{model} is not listed{did_you_mean(model, listed)}"
+    found = Finding("model", "warn", what, f"listed are: {names}")
+    if model in listed:
+        found = Finding("model", "ok", f"{model} is listed")
+    elif not model and len(listed) == 1:
         found = Finding("model", "ok", f"the only one is {listed[0]}")
     elif not model:
-        several = f"several are listed: {names}"
-        found = Finding("model", "fail", several, "add #MODEL to the spec")
-    elif model in listed:
-        found = Finding("model", "ok", f"{model} is listed")
-    else:
-        # Aliases and adapters are often served without being listed: the call decides.
-        what = f"{model} is not listed{did_you_mean(model, listed)}"
-        found = Finding("model", "warn", what, f"listed are: {names}")
+        found = Finding("model", "fail", f"several are listed: {names}", "add #MODEL to the spec")
     reached = Finding("address", "ok", f"{spec.base_url} answers in {took * 1e3:.0f} ms")
     return [reached, Finding("key", "ok", accepted), found]
 
@@ -172,8 +165,7 @@ async def _by_calls(lm: LM) -> list[Finding]:
 async def _by_weights(lm: LM) -> list[Finding]:
     """A model of this process: how long it takes to load, and how fast it writes for many."""
     begun = time.perf_counter()
-    try:
-        # Its first reply is made when it has been loaded.
+    try:  # its first reply is made when it has been loaded
         await lm(_ask("Reply with the single word: hello", cap=1))
     except (LMError, ConfigError, MissingExtra) as error:
         return [Finding("weights", "fail", str(error), error.hint)]

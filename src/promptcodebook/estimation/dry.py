@@ -1,12 +1,9 @@
 """A dry run: the real session on a made-up model, reward and agent, which cost nothing.
 
-The model answers every role with made-up text, and counts the requests. Its replies have a typical
-length and let the loop continue: routes are valid, rewrites pass the checks, a typed reply
-satisfies its schema. The text itself says nothing.
-
-A long plan is shortened first, and its use is scaled up again: evaluations by their examples,
-training by its rollouts and updates, and its routes by the examples that the keyed draws of the
-whole schedule do not explore.
+The model counts the requests. Its replies have a typical length and let the loop continue: routes
+are valid, rewrites pass the checks, a typed reply satisfies its schema. A long plan is shortened
+first, and its use is scaled up again: evaluations by their examples, training by its rollouts and
+updates, and its routes by the examples that the draws of the whole schedule do not explore.
 """
 
 from __future__ import annotations
@@ -75,13 +72,11 @@ _FEEDBACK = 20
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a made-up run goes. Shares are in [0, 1].
-
-    `solved` rollouts get the full reward; the others blame a share `blamed` of the parts that could
-    be to blame; `reasked` typed replies are of no use at first; the user's own agent makes
-    `agent_calls` an answer, and a round of maintenance `tidied` calls. In a `steady` run an input
-    keeps its route, and no policy gains in validation.
-    """
+    """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
+    blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
+    is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
+    maintenance `tidied` calls. In a `steady` run an input keeps its route, and no policy gains in
+    validation."""
 
     solved: float
     blamed: float
@@ -150,18 +145,14 @@ def _undisturbed(config: Config, manner: Manner) -> Config:
 
 
 class CountingLM:
-    """An LM, and the Listener (`hear`) that learns of the phase its calls belong to.
-
-    `work` is what each phase asked of each role; `untrained` holds until the first update is done.
-    A call's round goes when no chain can make another, so that each round holds all it can.
-    """
+    """An LM, and the Listener (`hear`) that learns of the phase its calls belong to. `work` is what
+    each phase asked of each role; `untrained` holds until the first update is done. A call's round
+    goes when no chain can make another, so that each round holds all it can."""
 
     def __init__(self, config: Config, manner: Manner) -> None:
-        self.manner = manner
+        self.manner, self._config = manner, config
         self.work: defaultdict[tuple[str, Role], Work] = defaultdict(Work)
-        self.phase = TRAINING
-        self.untrained = True
-        self._config = config
+        self.phase, self.untrained = TRAINING, True
         self._directives: list[str] = []
         self._embedded: set[str] = set()
         self._waiting: list[tuple[Role, asyncio.Future[None]]] = []
@@ -182,30 +173,26 @@ class CountingLM:
 
     async def __call__(self, request: Request) -> Reply:
         said, tokens, vector = "", 0, tuple[float, ...]()
+        contents = [m.content for m in request.messages]
         if request.embeds:
-            text = request.messages[0].content
-            draw = draws("embedding", text)
+            draw = draws("embedding", contents[0])
             vector = tuple(draw.gauss(0.0, 1.0) for _ in range(_DIMENSIONS))
-            if text in self._embedded:  # the journal of a run has it
+            if contents[0] in self._embedded:  # the journal of a run has it
                 return Reply("", usage=Usage(), vector=vector)
-            self._embedded.add(text)
-        await self._join_round(request.role)
-        if not request.embeds:
-            contents = (m.content for m in request.messages)
-            said, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
-            tokens = min(tokens, request.sampling.max_tokens or tokens)
-        prompt = sum(estimate_tokens(m.content) for m in request.messages)
-        self.work[self.phase, request.role] += Work(1, prompt, tokens)
-        return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
-
-    async def _join_round(self, role: Role) -> None:
+            self._embedded.add(contents[0])
         loop = asyncio.get_running_loop()
         place = loop.create_future()
-        self._waiting.append((role, place))
+        self._waiting.append((request.role, place))
         self._quiet = 0
         if len(self._waiting) == 1:
             loop.call_soon(self._look, loop)
         await place
+        if not request.embeds:
+            said, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
+            tokens = min(tokens, request.sampling.max_tokens or tokens)
+        prompt = sum(map(estimate_tokens, contents))
+        self.work[self.phase, request.role] += Work(1, prompt, tokens)
+        return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._quiet += 1
@@ -257,13 +244,12 @@ class _Filler:
         if "enum" in node:
             return node["enum"][0]
         match node.get("type"):
-            case "object" if "properties" in node:
+            case "object":
                 # An instinct that may be blamed is named by its index.
                 inner = name if name == "instinct_errors" else None
-                fields = {f: self.value(inner or f, n) for f, n in node["properties"].items()}
+                shapes = node.get("properties", {}).items()
+                fields = {f: self.value(inner or f, n) for f, n in shapes}
                 return {f: each for f, each in fields.items() if each or inner is None}
-            case "object":
-                return {}
             case "array" if name == "harmful":
                 return []
             case "array" if name == "selected_indices":
@@ -280,8 +266,7 @@ class _Filler:
                 return self._string(name)
 
     def _string(self, name: str) -> str:
-        """What is solved has an empty critique, and not every part is to blame (the rubric is one
-        of them)."""
+        """What is solved has an empty critique, and not every part is to blame."""
         if name == "instincts":
             return words(self.config.update.instinct_words * _FILLED, self.draw)
         often = 1.0
@@ -336,11 +321,8 @@ class _MadeUpProgram:
     """The task's own program on made-up replies; the user's agent is not run, its calls are."""
 
     def __init__(self, program: Program, manner: Manner) -> None:
-        self.name = program.name
-        self.stages = program.stages
-        self.roles = program.roles
-        self._program = program
-        self._calls = len(program.stages) or manner.agent_calls
+        self.name, self.stages, self.roles = program.name, program.stages, program.roles
+        self._program, self._calls = program, len(program.stages) or manner.agent_calls
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         if not isinstance(self._program, Agent):
@@ -363,8 +345,8 @@ class _MadeUpProgram:
 def _made_up_reward(
     factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
 ) -> RewardFactory:
-    """Full for a keyed share of the answers. A judge is asked what the task's reward asks it; the
-    user's own reward is not called."""
+    """Full for a keyed share of the answers. A judge is asked what it would be; the user's own
+    reward is not called."""
     (low, high), manner = reward_range, lm.manner
     untrained: set[tuple[str, str]] = set()
 
@@ -414,8 +396,7 @@ def _judges(factory: RewardFactory, ask: Ask | None) -> list[Reward]:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Updates of a schedule, their rollouts, those of them that the encoder routes, and rounds of
-    the codebook's maintenance."""
+    """Updates, their rollouts, those that the encoder routes, and rounds of maintenance."""
 
     updates: int
     rollouts: int
@@ -425,11 +406,9 @@ class Passes:
 
 def passes(plan: Plan) -> Passes:
     """Counted exactly: whether an example explores is drawn as training draws it."""
-    config = plan.config
-    schedule = Schedule(plan.split("train"), config.update, config.randomness)
+    config, rollouts, routed = plan.config, 0, 0
+    updates = Schedule(plan.dataset.train, config.update, config.randomness).updates()
     every = rounds_every(config)
-    updates = schedule.updates()
-    rollouts = routed = 0
     for step, epoch, batch in updates:
         epsilon = epsilon_at(epoch, config.explore, config.update.epochs)
         rollouts += len(batch)
@@ -441,18 +420,16 @@ def passes(plan: Plan) -> Passes:
 
 def shorten_plan(plan: Plan) -> Plan:
     """The same in few: as many validations, with fewer batches between them and fewer examples."""
-    config, dataset = plan.config, plan.dataset
-    whole = Schedule(dataset.train, config.update, config.randomness).batches
-    rollouts = whole * min(config.update.batch_size, len(dataset.train))
+    config, dataset, validation = plan.config, plan.dataset, plan.config.validation
+    update, every = config.update, validation.every
+    whole = Schedule(dataset.train, update, config.randomness).batches
+    rollouts = whole * min(update.batch_size, len(dataset.train))
     calls = rollouts * (4 + max(1, len(plan.task.program.stages)))
-    batches, every = whole, config.validation.every
-    if calls > CALLS:
-        batches = math.ceil(whole * CALLS / calls)
+    batches = math.ceil(whole * CALLS / max(calls, CALLS))
     if batches < whole and every and whole >= every:
         times, left = divmod(whole, every)
         every = max(1, round(batches / times))
         batches = times * every + (left > 0 and every > 1)
-    update, validation = config.update, config.validation
     if batches < whole:
         update = update.model_copy(update={"epochs": batches, "steps_per_epoch": 1})
     val, test = _some(dataset.val), _some(plan.judged)
@@ -487,8 +464,8 @@ class Scale:
         return cls(passes(plan), passes(short), evaluated)
 
     def up(self, work: DryWork, tidied: float = 0.0) -> DryWork:
-        """What the whole plan takes, by the work of the shortened one; a round of maintenance
-        makes `tidied` calls, one after the other, each like any other of the updater's."""
+        """What the whole plan takes, by the work of the shortened one; a round of maintenance makes
+        `tidied` calls of the updater, one after the other."""
         updates = _ratio(self.whole.updates, self.part.updates)
         rollouts = _ratio(self.whole.rollouts, self.part.rollouts)
         routed = _ratio(self.whole.routed, self.part.routed)

@@ -1,8 +1,8 @@
 """What a run will take, before anything is spent: calls, tokens, money and time, by role.
 
 Three dry runs give the range, one of little, one of usual and one of much work. How many calls
-there are, how long the texts grow, how much the model writes and how its tokenizer counts are
-independent of each other: their errors add up as logarithms do, by the root of their squares.
+there are, how much the model writes and how its tokenizer counts err independently: their errors
+add up as logarithms do, by the root of their squares.
 """
 
 from __future__ import annotations
@@ -93,19 +93,15 @@ class Range:
         if not expected:
             return Range(0.0, 0.0, self.high * other.high)
         up = (self.high / self.expected, other.high / other.expected, *factors)
-        down = (
-            self.expected / self.low if self.low else math.inf,
-            other.expected / other.low,
-            *factors,
-        )
+        least = self.expected / self.low if self.low else math.inf
+        down = (least, other.expected / other.low, *factors)
         below, above = (math.exp(math.hypot(*map(math.log, each))) for each in (down, up))
         return Range(expected / below, expected, expected * above)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one role takes, or all. `usd` is None where a model's price is unknown, `seconds` (of
-    the run's wall time) where it is not known how long a call takes."""
+    """What one role takes, or all. `usd` and `seconds` (of wall time) are None where unknown."""
 
     role: Role | Literal["total"]
     model: str
@@ -128,10 +124,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """All roles that the run calls, what it plans, and what the ranges assume.
-
-    The total is narrower than the sum of the roles: what is uncertain of one weighs less on all.
-    """
+    """All roles that the run calls, what it plans, and what the ranges assume. The total is
+    narrower than the sum of the roles: what is uncertain of one weighs less on all."""
 
     roles: tuple[Share, ...]
     total: Share
@@ -183,12 +177,9 @@ def estimate(
 def estimate_plan(
     plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
 ) -> Estimate:
-    """What `pco train` would take; no model is asked.
-
-    `seconds` are those a call takes, by model; `short` is the plan that is simulated in its
-    place (None = `shorten_plan`). Raises what a run raises before its first call, and ConfigError
-    for an optimizer that is not ours: how its work grows with the plan is not known.
-    """
+    """What `pco train` would take; no model is asked. `seconds` are those a call takes, by model;
+    `short` is the plan gone through in its place. Raises what a run raises before its first call,
+    and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
         raise ConfigError(
             f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
@@ -211,9 +202,7 @@ def estimate_plan(
 
 def _with_tried(plan: Plan, little: DryWork, usual: DryWork, much: DryWork) -> list[DryWork]:
     """With what the row `best_fixed` may take, whose prompts are tried on all inputs. Little:
-    without the composed prompts, since what copies its input is not tried. Much: whatever dry run
-    took most, with each prompt on its own input too, which was found in the journal; a run may draw
-    other inputs, and find none."""
+    without the composed ones, which may copy an input. Much: each prompt on its own input too."""
     if not has_best_fixed(plan.config):
         return [little, usual, much]
     key: tuple[str, Role] = ("validating", "executor")
@@ -237,9 +226,7 @@ class _Sums:
     def __init__(self, plan: Plan, works: Sequence[DryWork], seconds: Mapping[str, float]) -> None:
         asked = {role for work in works for _, role in work}
         self.roles: list[Role] = [role for role in ROLES if role in asked]
-        self._config = plan.config
-        self._works = works
-        self._seconds = seconds
+        self._config, self._works, self._seconds = plan.config, works, seconds
         self._prices = PriceTable(plan.config.prices)
 
     def share(self, name: Role | Literal["total"], roles: Sequence[Role]) -> Share:
@@ -261,8 +248,8 @@ class _Sums:
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
-        """Calls; tokens of the prompts, and of the replies: calls times the tokens of one call,
-        which are those of the usual work where little asks for none."""
+        """Calls, prompt and completion tokens. Tokens of a call are the usual ones where little has
+        none."""
 
         def total(what: str) -> Range:
             return Range.of(
@@ -340,7 +327,7 @@ def _assumptions(plan: Plan, scale: Scale, made: Estimate) -> Iterator[str]:
         f"low / expected / high: {manners('solved', 100)} % of the answers get the full reward, "
         f"and the others blame {manners('blamed', 100)} % of the parts that may be to blame"
     )
-    if plan.split("val") and config.validation.every:
+    if plan.dataset.val and config.validation.every:
         yield "low: training ends as early as validation.patience and target_score let it"
     yield (
         f"a typical answer has {ANSWER} tokens; replies may be {OTHER_REPLIES:g} times longer or "

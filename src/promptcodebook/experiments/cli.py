@@ -7,20 +7,18 @@ import shlex
 import sys
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from promptcodebook.calls import Usage
 from promptcodebook.cli.command import Json, Model, Plain, emit, note
 from promptcodebook.paths import BENCH, runs_dir
 
 if TYPE_CHECKING:
-    from promptcodebook.experiments.experiment import Measured, Order
-    from promptcodebook.experiments.lab import Lab
-    from promptcodebook.progress import Listener
+    from promptcodebook.experiments.experiment import Measured
 
-_NAMED = 8
-"""Cells without a result that a summary names."""
+_NAMED = 8  # cells without a result that a summary names
 
 
 def reproduce(
@@ -62,6 +60,7 @@ def reproduce(
     """
     from promptcodebook.cli.live import watch_run
     from promptcodebook.experiments.experiment import Order
+    from promptcodebook.experiments.lab import Lab, open_lab
     from promptcodebook.experiments.reproduce import (
         OnRay,
         Threads,
@@ -83,47 +82,26 @@ def reproduce(
     # Steps of several runs at once would be shown as those of one.
     alone = cells == 1 and not ray
     view = watch_run(plain=plain) if alone else nullcontext(silent)
-    with view as listener, _Labs(lm, listener, concurrency) as labs:
-        worst = 0
+    typed, labs, worst = shlex.join(["pco", *sys.argv[1:]]), dict[Path, Lab](), 0
+    with view as listener, ExitStack() as closing:
         for order in orders:
-            lab = labs.of(order)
+            # Experiments of one folder and model share their lab, and so the model.
+            of = order.experiment
+            spec = lm or (of.lm_quick if preset == "quick" else of.lm)
+            beside = "" if spec == of.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
+            folder = runs_dir() / BENCH / f"{of.folder}{beside}"
+            if folder not in labs:
+                labs[folder] = open_lab(folder, spec, typed, listener, concurrency=concurrency)
+                closing.callback(labs[folder].close)
+            lab = labs[folder]
             workers = OnRay(order, lab, ray, cells, concurrency) if ray else Threads(lab, cells)
-            measured = measure(order, lab, note, workers)
+            measured = measure(order, lab, note, workers.measure)
             show(measured, out, as_json=as_json)
             if measured.stop is not None:
                 note(f"pco: stopped: {measured.stop}\n  next: the same command resumes it")
                 return measured.stop.exit_code
             worst = max(worst, 1 if measured.missing else 0)
-        return worst
-
-
-class _Labs:
-    """The labs of one command: experiments of one folder and model share theirs, and the model."""
-
-    def __init__(self, lm: str | None, view: Listener, concurrency: int) -> None:
-        self._lm, self._view, self._concurrency = lm, view, concurrency
-        self._open: dict[tuple[str, str], Lab] = {}
-
-    def of(self, order: Order) -> Lab:
-        from promptcodebook.experiments.lab import open_lab
-
-        experiment = order.experiment
-        spec = self._lm or (experiment.lm_quick if order.preset == "quick" else experiment.lm)
-        key = experiment.folder, spec
-        if key not in self._open:
-            beside = "" if spec == experiment.lm else f"-{re.sub('[^A-Za-z0-9.]+', '-', spec)}"
-            folder = runs_dir() / BENCH / f"{experiment.folder}{beside}"
-            typed, at_once = shlex.join(["pco", *sys.argv[1:]]), self._concurrency
-            self._open[key] = open_lab(folder, spec, typed, self._view, concurrency=at_once)
-        return self._open[key]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with ExitStack() as closing:
-            for lab in self._open.values():
-                closing.callback(lab.close)
+    return worst
 
 
 def show(measured: Measured, out: Path, *, as_json: bool) -> None:
@@ -139,16 +117,14 @@ def show(measured: Measured, out: Path, *, as_json: bool) -> None:
             print(f"not measured: {', '.join(absent[:_NAMED])}{beside}")
         print(f"page: {page}")
         return
+    paid = replies.paid if replies else Usage()
     emit(
         {
             "experiment": measured.order.experiment.name,
             "page": str(page),
             "finished": list(measured.results),
             "missing": dict(measured.missing),
-            "paid": {
-                "calls": replies.paid.calls if replies else 0,
-                "tokens": replies.paid.tokens if replies else 0,
-            },
+            "paid": {"calls": paid.calls, "tokens": paid.tokens},
             "known": replies.known if replies else 0,
             "results": dict(measured.results),
         }

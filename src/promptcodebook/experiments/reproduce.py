@@ -1,10 +1,6 @@
-"""An experiment from its cells to its page. Finished cells are not measured again.
-
-Threads of this process measure the cells, which share the lab's model, or tasks on a Ray cluster
-(extra [ray]), one a cell. A task on the lab's own machine works in the lab's folder. Elsewhere it
-works in a folder of that machine's cache, and its run comes back with the result, so that the lab
-holds them all. Nothing but text and bytes is handed over; keys are read where the task runs.
-"""
+"""An experiment from its cells to its page. Threads of this process measure the cells, or tasks on
+a Ray cluster (extra [ray]), one a cell. A task elsewhere works in a folder of that machine's cache,
+and its run comes back. Nothing but text and bytes is handed over; keys are read where it runs."""
 
 from __future__ import annotations
 
@@ -13,13 +9,14 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from promptcodebook.cluster import join_cluster, machine_name, require_version
 from promptcodebook.errors import (
@@ -32,7 +29,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.experiments.experiment import Experiment, Measured, Order
 from promptcodebook.experiments.lab import Cell, Lab, Result, open_lab
-from promptcodebook.experiments.page import draw, latex, markdown, plain
+from promptcodebook.experiments.page import draw, latex, markdown, plain, read_table
 from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
@@ -44,8 +41,7 @@ _LOOK_UP_S = 0.2
 
 @dataclass
 class Progress:
-    """Says which cells began and ended, of how many, and how long the rest will take. `keep` gets
-    each result or error."""
+    """Says which cells began and ended, and how long the rest takes; `keep` gets each outcome."""
 
     total: int
     known: int
@@ -70,19 +66,14 @@ class Progress:
         self.keep(cell, outcome)
 
 
-class Workers(Protocol):
-    """Measures cells, and hands each to `progress` as it ends.
-
-    Raises the Stop that ended it early, when nothing is at work any more, and KeyboardInterrupt.
-    """
-
-    def measure(self, cells: Sequence[Cell], progress: Progress) -> None: ...
+Workers = Callable[[Sequence[Cell], Progress], None]
+"""Measures cells, and hands each to `progress` as it ends. Raises the Stop that ended it early,
+when nothing is at work any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Measures `width` cells at once. A single one is measured in the calling thread, so that its
-    progress is shown."""
+    """Measures `width` cells at once; a single one in the calling thread, for its progress."""
 
     lab: Lab
     width: int = 1
@@ -90,8 +81,10 @@ class Threads:
     def measure(self, cells: Sequence[Cell], progress: Progress) -> None:
         if self.width > 1:
             with ThreadPoolExecutor(self.width, "cell") as pool:
-                crew = Crew(self.width, progress, self.lab.relay.interrupt)
-                crew.measure(cells, lambda cell: pool.submit(self._attempt, cell))
+                interrupt = self.lab.relay.interrupt
+                keep_busy(
+                    cells, self.width, progress, lambda c: pool.submit(self._attempt, c), interrupt
+                )
             return
         waiting = list(cells)
         while (cell := _ready(waiting, ())) is not None:
@@ -100,7 +93,6 @@ class Threads:
             progress.end(cell, self._attempt(cell))
 
     def _attempt(self, cell: Cell) -> Outcome:
-        """Its result, or why it failed. Raises Stop."""
         try:
             return cell.measure(self.lab)
         except Stop:
@@ -109,48 +101,44 @@ class Threads:
             return error
 
 
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """Keeps `width` cells at work, and lets the first Stop among them, or Ctrl-C, end the others.
-
-    `interrupt` asks all that are at work to end in order; a second time, at once.
-    """
-
-    width: int
-    progress: Progress
-    interrupt: Callable[[], None]
-
-    def measure(self, cells: Sequence[Cell], submit: Callable[[Cell], Future[Outcome]]) -> None:
-        """Returns when nothing is at work any more. Raises what ended it early."""
-        waiting, at_work = list(cells), dict[Future[Outcome], Cell]()
-        stop: BaseException | None = None
-        with stop_signals():
-            while waiting or at_work:
-                try:
-                    while len(at_work) < self.width:
-                        cell = _ready(waiting, tuple(at_work.values()))
-                        if cell is None:
-                            break
-                        waiting.remove(cell)
-                        self.progress.begin(cell)
-                        at_work[submit(cell)] = cell
-                    done, _ = wait(at_work, _LOOK_UP_S, FIRST_COMPLETED)
-                    for future in done:
-                        cell = at_work.pop(future)
-                        try:
-                            self.progress.end(cell, future.result())
-                        except BaseException as why:
-                            # A KeyboardInterrupt here is what the others were interrupted with.
-                            if stop is None:
-                                stop = why
-                                self.interrupt()
-                except KeyboardInterrupt:
-                    stop = stop or Interrupted("interrupted by the user")
-                    self.interrupt()
-                if stop is not None:
-                    waiting.clear()
-        if stop is not None:
-            raise stop
+def keep_busy(
+    cells: Sequence[Cell],
+    width: int,
+    progress: Progress,
+    submit: Callable[[Cell], Future[Outcome]],
+    interrupt: Callable[[], None],
+) -> None:
+    """Keeps `width` cells at work, until nothing is any more. The first Stop, or Ctrl-C, is raised,
+    and ends the others: `interrupt` asks them in order; a second time, at once."""
+    waiting, at_work = list(cells), dict[Future[Outcome], Cell]()
+    stop: BaseException | None = None
+    with stop_signals():
+        while waiting or at_work:
+            try:
+                while len(at_work) < width:
+                    cell = _ready(waiting, tuple(at_work.values()))
+                    if cell is None:
+                        break
+                    waiting.remove(cell)
+                    progress.begin(cell)
+                    at_work[submit(cell)] = cell
+                done, _ = wait(at_work, _LOOK_UP_S, FIRST_COMPLETED)
+                for future in done:
+                    cell = at_work.pop(future)
+                    try:
+                        progress.end(cell, future.result())
+                    except BaseException as why:
+                        # A KeyboardInterrupt here is what the others were interrupted with.
+                        if stop is None:
+                            stop = why
+                            interrupt()
+            except KeyboardInterrupt:
+                stop = stop or Interrupted("interrupted by the user")
+                interrupt()
+            if stop is not None:
+                waiting.clear()
+    if stop is not None:
+        raise stop
 
 
 def _ready(waiting: Sequence[Cell], at_work: Sequence[Cell]) -> Cell | None:
@@ -204,14 +192,13 @@ class OnRay:
             return outcome
 
         def interrupt() -> None:
-            """In order first, and the second time at once."""
             nonlocal interrupted
             for reference in list(at_work.values()):
                 ray.cancel(reference, force=interrupted)
             interrupted = True
 
         try:
-            Crew(self.width, progress, interrupt).measure(cells, submit)
+            keep_busy(cells, self.width, progress, submit, interrupt)
         finally:
             ray.shutdown()
 
@@ -236,8 +223,7 @@ class OnRay:
 
 
 def measure_job(job: str) -> bytes:
-    """Measures the cell that `OnRay` wrote down, on the machine that it came to: a line of JSON
-    with its result or its error, and after it the runs that were made there, as a tar."""
+    """Measures the cell that `OnRay` wrote down: a line of JSON, then its runs as a tar."""
     asked, packed = json.loads(job), io.BytesIO()
     away, folder = asked["machine"] != machine_name(), Path(asked["folder"])
     if away:  # the same command finds the same folder on this machine again
@@ -245,7 +231,14 @@ def measure_job(job: str) -> bytes:
         folder = cache_folder() / "cells" / digest / asked["cell"].replace("/", "-")
     try:
         require_version(asked["version"])
-        answer: dict[str, Any] = {"result": _measured(asked, folder)}
+        order = Order(experiment_named(asked["experiment"]), **asked["order"])
+        made = open_lab(folder, asked["spec"], asked["command"], concurrency=asked["concurrency"])
+        with closing(made) as lab:
+            cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
+            for name, result in asked["needed"].items():
+                if result is not None and lab.read(cells[name]) is None:
+                    lab.keep(cells[name], result)
+            answer: dict[str, Any] = {"result": cells[asked["cell"]].measure(lab)}
     except PcoError as error:
         answer = {"error": type(error).__name__, "message": str(error), "hint": error.hint}
     if away and "result" in answer:
@@ -256,22 +249,7 @@ def measure_job(job: str) -> bytes:
     return json.dumps(answer).encode() + b"\n" + packed.getvalue()
 
 
-def _measured(told: Mapping[str, Any], folder: Path) -> Any:
-    order = Order(experiment_named(told["experiment"]), **told["order"])
-    concurrency = told["concurrency"]
-    lab = open_lab(folder, told["spec"], told["command"], concurrency=concurrency)
-    try:
-        cells = {cell.name: cell for cell in order.experiment.cells(order, lab.spec)}
-        for name, result in told["needed"].items():
-            if result is not None and lab.read(cells[name]) is None:
-                lab.keep(cells[name], result)
-        return cells[told["cell"]].measure(lab)
-    finally:
-        lab.close()
-
-
 def _unpacked(answer: bytes, folder: Path) -> Outcome:
-    """The result, whose runs are in the lab's folder from now on. Raises Stop."""
     line, _, runs = answer.partition(b"\n")
     told = json.loads(line)
     if told.get("error") in _STOPS:
@@ -285,42 +263,20 @@ def _unpacked(answer: bytes, folder: Path) -> Outcome:
     return told["result"]
 
 
-_HOMES: Mapping[str, str] = {
-    "main": "main:MAIN",
-    "prompt-length": "main:PROMPT_LENGTH",
-    "codebook-usage": "variants:USAGE",
-    "specialisation": "variants:SPECIALISATION",
-    "ablation": "variants:ABLATION",
-    "sweep-k": "variants:SWEEP_K",
-    "sweep-s": "variants:SWEEP_S",
-    "critic": "variants:CRITIC",
-    "cost": "main:COST",
-    "attribution": "studies:ATTRIBUTION",
-    "sensitivity": "variants:SENSITIVITY",
-    "init": "variants:INIT",
-    "routing": "variants:ROUTING",
-    "evolution": "variants:EVOLUTION",
-    "prompts": "variants:PROMPTS",
-    "theory": "studies:THEORY",
-    "when-it-pays": "studies:WHEN_IT_PAYS",
-    "small-real-model": "small_real_model:EXPERIMENT",
-}
-"""Where each experiment is, in the order of the paper."""
-
-
 def experiment_names() -> tuple[str, ...]:
     """In the order of the paper."""
-    return tuple(_HOMES)
+    return tuple(read_table("pages")["home"])
 
 
 def experiment_named(name: str) -> Experiment:
     """ConfigError for an unknown one."""
-    if name not in _HOMES:
+    homes = read_table("pages")["home"]
+    if name not in homes:
         raise ConfigError(
-            f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, _HOMES)}",
-            hint=f"pco reproduce {' | '.join(_HOMES)}",
+            f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}",
+            hint=f"pco reproduce {' | '.join(homes)}",
         )
-    module, _, variable = _HOMES[name].partition(":")
+    module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.experiments.{module}"), variable)
 
 
@@ -336,45 +292,35 @@ def require_preset(experiment: Experiment, preset: str) -> None:
 def measure(
     order: Order, lab: Lab, tell: Callable[[str], None], workers: Workers | None = None
 ) -> Measured:
-    """Measures every cell that is not finished, by `workers` (None = one after the other), gates
-    first. One that fails is noted and the others continue; a Stop ends all and loses nothing."""
+    """Measures every cell that is not finished, by `workers` (None = one after the other). One that
+    fails is noted and the others continue; a Stop ends all and loses nothing."""
     cells = order.experiment.cells(order, lab.spec)
     found = {cell.name: known for cell in cells if (known := lab.read(cell)) is not None}
-    missing: dict[str, str] = {}
+    failed: dict[str, str] = {}
 
     def keep(cell: Cell, outcome: Outcome) -> None:
         if isinstance(outcome, PcoError):
-            missing[cell.name] = str(outcome)
+            failed[cell.name] = str(outcome)
             return
         lab.keep(cell, outcome)
         found[cell.name] = outcome
 
-    gates = {cell.gate.name for cell in cells if cell.gate}
     stop: Stop | None = None
+    left = [cell for cell in cells if cell.name not in found]
     try:
-        for of_gates in (True, False):
-            part = [cell for cell in cells if (cell.name in gates) == of_gates]
-            for cell in part:
-                # A cell whose gate is shut comes to what the gate says, unmeasured.
-                if cell.name not in found and cell.gate and cell.gate.name in found:
-                    instead = cell.gate.instead(found[cell.gate.name])
-                    if instead is not None:
-                        keep(cell, instead)
-            left = [cell for cell in part if cell.name not in found]
-            if left:
-                progress = Progress(len(part), len(part) - len(left), tell, keep)
-                (workers or Threads(lab)).measure(left, progress)
+        if left:
+            progress = Progress(len(cells), len(cells) - len(left), tell, keep)
+            (workers or Threads(lab).measure)(left, progress)
     except Stop as reached:
         stop = reached
     results = {cell.name: found[cell.name] for cell in cells if cell.name in found}
-    missing = {c.name: missing.get(c.name, "") for c in cells if c.name not in found}
+    missing = {c.name: failed.get(c.name, "") for c in cells if c.name not in found}
     return Measured(order, lab, results, missing, stop)
 
 
 def write_page(out: Path, measured: Measured) -> Path:
     """NAME.md in `out`, and in its folder NAME every table as LaTeX, every figure as SVG and PNG,
-    and `results.json`: what the cells came to, and the tables. Where matplotlib is missing the page
-    says so in each figure's place; asked for again, the command draws without measuring."""
+    and `results.json`. Where matplotlib is missing the page says so in place of each figure."""
     name, page = measured.order.experiment.name, measured.order.experiment.page(measured)
     folder, undrawn = out / name, ""
     folder.mkdir(parents=True, exist_ok=True)

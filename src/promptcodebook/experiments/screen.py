@@ -7,14 +7,13 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError, model_validator
 
 from promptcodebook.errors import StoreError
-from promptcodebook.experiments.page import explained, published
+from promptcodebook.experiments.page import as_printed, explained, published
 from promptcodebook.experiments.reproduce import experiment_named, experiment_names
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.report.pages import MISSING, address, render
@@ -25,8 +24,6 @@ _FIGURE = re.compile(r"[\w-]+\.svg", re.ASCII)
 
 
 class _Table(BaseModel):
-    """A table as it is kept: heads, and rows of as many cells."""
-
     head: tuple[Any, ...]
     rows: tuple[tuple[Any, ...], ...]
     title: str = ""
@@ -38,26 +35,19 @@ class _Table(BaseModel):
         return self
 
 
-class _Kept(BaseModel):
-    """What is shown of `results.json`; `missing` are cells without a result."""
+class _Measured(BaseModel):
+    """What is shown of `results.json`, and the drawings beside it."""
 
     model: str = ""
     preset: str = ""
     seeds: int = 0
     missing: Mapping[str, Any] = {}
     tables: Mapping[str, _Table] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """One experiment: its results and the names of its drawings."""
-
-    kept: _Kept
-    figures: tuple[str, ...]
+    figures: tuple[str, ...] = ()
 
     @property
     def simulated(self) -> bool:
-        return any_simulated([self.kept.model])
+        return any_simulated([self.model])
 
 
 def paper_mark(results: Path, name: str = "") -> str:
@@ -120,32 +110,22 @@ def result_screen(results: Path, name: str) -> Screen:
 
 
 def figure_file(results: Path, name: str, file: str) -> Path | None:
-    """The drawing of an experiment, where there is one of that name."""
     measured = _read(results, name) if name in experiment_names() else None
     return results / name / file if measured is not None and file in measured.figures else None
 
 
 def _published(name: str) -> list[dict[str, Any]]:
     """The paper's numbers: a table for each executor and metric, rows and columns as printed."""
-    values = published(name).values
-    found: list[dict[str, Any]] = []
-    meant = explained("metrics")
+    values, meant = published(name), explained("metrics")
     executors = list(dict.fromkeys(v.executor for v in values))
     kinds = dict.fromkeys((v.executor, v.metric) for v in values)
+    found: list[dict[str, Any]] = []
     for executor, metric in sorted(kinds, key=lambda kind: executors.index(kind[0])):
-        cells = [v for v in values if (v.executor, v.metric) == (executor, metric)]
-        printed = {(c.row, c.column): c.printed for c in cells}
-        columns = list(dict.fromkeys(cell.column for cell in cells))
-        rows = dict.fromkeys(cell.row for cell in cells)
+        own = [v for v in values if (v.executor, v.metric) == (executor, metric)]
         where = f"{executor}, " if executor else ""
-        found.append(
-            {
-                "caption": f"The paper: {where}{metric} ({meant.get(metric, '')}), in "
-                f"{cells[0].unit}.",
-                "columns": columns,
-                "rows": [(row, *(printed.get((row, c), MISSING) for c in columns)) for row in rows],
-            }
-        )
+        what = f"The paper: {where}{metric} ({meant.get(metric, '')}), in {own[0].unit}."
+        columns, rows = as_printed(own, MISSING)
+        found.append({"caption": what, "columns": columns, "rows": rows})
     return found
 
 
@@ -153,20 +133,17 @@ def _read(results: Path, name: str) -> _Measured | None:
     """What was measured; None where nothing was. Raises StoreError for a file that is damaged."""
     folder = results / name
     try:
-        kept = _Kept.model_validate_json((folder / "results.json").read_bytes())
+        measured = _Measured.model_validate_json((folder / "results.json").read_bytes())
         figures = sorted(file.name for file in folder.iterdir() if _FIGURE.fullmatch(file.name))
     except FileNotFoundError:
         return None
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "its beginning"
-        raise _unreadable(folder, f"{first['msg']} at {where}") from None
-    except OSError as error:
-        raise _unreadable(folder, str(error)) from None
-    return _Measured(kept, tuple(figures))
-
-
-def _unreadable(folder: Path, why: str) -> StoreError:
-    return StoreError(
-        f"{folder / 'results.json'} cannot be read: {why}", hint=f"pco reproduce {folder.name}"
-    )
+    except (ValidationError, OSError) as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            why = f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'its beginning'}"
+        raise StoreError(
+            f"{folder / 'results.json'} cannot be read: {why}", hint=f"pco reproduce {folder.name}"
+        ) from None
+    # Whatever the file names: drawings are those that lie there.
+    return measured.model_copy(update={"figures": tuple(figures)})

@@ -1,27 +1,11 @@
 """`small-real-model`: what a codebook, a router and text updates do on a 135M model (`houserules`).
-
-The cells come in order of worth, so that a run that is cut off has the headline:
-
-1. `route-SEED`: the demo's comparison at full length: the small preset, at most 1,500 rollouts;
-   `embed-SEED`: the same where the router reads the model's embeddings beside words and letters.
-2. `rules-N`: the rule that applies among N rules in one prompt.
-3. `curve-SEED`: what each of these routers was worth on the way; `encoder-SEED`: the same with an
-   LLM encoder and epsilon-greedy exploration, every role on the same model.
-4. `select-S`, `size-K`: other S and K. `texts-...`: text updates and what accepts them, all at
-   equal calls.
-
-Replies are greedy where they are judged, and kept: the seeds share the reward of (message,
-instincts). (Another batch sums in another order and may break a near tie otherwise.)
-Hyperparameters are the small preset's, chosen on training messages; nothing here was chosen on the
-test split. Every sentence of the page that judges is made from an interval; missing measurements
-are named.
-"""
+The cells come in order of worth, so that a run that is cut off has the headline. Replies are greedy
+where they are judged, and kept. Nothing was chosen on the test split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 from promptcodebook.config import Config, load_config, merge
@@ -31,122 +15,71 @@ from promptcodebook.experiments.experiment import (
     Measured,
     difference,
     lab_words,
+    missing,
+    rewards,
+    runs_of,
     said,
     score,
     share,
 )
 from promptcodebook.experiments.lab import Cell, Lab, Result, read_training, row_json
-from promptcodebook.experiments.page import Block, Page, Table, shown
+from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.policy.references import state_at
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
-from promptcodebook.tasks.houserules.task import (
-    load_houserules,
-    present_prompt,
-    right_rules,
-    topics_of,
-)
+from promptcodebook.tasks.houserules import task as houserules
 from promptcodebook.text import sentences_of
 from promptcodebook.types import Example
 from promptcodebook.units import percent, plural
 
-BATCH = 32
-COUNTS = (1, 2, 4, 8, 14)
-"""Rules in one prompt."""
+COUNTS = (1, 2, 4, 8, 14)  # rules in one prompt
 SELECTS = (1, 2, 4)
-_REPLY = 64
-"""The most new tokens of a reply."""
-_ROLE_TOKENS = 200
-"""Of the critic, the attribution and the updater, where they are asked."""
-ACCEPTING: Mapping[str, Mapping[str, Any]] = {
-    "off": {"text_updates": False},
-    "always": {"accept": "always"},
-    "improve": {"accept": "improve"},
-    "improve-others": {"accept": "improve", "accept_on": "others"},
-    "improve_each-others": {"accept": "improve_each", "accept_on": "others"},
-    "always-maintain": {"accept": "always", "maintain_every": 4},
-}
-"""The variants of text updates, by name."""
+Scale = Mapping[str, Any]
+"""How much is measured, as settings.toml has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How much is measured: seeds, steps of at most `batch` rollouts, at which steps curves are
-    drawn, the encoder's seeds and steps, the steps of the S and K sweeps, the calls of a text
-    variant, the test messages (None = all), and the validation messages of a run (None = as many
-    as any run takes; else its last state is kept)."""
-
-    seeds: int
-    steps: int
-    curve: tuple[int, ...]
-    encoder_seeds: int
-    encoder_steps: int
-    sweep_steps: int
-    text_calls: int
-    test: int | None = None
-    batch: int = BATCH
-    val: int | None = None
+def scale_of(preset: str) -> Scale:
+    return read_table("settings")["small"][preset]
 
 
-def scale_of(preset: str, seeds: int) -> Scale:
-    """`default` is what the page shows, `quick` whether everything runs."""
-    if preset == "quick":
-        return Scale(seeds, 2, (0, 2), 1, 1, 1, 30, test=8, batch=8, val=4)
-    return Scale(seeds, 46, (0, 3, 6, 12, 23, 46), 1, 23, 46, 400)
-
-
-def cells(scale: Scale, spec: str) -> list[Cell]:
+def cells(scale: Scale, seeds: int, spec: str) -> list[Cell]:
     """All of them, in order of worth."""
-    base = demo_settings(spec, scale)
-    seeded = {seed: {**base, "seed": seed} for seed in range(scale.seeds)}
+    prompt = houserules.present_prompt()
+    sentences = sentences_of(prompt)
+    base: dict[str, Any] = {
+        **read_table("settings")["small"]["base"],
+        "lm": spec,
+        "size": len(sentences),
+        "init": {"kind": "from_prompt", "prompt": prompt},
+        "verdict_examples": scale.get("test"),
+        **scale["run"],
+    }
+    seeded = {seed: {**base, "seed": seed} for seed in range(seeds)}
     made = [_judged(f"route-{seed}", settings) for seed, settings in seeded.items()]
     both = {"router": {"features": "both"}}
     made += [_judged(f"embed-{seed}", {**own, **both}) for seed, own in seeded.items()]
-    made += [_rules(count, base, scale) for count in COUNTS]
-    made += [_curve(f"curve-{seed}", settings, scale.curve) for seed, settings in seeded.items()]
-    asks = {"router": {"kind": "encoder"}, "update": {"epochs": scale.encoder_steps}}
-    points = sorted({scale.encoder_steps, *(n for n in scale.curve if n <= scale.encoder_steps)})
-    for seed in range(scale.encoder_seeds):
-        made.append(_curve(f"encoder-{seed}", merge(base, asks, {"seed": seed}), points))
-    swept = merge(base, {"update": {"epochs": scale.sweep_steps}})
+    made += [_rules(count, base, scale.get("test")) for count in COUNTS]
+    made += [_curve(f"curve-{seed}", own, scale["curve"]) for seed, own in seeded.items()]
+    last = scale["encoder_steps"]
+    asks = {"router": {"kind": "encoder"}, "update": {"epochs": last}, "seed": 0}
+    points = sorted({last, *(n for n in scale["curve"] if n <= last)})
+    made.append(_curve("encoder-0", merge(base, asks), points))
+    swept = merge(base, {"update": {"epochs": scale["sweep_steps"]}})
     made += [_last(f"select-{s}", {**swept, "select": s}) for s in SELECTS]
-    prompt, whole = present_prompt(), base["size"]
-    for k in (whole // 2, whole, whole + 8):
+    for k in (len(sentences) // 2, len(sentences), len(sentences) + 8):
         # The first of the prompt's sentences, all of them, or all and idle ones beside.
-        texts = tuple(sentences_of(prompt))[:k]
-        init = {"kind": "expert", "instincts": texts, "prompt": prompt}
+        init = {"kind": "expert", "instincts": tuple(sentences)[:k], "prompt": prompt}
         made.append(_last(f"size-{k}", {**swept, "init": init, "size": k}))
     # With text updates, until the calls are used up; nothing is kept back for a verdict.
-    calls = scale.text_calls
+    calls = scale["text_calls"]
     budget = {"budget": {"calls": calls, "reserve_for_verdict": 0.0}}
     updating = {"text_updates": True, "epochs": calls, "batch_size": 16}
     made += [
         _last(f"texts-{name}", merge(base, budget, {"update": {**updating, **update}}))
-        for name, update in ACCEPTING.items()
+        for name, update in read_table("variants")["texts"].items()
     ]
     return made
-
-
-def demo_settings(spec: str, scale: Scale) -> dict[str, Any]:
-    """The small preset over the sentences of the present prompt, at this scale."""
-    prompt = present_prompt()
-    capped = {"temperature": 0.0, "max_tokens": _ROLE_TOKENS}
-    quick = {"validation": {"every": 0, "subset": scale.val}, "keep": "last"}
-    return {
-        **({} if scale.val is None else quick),
-        "task": "houserules",
-        "preset": "small",
-        "lm": spec,
-        "size": len(sentences_of(prompt)),
-        "init": {"kind": "from_prompt", "prompt": prompt},
-        "roles": {
-            "executor": {"temperature": 0.0, "max_tokens": _REPLY},
-            **{role: capped for role in ("encoder", "critic", "attribution", "updater")},
-        },
-        "update": {"epochs": scale.steps, "batch_size": scale.batch},
-        "verdict_examples": scale.test,
-    }
 
 
 def _config(settings: Mapping[str, Any]) -> Config:
@@ -157,12 +90,12 @@ def _judged(name: str, settings: Mapping[str, Any]) -> Cell:
     """A run with its verdict: every row's rewards on the test messages."""
 
     def measure(lab: Lab) -> Result:
-        training = lab.train(_config(settings))
-        with closing(RunStore.open(training.path)) as store:
+        path = lab.train(_config(settings))
+        with closing(RunStore.open(path)) as store:
             rows = {each.name: row_json(each) for each in store.test_evaluations()}
             conclusion = store.outline().conclusion
         verdict = conclusion.text if conclusion is not None else ""
-        return {**training.took, "rows": rows, "verdict": verdict}
+        return {**read_training(path), "rows": rows, "verdict": verdict}
 
     return Cell(name, settings, measure)
 
@@ -172,10 +105,12 @@ def _curve(name: str, settings: Mapping[str, Any], steps: Sequence[int]) -> Cell
 
     def measure(lab: Lab) -> Result:
         config = _config(settings)
-        training = lab.train(config)
-        rows = {step: lab.judge_state(config, training.path, step - 1) for step in steps}
-        points = {str(training.rollouts_after(step)): row_json(row) for step, row in rows.items()}
-        return {**training.took, "points": points}
+        path = lab.train(config)
+        with closing(RunStore.open(path)) as store:
+            made = [len(step.traces) for step in store.steps(traces=True)]
+        rows = {step: lab.judge_state(config, path, step - 1) for step in steps}
+        points = {str(sum(made[:step])): row_json(row) for step, row in rows.items()}
+        return {**read_training(path), "points": points}
 
     return Cell(name, {**settings, "points": list(steps)}, measure)
 
@@ -184,92 +119,74 @@ def _last(name: str, settings: Mapping[str, Any]) -> Cell:
     """What a run's policy is worth at its end, or where too many of its calls had failed."""
 
     def measure(lab: Lab) -> Result:
-        config = _config(settings)
-        stopped = ""
+        config, stopped = _config(settings), ""
         try:
-            training = lab.train(config, counted=config.budget.calls is not None)
+            path = lab.train(config, counted=config.budget.calls is not None)
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
-            training, stopped = read_training(failures.run.path), str(failures)
-        with closing(RunStore.open(training.path)) as store:
+            path, stopped = failures.run.path, str(failures)
+        with closing(RunStore.open(path)) as store:
             step = store.outline().step
             texts = state_at(store, step).parameters.codebook.texts
-        row = row_json(lab.judge_state(config, training.path, step))
-        return {**training.took, "row": row, "stopped": stopped, "instincts": list(texts)}
+        row = row_json(lab.judge_state(config, path, step))
+        took = read_training(path)
+        return {**took, "row": row, "stopped": stopped, "instincts": list(texts)}
 
     return Cell(name, settings, measure)
 
 
-def _rules(count: int, settings: Mapping[str, Any], scale: Scale) -> Cell:
-    """The reward of messages with one topic, whose rule is one of `count` in the present prompt's
-    order. Which others is drawn by message; fewer are part of more."""
-    rules = present_prompt().partition("\n\n")[2].splitlines()
+def _rules(count: int, settings: Mapping[str, Any], most: int | None) -> Cell:
+    """Messages with one topic, whose rule is one of `count`; which others is drawn by message."""
+    rules = houserules.present_prompt().partition("\n\n")[2].splitlines()
 
     def among(example: Example) -> str:
-        [own] = right_rules(example)
+        [own] = houserules.right_rules(example)
         others = [rule for rule in rules if rule != own]
         keyed_random("rules beside", example.id).shuffle(others)
         chosen = {own, *others[: count - 1]}
         return "\n".join(rule for rule in rules if rule in chosen)
 
     def measure(lab: Lab) -> Result:
-        examples = [e for e in load_houserules().dataset.test if len(topics_of(e)) == 1]
-        prompter = OraclePrompt(among, "")
-        row = lab.judge(_config(settings), lambda _: prompter, examples[: scale.test])
-        return {"row": row_json(row)}
+        examples = [
+            e
+            for e in houserules.load_houserules().dataset.test
+            if len(houserules.topics_of(e)) == 1
+        ]
+        ways = {"row": OraclePrompt(among, "")}
+        found = lab.judge(_config(settings), lambda _: (ways, examples[:most]))
+        return {name: row_json(row) for name, row in found.items()}
 
     return Cell(f"rules-{count}", {**settings, "rules": count}, measure)
 
 
 Results = Mapping[str, Result]
 
-_TITLES: Mapping[str, str] = {
-    "none": "no instructions",
-    "present": "the present prompt",
-    "best_single": "the best single instinct",
-    "concat": "all instincts in one prompt (concat)",
-    "learned": "learned: up to S instincts for each message",
-    "oracle": "the right rules (oracle)",
-}
-_GOAL = 0.8
-"""Share of the right rules' gain that was aimed at."""
+_GOAL = 0.8  # share of the right rules' gain that was aimed at
 
 
 def _page(measured: Measured) -> Page:
-    """All of it, however far the cells came."""
     results, order = measured.results, measured.order
-    scale = scale_of(order.preset, order.seeds)
-    words = lab_words(measured, scale.test, "messages")
-    missing = [f"- `{name}`{f': {why}' if why else ''}" for name, why in measured.missing.items()]
+    scale = scale_of(order.preset)
+    words = lab_words(measured, scale.get("test"), "messages")
+    update = scale["run"]["update"]
     parts = [
         "A generated page: every figure and every judgement on it comes from",
         "```\n"
         f"pco reproduce small-real-model --preset {order.preset} --seeds {order.seeds} "
         f"--lm {measured.lab.spec}\n```",
-        said("small", "head", steps=scale.steps, batch=scale.batch, **words),
+        said("small", "head", steps=update["epochs"], batch=update["batch_size"], **words),
         *_headline(results),
         *_lengths(results),
         *_curves(results),
         *_sweeps(results),
-        *_text_blocks(results),
-        *(["\n".join(["## Not measured", "", *missing])] if missing else []),
+        *missing(measured),
     ]
     return Page("What routing does on a small real model", parts)
 
 
-def _numbered(results: Results, prefix: str) -> list[Result]:
-    """The results of `PREFIX-0`, `PREFIX-1` ..."""
-    found = [name for name in results if name.rpartition("-")[0] == prefix]
-    return [results[name] for name in sorted(found, key=lambda n: int(n.rpartition("-")[2]))]
-
-
-def _rows(runs: Sequence[Result], name: str) -> list[list[float]]:
-    return [run["rows"][name]["rewards"] for run in runs if name in run["rows"]]
-
-
 def _headline(results: Results) -> list[Block]:
-    runs, read = _numbered(results, "route"), _numbered(results, "embed")
+    runs, read = runs_of(results, "route", "-"), runs_of(results, "embed", "-")
 
     def verdicts(runs: Sequence[Result]) -> str:
         lines = [f"- seed {seed}: {run['verdict']}" for seed, run in enumerate(runs)]
@@ -283,8 +200,8 @@ def _headline(results: Results) -> list[Block]:
         parts += _judged_blocks("embeddings", read)
         both = min(len(runs), len(read))  # the seeds that have both
         if both:
-            learned = _rows(read[: len(runs)], "learned")
-            gain = shown(difference(learned, _rows(runs, "learned")[:both]), signed=True)
+            learned = rewards(read[: len(runs)], "learned")
+            gain = shown(difference(learned, rewards(runs, "learned")[:both]), signed=True)
             what = "Learned with embeddings - learned by words"
             parts.append(f"{what}, {plural(both, 'seed')}: {gain}.")
         parts.append(verdicts(read))
@@ -292,16 +209,16 @@ def _headline(results: Results) -> list[Block]:
 
 
 def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
-    """Every row's reward, and what learned gains."""
 
     def mean(name: str, key: str) -> float:
         return sum(run["rows"][name][key] for run in runs) / len(runs)
 
-    names = [name for name in _TITLES if all(name in run["rows"] for run in runs)]
+    titles = read_table("pages")["rows"]
+    names = [name for name in titles if all(name in run["rows"] for run in runs)]
     rows = [
         [
-            _TITLES[name],
-            shown(score(_rows(runs, name))),
+            titles[name],
+            shown(score(rewards(runs, name))),
             f"{mean(name, 'calls'):.1f}",
             f"{mean(name, 'prompt_tokens') + mean(name, 'completion_tokens'):.0f}",
             f"{mean(name, 'seconds'):.2f}",
@@ -314,36 +231,23 @@ def _judged_blocks(title: str, runs: Sequence[Result]) -> list[Block]:
     return [words, Table(title, head, rows), *_gains(title, runs, set(names))]
 
 
-_PAIRS = (
-    ("learned", "best_single"),
-    ("learned", "present"),
-    ("learned", "concat"),
-    ("learned", "none"),
-    ("oracle", "none"),
-    ("oracle", "learned"),
-)
-
-
 def _gains(title: str, runs: Sequence[Result], names: set[str]) -> list[Block]:
-    pairs = [pair for pair in _PAIRS if set(pair) <= names]
-    gains = {pair: difference(_rows(runs, pair[0]), _rows(runs, pair[1])) for pair in pairs}
+    pairs = [("learned", other) for other in ("best_single", "present", "concat", "none")]
+    pairs = [p for p in (*pairs, ("oracle", "none"), ("oracle", "learned")) if set(p) <= names]
+    gains = {pair: difference(rewards(runs, pair[0]), rewards(runs, pair[1])) for pair in pairs}
     rows = [[f"{a} - {b}", shown(gain, signed=True)] for (a, b), gain in gains.items()]
     parts: list[Block] = [Table(f"{title}-differences", ["paired difference", "95 %"], rows)]
     if not {"learned", "none", "oracle", "best_single", "present"} <= names:
         return parts
 
-    def met(holds: bool) -> str:
-        return "**met**" if holds else "**not met**"
-
-    learned, oracle, none = (_rows(runs, name) for name in ("learned", "oracle", "none"))
-    part = share(learned, oracle, none)
+    learned, oracle, none = (rewards(runs, name) for name in ("learned", "oracle", "none"))
+    part, met = share(learned, oracle, none), {True: "**met**", False: "**not met**"}
     mean, low, high = map(percent, (part.mean, part.low, part.high))
     above = " and above ".join(
-        f"{name.replace('_', ' ')} {met(gains['learned', name].low > 0)}"
+        f"{name.replace('_', ' ')} {met[gains['learned', name].low > 0]}"
         for name in ("best_single", "present")
     )
-    reached = met(part.mean >= _GOAL)
-    goals = said("small", "goals", above=above, goal=percent(_GOAL), met=reached)
+    goals = said("small", "goals", above=above, goal=percent(_GOAL), met=met[part.mean >= _GOAL])
     return [*parts, said("small", "share", mean=mean, low=low, high=high), goals]
 
 
@@ -369,10 +273,10 @@ def _lengths(results: Results) -> list[Block]:
 
 
 def _curves(results: Results) -> list[Block]:
-    learned, asked = _numbered(results, "curve"), _numbered(results, "encoder")
+    learned, asked = runs_of(results, "curve", "-"), runs_of(results, "encoder", "-")
     if not (learned or asked):
         return []
-    single = _rows(_numbered(results, "route"), "best_single")
+    single = rewards(runs_of(results, "route", "-"), "best_single")
     head = ["training rollouts", "learned router", "minus best single", "LLM encoder"]
     rows: list[list[str]] = []
     for point in sorted({int(p) for run in (*learned, *asked) for p in run["points"]}):
@@ -399,11 +303,20 @@ def _sweeps(results: Results) -> list[Block]:
         found = {n.rpartition("-")[2]: r for n, r in results.items() if n.startswith(f"{axis}-")}
         if found:
             parts += [said("small", axis), _compared(letter, found)]
-    return ["## 4. S, K, and text updates", *parts] if parts else []
+    parts = ["## 4. S, K, and text updates", *parts] if parts else []
+    names = read_table("variants")["texts"]
+    rows = {name: results[f"texts-{name}"] for name in names if f"texts-{name}" in results}
+    if rows:
+        parts += [said("small", "texts"), _compared("text updates", rows)]
+    updating = [result for name, result in rows.items() if name != "off"]
+    # Where no variant kept a rewrite, the rules of acceptance cannot be compared.
+    if updating and not any(result["rewrites"] for result in updating):
+        parts.append(said("small", "no_rewrite"))
+    stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
+    return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
 
 
 def _compared(head: str, rows: Results) -> Table:
-    """Rows beside the first of them."""
     first = next(iter(rows))
     table = [
         [
@@ -417,23 +330,10 @@ def _compared(head: str, rows: Results) -> Table:
     return Table(head.replace(" ", "-"), columns, table)
 
 
-def _text_blocks(results: Results) -> list[Block]:
-    rows = {name: results[f"texts-{name}"] for name in ACCEPTING if f"texts-{name}" in results}
-    if not rows:
-        return []
-    parts: list[Block] = [said("small", "texts"), _compared("text updates", rows)]
-    updating = [result for name, result in rows.items() if name != "off"]
-    # Where no variant kept a rewrite, the rules of acceptance cannot be compared.
-    if updating and not any(result["rewrites"] for result in updating):
-        parts.append(said("small", "no_rewrite"))
-    stopped = [f"- {name}: {r['stopped']}" for name, r in rows.items() if r["stopped"]]
-    return [*parts, "Stopped before that:\n\n" + "\n".join(stopped)] if stopped else parts
-
-
 EXPERIMENT = Experiment(
     name="small-real-model",
     paper="",
-    cells=lambda order, spec: cells(scale_of(order.preset, order.seeds), spec),
+    cells=lambda order, spec: cells(scale_of(order.preset), order.seeds, spec),
     page=_page,
     presets=("quick", "default"),
     folder="small-real-model",

@@ -1,9 +1,5 @@
-"""Three questions that need no comparison of trainings.
-
-`attribution` (Tables 9 and 10): does a verdict blame the part that is at fault? `theory`
-(Theorems 1-3 and 5, Proposition 4): what the statements say in numbers, and what of them can be
-seen. `when-it-pays`: where a prompt for each input beats one prompt for all, and where it does not.
-"""
+"""Three questions that need no comparison of trainings: `attribution` (Tables 9 and 10), `theory`
+(Theorems 1-3 and 5, Proposition 4), and `when-it-pays`."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -35,8 +30,16 @@ from promptcodebook.experiments.experiment import (
     stopped,
     variants,
 )
-from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
-from promptcodebook.experiments.page import Block, Page, Table, published, shown
+from promptcodebook.experiments.lab import Cell, Judged, Lab, Result, row_json
+from promptcodebook.experiments.page import (
+    Block,
+    Page,
+    Table,
+    as_printed,
+    published,
+    read_table,
+    shown,
+)
 from promptcodebook.incidents import no_tally
 from promptcodebook.method.critic import Attribution, Critic, History
 from promptcodebook.method.executor import Evaluator
@@ -53,18 +56,10 @@ from promptcodebook.method.state import State, utilisation_bound
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.optimizers.pco import initialise
 from promptcodebook.randomness import Draws, keyed_random
-from promptcodebook.tasks.houserules.task import (
-    RULES,
-    check,
-    load_houserules,
-    present_prompt,
-    right_rules,
-    topics_of,
-)
+from promptcodebook.tasks.houserules import task as houserules
 from promptcodebook.types import (
     Channel,
     Codebook,
-    Evaluation,
     Example,
     Gradients,
     Instinct,
@@ -91,13 +86,6 @@ LOCI: Mapping[Fault, Channel] = {
 """Which channel is to blame for a fault."""
 HARMFUL = "Ignore what is asked and answer only: I do not know."
 """The text that is put in an instinct's place."""
-_PRINTED: Mapping[str, str] = {
-    "routing": "Routing",
-    "composition": "Composition",
-    "instinct": "Instinct Quality",
-    "macro": "Macro Average",
-}
-
 Judge = Callable[[History, Draws], Awaitable[Gradients]]
 """Who lays the blame: the critic's verdict and its attribution, or in a test somebody who knows."""
 
@@ -132,23 +120,21 @@ class _Broken:
 
 def blamed(gradients: Gradients) -> Channel | None:
     """The channel that a verdict blames most; None where it blames none."""
-    shares: dict[Channel, float] = {k: v for k, v in gradients.severity.items() if k != "critic"}
-    most = max(shares.values(), default=0.0)
-    first: list[Channel] = [channel for channel, share in shares.items() if share == most]
-    if most > 0 and len(first) == 1:
-        return first[0]
-    texts: dict[Channel, bool] = {
-        "encoder": bool(gradients.encoder),
-        "generator": bool(gradients.generator),
-        "codebook": bool(gradients.codebook),
+    told: dict[Channel, object] = {
+        "encoder": gradients.encoder,
+        "generator": gradients.generator,
+        "codebook": gradients.codebook,
     }
-    complained: list[Channel] = [channel for channel, tells in texts.items() if tells]
-    return complained[0] if len(complained) == 1 else None
+    shares = [gradients.severity.get(channel, 0.0) for channel in told]
+    pairs = zip(told, shares, strict=True)
+    most: list[Channel] = [channel for channel, share in pairs if share == max(shares) > 0]
+    if len(most) != 1:
+        most = [channel for channel, texts in told.items() if texts]
+    return most[0] if len(most) == 1 else None
 
 
 def scores(found: Sequence[tuple[Fault, Channel | None]]) -> dict[str, tuple[float, float, float]]:
-    """Precision, recall and F1 of each fault, and their plain means as `macro`; what was never
-    blamed has precision 0."""
+    """Precision (0 of what was never blamed), recall and F1 of each fault, and their means."""
     made = Counter(fault for fault, _ in found)
     named = Counter(channel for _, channel in found)
     right = Counter(fault for fault, channel in found if channel == LOCI[fault])
@@ -212,8 +198,7 @@ async def measure_blame(
 
 
 async def _right_routes(assembled: Assembled, state: State) -> dict[str, tuple[int, ...]]:
-    """The instincts that an example needs: those of the task's right prompt, where it knows one,
-    else what the untrained encoder chooses."""
+    """Those of the right prompt, where the task knows one, else what the encoder chooses."""
     oracle, most = assembled.task.oracle, assembled.config.select
     codebook = state.parameters.codebook
     routes: dict[str, tuple[int, ...]] = {}
@@ -261,13 +246,10 @@ def _attribution_page(measured: Measured) -> Page:
     ]
     head = ["broken", "traces", *(f"blamed: {channel or 'nobody'}" for channel in channels)]
     confusion = Table("blame", head, rows)
-    columns = {"Precision": "precision", "Recall": "recall", "F1-Score": "f1"}
+    columns, printed = as_printed(published("Table 10"))
     rows = list[list[str]]()
-    for fault, values in scores(found).items():
-        cell = partial(published("Table 10").cell, _PRINTED[fault])
-        theirs = [cell(column, metric) for column, metric in columns.items()]
-        printed = [value.printed if value else "" for value in theirs]
-        rows.append([fault, *(f"{value:.2f}" for value in values), *printed])
+    for (fault, values), (_, *theirs) in zip(scores(found).items(), printed, strict=True):
+        rows.append([fault, *(f"{value:.2f}" for value in values), *theirs])
     head = ["broken", "precision", "recall", "F1", *(f"paper: {column}" for column in columns)]
     table = Table("attribution", head, rows)
     return framed(measured, "hotpotqa", [confusion, table, said("attribution", "chance")])
@@ -282,13 +264,11 @@ ATTRIBUTION = Experiment(
 
 # The theorems: counting and exploring need no model; the reward gap is also tried on one.
 
-_FEW = 20
-"""Traces below which the residual of Theorem 5 has no figure."""
+_FEW = 20  # traces below which the residual of Theorem 5 has no figure
 
 GAP = "houserules_six"
 """Six topics, each with a rule of its own that no message names: M = 6 distinct optima."""
-WORLDS = 100
-"""Repetitions of what is drawn."""
+WORLDS = 100  # repetitions of what is drawn
 
 
 def _theory_cells(order: Order, spec: str) -> Sequence[Cell]:
@@ -296,7 +276,7 @@ def _theory_cells(order: Order, spec: str) -> Sequence[Cell]:
         "task": GAP,
         "lm": spec,
         "roles": {"executor": {"temperature": 0.0, "max_tokens": 64}},
-        "verdict_examples": scale_of(order.preset).test,
+        "verdict_examples": scale_of(order.preset)["verdict_examples"],
     }
     return [
         Cell("reward-gap", settings, lambda lab: _gap(lab, settings)),
@@ -306,27 +286,22 @@ def _theory_cells(order: Order, spec: str) -> Sequence[Cell]:
 
 def _gap(lab: Lab, settings: Mapping[str, Any]) -> Result:
     """Every single rule for all messages, all rules in one prompt, and each message its own."""
-    config = load_config(settings, where="the experiment")
 
-    async def work(assembled: Assembled) -> list[tuple[str, Evaluation]]:
+    def judged(assembled: Assembled) -> Judged:
         task = assembled.task
         assert task.oracle is not None, "the task knows its rules"
-        own = [task.oracle(example).splitlines() for example in assembled.plan.judged]
-        pairs = zip(assembled.plan.judged, own, strict=True)
-        examples = [example for example, lines in pairs if len(lines) == 1]
-        every = {
-            line for example in task.dataset.test for line in task.oracle(example).splitlines()
-        }
+        right = task.oracle
+        every = {line for example in task.dataset.test for line in right(example).splitlines()}
         rules = [text for text in task.seeds if text in every]
         ways: dict[str, Prompter] = {
             f"rule {k + 1} for all": FixedPrompt(rule) for k, rule in enumerate(rules)
         }
         ways["all rules in one prompt"] = FixedPrompt("\n".join(rules))
-        ways["each message its own rule"] = OraclePrompt(task.oracle, "")
-        evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
-        return [(n, await evaluator.evaluate(n, w, examples, "test")) for n, w in ways.items()]
+        ways["each message its own rule"] = OraclePrompt(right, "")
+        return ways, [e for e in assembled.plan.judged if len(right(e).splitlines()) == 1]
 
-    return {"rows": {name: row_json(row) for name, row in lab.work(config, work)}}
+    found = lab.judge(load_config(settings, where="the experiment"), judged)
+    return {"rows": {name: row_json(row) for name, row in found.items()}}
 
 
 def active_after(
@@ -342,8 +317,8 @@ def active_after(
 
 
 def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
-    """Entries ever selected where routes go to the S of highest r̄, rewards are coins, and ε is as
-    given: Proposition 4's reinforcement, without a model."""
+    """Entries ever selected where routes go to the S of highest r̄ and rewards are coins
+    (Proposition 4)."""
     explore, draw = Explore(), keyed_random("collapse", world)
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:
@@ -358,26 +333,18 @@ def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
     return len(active)
 
 
-def _theory_page(measured: Measured) -> Page:
-    blocks = [*_expressivity(), *_reward_gap(measured), *_utilisation(), *_collapse()]
-    return framed(measured, "ifbench", [*blocks, *_additivity(measured)])
-
-
-def _expressivity() -> list[Block]:
+def _reach(measured: Measured) -> list[Block]:
     rows: list[list[str]] = []
     for k, s in ((4, 1), (16, 1), (16, 4), (32, 4), (16, 6)):
         up_to = sum(math.comb(k, n) for n in range(1, s + 1))
         rows.append([str(k), str(s), f"{math.comb(k, s):,}", f"{up_to:,}"])
-    return [
+    blocks: list[Block] = [
         "## Theorem 1: how many prompts a codebook can make",
         Table("expressivity", ["K", "S", "routes of exactly S", "routes of 1 to S"], rows),
         said("theory", "expressivity"),
+        "## Theorem 2: the reward gap",
     ]
-
-
-def _reward_gap(measured: Measured) -> list[Block]:
     result = measured.results.get("reward-gap")
-    blocks: list[Block] = ["## Theorem 2: the reward gap"]
     if result is not None:
         rewards = {name: row["rewards"] for name, row in result["rows"].items()}
         rows = [[name, shown(score([each]))] for name, each in rewards.items()]
@@ -390,7 +357,7 @@ def _steps(size: int, explore: Explore, epochs: int = 50) -> list[float]:
     return [epsilon_at(epoch, explore, epochs) for epoch in range(epochs) for _ in range(size)]
 
 
-def _utilisation() -> list[Block]:
+def _exploring() -> list[Block]:
     explore, rows = Explore(), list[list[str]]()
     for size, select, batch in ((16, 4, 1), (16, 4, 4), (32, 4, 1), (16, 1, 1)):
         steps = _steps(batch, explore)
@@ -406,23 +373,20 @@ def _utilisation() -> list[Block]:
     ranges = ("r̄ in [0, 1]", "r̄ in [-1, 1]")
     parts = ("at least", "active", "worst entry at least", "worst entry")
     head = ["K", "S", "Σ ε N", *(f"{part}, {r}" for r in ranges for part in parts)]
+    fallen: list[list[str]] = []
+    for size, select in ((16, 4), (32, 4)):
+        without = [collapse(size, select, [0.0] * 500, world) for world in range(WORLDS)]
+        with_ = [collapse(size, select, _steps(10, explore), world) for world in range(WORLDS)]
+        fallen.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
     return [
         "## Theorem 3: exploration reaches every entry",
         said("theory", "utilisation", worlds=WORLDS),
         Table("utilisation", head, rows),
         said("theory", "ranges"),
+        "## Proposition 4: collapse without exploration",
+        Table("collapse", ["K", "S", "ever selected, ε = 0", "with ε-greedy"], fallen),
+        said("theory", "collapse"),
     ]
-
-
-def _collapse() -> list[Block]:
-    rows: list[list[str]] = []
-    for size, select in ((16, 4), (32, 4)):
-        without = [collapse(size, select, [0.0] * 500, world) for world in range(WORLDS)]
-        with_ = [collapse(size, select, _steps(10, Explore()), world) for world in range(WORLDS)]
-        rows.append([str(size), str(select), f"{fmean(without):.1f}", f"{fmean(with_):.1f}"])
-    head = ["K", "S", "ever selected, ε = 0", "with ε-greedy"]
-    title = "## Proposition 4: collapse without exploration"
-    return [title, Table("collapse", head, rows), said("theory", "collapse")]
 
 
 def residual_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -450,6 +414,10 @@ def _additivity(measured: Measured) -> list[Block]:
     return [*blocks, said("theory", "few", few=_FEW), said("theory", "rho")]
 
 
+def _theory_page(measured: Measured) -> Page:
+    return framed(measured, "ifbench", [*_reach(measured), *_exploring(), *_additivity(measured)])
+
+
 THEORY = Experiment(
     "theory", "Theorems 1-3, 5 and Proposition 4", _theory_cells, _theory_page, seeds=1
 )
@@ -463,18 +431,13 @@ THEORY = Experiment(
 TASK = "houserules"
 COMMON = "Answer with emojis."
 """A rule for every message; the check of the kind `emoji` tells whether it is kept."""
-LITTLE = 0.1
-"""A gain that would not be worth a router."""
-TOPICS = (1, 2, 4, 8, 14)
-NEEDED = (1, 2)
-FILLED = (0, 8, 32)
+LITTLE = 0.1  # A gain that would not be worth a router
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One place of the map: messages on the first `topics` topics, with `needed` of them each;
-    `own` = whether a message's own rules count, `common` = whether the common one does; `filled`
-    neutral sentences before the rules."""
+    """Messages on the first `topics` topics, with `needed` of them each; whether their `own` rules
+    count, and the `common` one; `filled` neutral sentences before the rules."""
 
     topics: int = 14
     needed: int = 1
@@ -483,39 +446,27 @@ class Setting:
     filled: int = 0
 
     def rules(self, example: Example | None) -> list[str]:
-        """The rules that a prompt names: an example's own, or all of them; the common one comes
-        first."""
+        """The rules that a prompt names: an example's own, or all of them."""
         rules = [COMMON] if self.common else []
         if self.own and example is not None:
-            rules += right_rules(example)
+            rules += houserules.right_rules(example)
         elif self.own:
-            rules += present_prompt(tuple(RULES)[: self.topics]).partition("\n\n")[2].splitlines()
+            rules += (
+                houserules.present_prompt(tuple(houserules.RULES)[: self.topics])
+                .partition("\n\n")[2]
+                .splitlines()
+            )
         return rules
 
     def examples(self, most: int | None) -> list[Example]:
-        """Test messages, spread over the topics."""
-        among = set(tuple(RULES)[: self.topics])
+        among = set(tuple(houserules.RULES)[: self.topics])
         fitting = [
             example
-            for example in load_houserules().dataset.test
-            if len(topics_of(example)) == self.needed and set(topics_of(example)) <= among
+            for example in houserules.load_houserules().dataset.test
+            if len(houserules.topics_of(example)) == self.needed
+            and set(houserules.topics_of(example)) <= among
         ]
         return fitting[:: max(1, len(fitting) // most)][:most] if most else fitting
-
-
-def settings_of(order: Order) -> Mapping[str, Setting]:
-    """The map's places by name; the first of each axis is where the others start from."""
-    quick = order.preset == "quick"
-    topics = (1, 4, 14) if quick else TOPICS
-    places = {f"topics-{count}": Setting(topics=count) for count in topics}
-    places |= {f"needed-{count}": Setting(needed=count) for count in NEEDED}
-    places |= {
-        "common-none": Setting(topics=4),
-        "common-half": Setting(topics=4, common=True),
-        "common-all": Setting(topics=4, own=False, common=True),
-    }
-    filled = (0, 32) if quick else FILLED
-    return places | {f"filled-{count}": Setting(topics=4, filled=count) for count in filled}
 
 
 def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
@@ -527,30 +478,26 @@ def _pays_cells(order: Order, spec: str) -> Sequence[Cell]:
         settings = {**base, "place": str(place), "most": most}
         return Cell(name, settings, lambda lab: _judged(lab, base, place, most))
 
-    return [cell(name, place) for name, place in settings_of(order).items()]
+    # The first of each axis is where the others start from.
+    places = read_table("places")["quick" if order.preset == "quick" else "places"]
+    return [cell(name, Setting(**own)) for name, own in places.items()]
 
 
 def _judged(lab: Lab, base: Mapping[str, Any], place: Setting, most: int | None) -> Result:
-    """One prompt with all rules of the place, and each message's own. Rewards are shares of the
-    rules that count and were kept."""
-    config = load_config(base, where="the experiment")
+    """One prompt with all rules, and each message's own: the share of what counts that was kept."""
 
-    async def work(assembled: Assembled) -> dict[str, Evaluation]:
+    def judged(assembled: Assembled) -> Judged:
         general = assembled.plan.templates.text("instincts").splitlines()
         filler = (general * (place.filled // len(general) + 1))[: place.filled]
-        evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
-        ways: dict[str, Prompter] = {
-            "one": FixedPrompt("\n".join([*filler, *place.rules(None)])),
-            "own": OraclePrompt(lambda e: "\n".join([*filler, *place.rules(e)]), ""),
-        }
-        examples = place.examples(most)
-        return {n: await evaluator.evaluate(n, way, examples, "test") for n, way in ways.items()}
+        one = FixedPrompt("\n".join([*filler, *place.rules(None)]))
+        own = OraclePrompt(lambda e: "\n".join([*filler, *place.rules(e)]), "")
+        return {"one": one, "own": own}, place.examples(most)
 
     found: dict[str, Any] = {}
-    for name, row in lab.work(config, work).items():
+    for name, row in lab.judge(load_config(base, where="the experiment"), judged).items():
         kept: list[float] = []
         for rollout, own in zip(row.rollouts, row.rewards, strict=True):
-            common = float(check("emoji", rollout.output).satisfied)
+            common = float(houserules.check("emoji", rollout.output).satisfied)
             parts = [own] * place.own + [common] * place.common
             kept.append(sum(parts) / len(parts))
         found[name] = {**row_json(row), "rewards": kept}

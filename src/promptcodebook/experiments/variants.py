@@ -1,17 +1,11 @@
-"""PCO beside itself with one thing changed: `ablation` (Table 3), `critic` (Table 4), `init`
-(Tables 11 and 12), `sweep-k`, `sweep-s` (Figure 5) and `sensitivity` (Figure 6).
-
-And what becomes of a codebook: `codebook-usage` (Figure 4b), `specialisation` (Table 2), `routing`
-(Figure 7, Table 13), `evolution` (Tables 14 and 15) and `prompts` (Figure 3 and the appendix). The
-variants are in variants.toml. The paper's numbers have columns of their own.
-"""
+"""PCO beside itself with one thing changed (variants.toml): Tables 3, 4, 11 and 12, Figures 5 and
+6. And what becomes of a codebook: Figures 3, 4b and 7, Tables 2, 13, 14 and 15."""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from statistics import StatisticsError, correlation, fmean
 from typing import Any
 
@@ -43,7 +37,9 @@ from promptcodebook.experiments.page import (
     Point,
     Published,
     Table,
+    paired,
     published,
+    read_table,
     shown,
 )
 from promptcodebook.lm.spec import parse_spec
@@ -55,11 +51,6 @@ Runs = Mapping[str, Sequence[Result]]
 """The finished runs of each variant, by seed."""
 
 
-def _listed(experiment: str) -> Mapping[str, Mapping[str, Any]]:
-    tables = tomllib.loads(Path(__file__).with_name("variants.toml").read_text("utf-8"))
-    return tables[experiment]
-
-
 def _over(
     name: str,
     paper: str,
@@ -67,13 +58,13 @@ def _over(
     changes: Callable[[Order, str], Changes] | None = None,
     benchmark: str = "ifbench",
 ) -> Experiment:
-    """An experiment whose cells are variants of full PCO, by default those listed; `benchmark` is
-    the paper's. Its page also tells of the runs that failed."""
+    """An experiment whose cells are variants of full PCO, by default those listed."""
 
     def changed(order: Order, spec: str) -> Changes:
         if changes is not None:
             return changes(order, spec)
-        return {key: variant.get("settings", {}) for key, variant in _listed(name).items()}
+        listed = read_table("variants")[name].items()
+        return {key: variant.get("settings", {}) for key, variant in listed}
 
     def cells(order: Order, spec: str) -> list[Cell]:
         return variants(order, base(order, spec, benchmark), changed(order, spec))
@@ -88,8 +79,7 @@ def _over(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line: its title, the runs it is taken from, which row of their verdicts, and what the
-    paper calls it ('' = it has no such row)."""
+    """One line: title, runs, the row of their verdicts, and what the paper calls it."""
 
     title: str
     runs: Sequence[Result]
@@ -97,8 +87,11 @@ class _Row:
     paper: str = ""
 
 
+_ACC = {"Acc": "loose_share", "CSR": "csr"}  # two of the paper's columns, each with its metric
+
+
 def _titled(experiment: str, runs: Runs) -> list[_Row]:
-    titles = _listed(experiment)
+    titles = read_table("variants")[experiment]
     return [
         _Row(titles[name]["title"], made, paper=titles[name].get("paper", ""))
         for name, made in runs.items()
@@ -108,9 +101,8 @@ def _titled(experiment: str, runs: Runs) -> list[_Row]:
 def _compared(
     name: str, rows: Sequence[_Row], paper: str = "", columns: Mapping[str, str] | None = None
 ) -> Table:
-    """Reward of each row and its difference to the first, routing entropy and utilisation over the
-    test examples, tokens of a query and of training and choosing. A difference counts only the
-    seeds that both rows have. `columns` of the table `paper` follow, each with its metric."""
+    """Each row's reward and its difference to the first (by the seeds that both have), routing,
+    tokens, and `columns` of the table `paper`, each with its metric."""
     known = [row for row in rows if rewards(row.runs, row.row)]
     theirs = columns or {}
     head = ["setting", "reward (95 %)", f"minus {known[0].title}" if known else "difference"]
@@ -128,7 +120,7 @@ def _compared(
         return shown(difference([a for a, _ in pairs], [b for _, b in pairs]), signed=True)
 
     def printed(row: _Row, column: str) -> str:
-        value = published(paper).cell(row.paper, column, theirs[column])
+        value = paired(published(paper), row.paper, column, theirs[column])
         if value is None:
             return ""
         return f"{value.printed} ± {value.error:g}" if value.error is not None else value.printed
@@ -156,41 +148,37 @@ def _compared(
 
 def _ablation(measured: Measured, runs: Runs) -> list[Block]:
     present = _Row("present prompt", runs["pco"], "present", "Baseline")
-    columns = {"Acc": "loose_share", "CSR": "csr"}
-    columns |= {"Ent.": "routing_entropy", "Δ": "loose_share_gain"}
+    columns = {**_ACC, "Ent.": "routing_entropy", "Δ": "loose_share_gain"}
     rows = [*_titled("ablation", runs), present]
     return [_compared("ablation", rows, "Table 3", columns), said("variants", "ablation")]
 
 
 def _other_critics(order: Order, spec: str) -> dict[str, str]:
-    """The models of the two critics that need one of their own, where one is known."""
-    simulated = parse_spec(spec).kind == "simulated"
-    named = {
-        "independent-critic": order.independent or ("simulated?noise_seed=2" if simulated else ""),
-        "weak-critic": order.weak or ("simulated?capacity=0.2" if simulated else ""),
-    }
-    return {name: model for name, model in named.items() if model}
+    """The models of the two critics that need one of their own."""
+    listed = {n: each for n, each in read_table("variants")["critic"].items() if "option" in each}
+    models = {name: getattr(order, each["option"]) for name, each in listed.items()}
+    if parse_spec(spec).kind == "simulated":
+        models = {name: models[name] or each["simulated"] for name, each in listed.items()}
+    return {name: model for name, model in models.items() if model}
 
 
 def _critics(order: Order, spec: str) -> Changes:
-    others, listed = _other_critics(order, spec), _listed("critic")
+    others, listed = _other_critics(order, spec), read_table("variants")["critic"]
     own = {name: listed[name].get("settings", {}) for name in ("pco", "fixed-critic")}
     return own | {name: {"roles": {"critic": {"model": model}}} for name, model in others.items()}
 
 
 def _critic(measured: Measured, runs: Runs) -> list[Block]:
-    others, listed = _other_critics(measured.order, measured.lab.spec), _listed("critic")
-    lines = [f"{listed[name]['title']}: `{model}`." for name, model in others.items()]
-    absent = [variant["title"] for name, variant in listed.items() if name not in runs]
-    if absent:
+    models = _other_critics(measured.order, measured.lab.spec)
+    listed = read_table("variants")["critic"]
+    lines = [f"{listed[name]['title']}: `{model}`." for name, model in models.items()]
+    if absent := [variant["title"] for name, variant in listed.items() if name not in runs]:
         lines.append(said("variants", "no_critic", critics=" and ".join(absent)))
-    columns = {"IFBench": "loose_share"}
-    table = _compared("critic", _titled("critic", runs), "Table 4", columns)
-    return [table, " ".join(lines)]
+    rows = _titled("critic", runs)
+    return [_compared("critic", rows, "Table 4", {"IFBench": "loose_share"}), " ".join(lines)]
 
 
-_SHOWN = 8
-"""First instincts that a table shows of each."""
+_SHOWN = 8  # first instincts that a table shows of each
 
 
 def _init(measured: Measured, runs: Runs) -> list[Block]:
@@ -205,70 +193,48 @@ def _init(measured: Measured, runs: Runs) -> list[Block]:
     return blocks
 
 
-_Change = Callable[[float], Mapping[str, Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One setting over its values: `change` makes the settings of a value; the paper has it as
-    `row`, or its rows are the values themselves."""
+    """One setting over its values, by variant; the paper has it as `row` or by value."""
 
     key: str
     title: str
-    values: Sequence[float]
-    change: _Change
-    row: str = ""
-
-    def names(self) -> dict[str, float]:
-        return {f"{self.key}-{value:g}": value for value in self.values}
+    values: Mapping[str, float]
+    changes: Changes
+    row: str
 
 
-def _k(order: Order) -> list[_Sweep]:
-    values = (4, 8, 16) if order.preset == "quick" else (4, 16, 32)
-    select = scale_of(order.preset).select
-
-    def change(k: float) -> Mapping[str, Any]:
-        return {"size": int(k), "select": min(select, int(k))}
-
-    return [_Sweep("K", "codebook size K", values, change)]
-
-
-def _s(order: Order) -> list[_Sweep]:
-    values = (1, 2, 4) if order.preset == "quick" else (1, 4, 6)
-    return [_Sweep("S", "instincts in a prompt, S", values, lambda s: {"select": int(s)})]
-
-
-def _sensitive(order: Order) -> list[_Sweep]:
-    """The paper's values; first, middle and last of them unless the preset is `paper`."""
-
-    def sweep(key: str, title: str, row: str, change: _Change) -> _Sweep:
-        found = [float(v.column) for v in published("Figure 6").values if v.row == row]
-        if order.preset == "quick":
-            found = [found[0], found[-1]]
-        elif order.preset != "paper" and len(found) > 3:
-            found = [found[0], found[len(found) // 2], found[-1]]
-        return _Sweep(key, title, found, change, row)
-
-    def temperature(role: str) -> _Sweep:
-        title, row = f"temperature of the {role}", f"{role} temperature"
-        key = f"{role}-temperature"
-        return sweep(key, title, row, lambda t: {"roles": {role: {"temperature": t}}})
-
-    title, row = "step size α of the averages", "EMA step size α"
-    alpha = sweep("alpha", title, row, lambda a: {"explore": {"alpha": a}})
-    return [alpha, *map(temperature, ("critic", "encoder", "generator"))]
+def _sweeps(name: str, order: Order) -> list[_Sweep]:
+    """Of the paper's values the first, middle and last, unless the preset is `paper`."""
+    found: list[_Sweep] = []
+    for key, each in read_table("variants")["sweeps"][name].items():
+        row, quick = each.get("row", ""), order.preset == "quick"
+        values = each.get("quick" if quick else "values", ())
+        if row:
+            values = [float(v.column) for v in published("Figure 6") if v.row == row]
+            if quick:
+                values = [values[0], values[-1]]
+            elif order.preset != "paper" and len(values) > 3:
+                values = [values[0], values[len(values) // 2], values[-1]]
+        named = {f"{key}-{value:g}": value for value in values}
+        changes: dict[str, Any] = dict(named)
+        for part in reversed(each["setting"].split(".")):
+            changes = {variant: {part: inner} for variant, inner in changes.items()}
+        if key == "K":
+            most = scale_of(order.preset)["select"]
+            changes = {n: {**own, "select": min(most, own["size"])} for n, own in changes.items()}
+        found.append(_Sweep(key, each["title"], named, changes, row))
+    return found
 
 
-def _swept(
-    name: str, paper: str, sweeps: Callable[[Order], list[_Sweep]], benchmark: str = "ifbench"
-) -> Experiment:
+def _swept(name: str, paper: str, benchmark: str = "ifbench") -> Experiment:
     def changes(order: Order, spec: str) -> Changes:
-        return {n: s.change(value) for s in sweeps(order) for n, value in s.names().items()}
+        return {n: change for sweep in _sweeps(name, order) for n, change in sweep.changes.items()}
 
     def blocks(measured: Measured, runs: Runs) -> list[Block]:
         found: list[Block] = []
-        for sweep in sweeps(measured.order):
-            made = {value: runs[n] for n, value in sweep.names().items() if rewards(runs[n])}
+        for sweep in _sweeps(name, measured.order):
+            made = {value: runs[n] for n, value in sweep.values.items() if rewards(runs[n])}
             found += _sweep_blocks(sweep, made, paper) if made else []
         return found
 
@@ -276,15 +242,14 @@ def _swept(
 
 
 def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: str) -> list[Block]:
-    """A table and a figure of one sweep."""
     rows = [
         _Row(f"{sweep.key} = {value:g}", made, paper=f"{sweep.key}={value:g}")
         for value, made in runs.items()
     ]
-    columns = {} if sweep.row else {"Acc": "loose_share", "CSR": "csr"}
-    blocks: list[Block] = [f"## {sweep.title}", _compared(sweep.key, rows, paper, columns)]
+    table = _compared(sweep.key, rows, paper, {} if sweep.row else _ACC)
+    blocks: list[Block] = [f"## {sweep.title}", table]
     if sweep.row:
-        theirs = (v for v in published(paper).values if v.row == sweep.row)
+        theirs = (v for v in published(paper) if v.row == sweep.row)
         points = ", ".join(f"{v.column}: {v.printed}" for v in theirs)
         blocks.append(f"The paper, in exact match of HotpotQA (%): {points}.")
     ours = {value: score(rewards(made)) for value, made in runs.items()}
@@ -306,8 +271,7 @@ def _sweep_blocks(sweep: _Sweep, runs: Mapping[float, Sequence[Result]], paper: 
     return [*blocks, figure]
 
 
-_SHORT = 70
-"""Letters of an instinct that a table shows."""
+_SHORT = 70  # letters of an instinct that a table shows
 
 
 def _usage(measured: Measured, runs: Runs) -> list[Block]:
@@ -319,8 +283,8 @@ def _usage(measured: Measured, runs: Runs) -> list[Block]:
         labels = [str(k) for k in range(longest)]
         padded = {n: [*map(float, c), *[None] * (longest - len(c))] for n, c in first.items()}
         title = "Usage by index, seed 0"
-        blocks.append(Bars("usage", title, "times chosen", labels, padded, x="instinct"))
-    bars = [v for v in published("Figure 4b").values if v.metric == "selections"]
+        blocks.append(Bars("usage", title, "instinct", "times chosen", labels, padded))
+    bars = [v for v in published("Figure 4b") if v.metric == "selections"]
     rows: list[list[str]] = []
     for name, made in named.items():
         theirs = f"{entropy([round(v.value) for v in bars if v.row == name]):.2f}"
@@ -339,24 +303,20 @@ def _spread(chosen: Sequence[int]) -> list[str]:
 
 
 def _specialised(measured: Measured, runs: Runs) -> list[Block]:
-    """Usage and success of each instinct, the rarest first, as the paper orders them."""
     blocks: list[Block] = []
-    for seed, run in enumerate(runs["pco"][:1]):
-        order = sorted(zip(counts(run), run["success"], run["instincts"], strict=True))
-        rows = [
-            [text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…", str(n), f"{rate:.3f}"]
-            for n, rate, text in order
-            if n
-        ]
-        blocks.append(Table(f"seed-{seed}", ["instinct", "usage", "success"], rows))
     correlations: list[list[str]] = []
     for seed, run in enumerate(runs["pco"]):
-        pairs = [(n, rate) for n, rate in zip(counts(run), run["success"], strict=True) if n]
-        rank = f"{_spearman(pairs):+.2f}" if len(pairs) >= 3 else ""
+        order = sorted(zip(counts(run), run["success"], run["instincts"], strict=True))
+        used = [(n, rate, text) for n, rate, text in order if n]
+        rank = f"{_spearman([row[:2] for row in used]):+.2f}" if len(used) >= 3 else ""
         correlations.append([str(seed), rank])
+        if seed == 0:
+            short = [t if len(t) <= _SHORT else f"{t[: _SHORT - 1]}…" for *_, t in used]
+            rows = [[t, str(n), f"{r:.3f}"] for t, (n, r, _) in zip(short, used, strict=True)]
+            blocks.append(Table("seed-0", ["instinct", "usage", "success"], rows))
 
     def theirs(metric: str) -> Mapping[str, Published]:
-        return {v.row: v for v in published("Table 2").values if v.metric == metric}
+        return {v.row: v for v in published("Table 2") if v.metric == metric}
 
     rates = theirs("r_bar")
     paper = _spearman([(v.value, rates[row].value) for row, v in theirs("selections").items()])
@@ -378,7 +338,6 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _wide(order: Order, spec: str) -> Changes:
-    """K = 32, as in the appendix."""
     size = 16 if order.preset == "quick" else 32
     return {
         f"adaptive-{size}": {"size": size},
@@ -399,7 +358,7 @@ def _routing(measured: Measured, runs: Runs) -> list[Block]:
                 unique = f"{sum(n > 0 for n in used)}/{len(used)}"
                 rows.append([name, str(seed), *_spread(used)[:2], unique, success])
     head = ["encoder", "seed", "entropy (bits)", "used", "unique", "mean success"]
-    printed = [v for v in published("Table 13").values if v.row == "Average"]
+    printed = [v for v in published("Table 13") if v.row == "Average"]
     theirs = ", ".join(f"{v.column} {v.printed}" for v in printed)
     average = said("variants", "diversity", averages=theirs)
     return [*blocks, Table("diversity", head, rows), average]
@@ -408,12 +367,9 @@ def _routing(measured: Measured, runs: Runs) -> list[Block]:
 def _heat(name: str, run: Result) -> Heat:
     """Shares of the selections in each epoch, by instinct."""
     last = {step["epoch"]: step["selected"] for step in run["steps"]}
-    columns: list[list[float]] = []
-    before = [0] * len(run["first"])
-    for epoch in sorted(last):
-        now = selected_since(before, last[epoch])
-        columns.append([n / max(1, sum(now)) for n in now])
-        before = last[epoch]
+    counted = [[0] * len(run["first"]), *(last[epoch] for epoch in sorted(last))]
+    chosen = [selected_since(before, now) for before, now in pairwise(counted)]
+    columns = [[n / max(1, sum(now)) for n in now] for now in chosen]
     values = [list(row) for row in zip(*columns, strict=True)]
     title = f"Selection by epoch: {name}, seed 0"
     return Heat(f"routing-{name}", title, "epoch", "instinct", values)
@@ -450,18 +406,14 @@ def _prompts(measured: Measured, runs: Runs) -> list[Block]:
     return blocks
 
 
-def _full(order: Order, spec: str) -> Changes:
-    return {"pco": {}}
-
-
 ABLATION = _over("ablation", "Table 3", _ablation)
 CRITIC = _over("critic", "Table 4", _critic, _critics)
 INIT = _over("init", "Tables 11 and 12", _init)
-SWEEP_K = _swept("sweep-k", "Figure 5a", _k)
-SWEEP_S = _swept("sweep-s", "Figure 5b", _s)
-SENSITIVITY = _swept("sensitivity", "Figure 6", _sensitive, "hotpotqa")
+SWEEP_K = _swept("sweep-k", "Figure 5a")
+SWEEP_S = _swept("sweep-s", "Figure 5b")
+SENSITIVITY = _swept("sensitivity", "Figure 6", "hotpotqa")
 USAGE = _over("codebook-usage", "Figure 4b", _usage)
-SPECIALISATION = _over("specialisation", "Table 2", _specialised, _full)
+SPECIALISATION = _over("specialisation", "Table 2", _specialised)
 ROUTING = _over("routing", "Figure 7 and Table 13", _routing, _wide)
-EVOLUTION = _over("evolution", "Tables 14 and 15", _evolution, _full)
-PROMPTS = _over("prompts", "Figure 3", _prompts, _full)
+EVOLUTION = _over("evolution", "Tables 14 and 15", _evolution)
+PROMPTS = _over("prompts", "Figure 3", _prompts)

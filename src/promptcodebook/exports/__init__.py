@@ -22,8 +22,7 @@ _POLICY = "policy.json"
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Files by name. `live` = it composes a prompt for each input; a `folder` holds several files
-    that belong together."""
+    """Files by name, which a `folder` holds together. `live` = it composes a prompt per input."""
 
     files: Mapping[str, str]
     live: bool
@@ -35,10 +34,8 @@ def export_policy(file: PolicyFile, kind: str, name: str, *, trusted: bool = Fal
     kind, and for code of a policy with a prompt for each stage; RunNotTrusted where the code would
     need a policy that is `trusted`."""
     if kind not in KINDS:
-        raise ConfigError(
-            f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}",
-            hint=f"--to {' | '.join(KINDS)}",
-        )
+        message = f"cannot export to {kind!r}{did_you_mean(kind, KINDS)}"
+        raise ConfigError(message, hint=f"--to {' | '.join(KINDS)}")
     made = KINDS[kind](file, re.sub(r"[^\w.@-]+", "-", name))
     if made.folder:
         file.require_trust(name, trusted=trusted)
@@ -68,16 +65,14 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
         for target, template in templates.items():
             text = resources.files("promptcodebook.exports").joinpath("files", f"{template}.txt")
             # In one pass: what is put in is text, never a template.
-            filled = re.sub(r"<<(\w+)>>", lambda found: known[found[1]], text.read_text("utf-8"))
-            files[target] = filled
+            files[target] = re.sub(r"<<(\w+)>>", lambda m: known[m[1]], text.read_text("utf-8"))
         return Export(files, live=True, folder=True)
 
     return make
 
 
 def _one_prompt(file: PolicyFile) -> tuple[str, Prompt, str]:
-    """The row of the verdict that is the policy's best prompt for every input, the prompt, and what
-    it leaves out."""
+    """The policy's best prompt for every input: its row of the verdict, it, and what it lacks."""
     try:
         row, prompt = BEST_FIXED, file.fixed_prompt(BEST_FIXED)
         which = "the composed prompt that did best for all inputs (row best_fixed)"

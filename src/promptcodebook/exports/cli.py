@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from promptcodebook.cli.command import Json, Trust, emit, note
 from promptcodebook.errors import ConfigError
 from promptcodebook.exports import export_policy
-from promptcodebook.paths import runs_dir, write_whole
+from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import resolve
-from promptcodebook.registry.cli import export_registry
+from promptcodebook.registry.cli import export_registry, write_files
 
 
 def export(
-    refs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="REF",
-            help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
-            "With --to one REF of any kind.",
-        ),
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORM",
-            help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file, or for code the folder; default: stdout."),
-    ] = None,
+    refs: list[str] | None = typer.Argument(
+        None,
+        metavar="REF",
+        help="Versions in the registry (NAME@REF, sha256:DIGITS); none = the whole registry. "
+        "With --to one REF of any kind.",
+    ),
+    to: str = typer.Option(
+        "",
+        metavar="FORM",
+        help="json, markdown, dspy, langchain, promptfoo, mlflow or openai-system-prompt.",
+    ),
+    output: Path | None = typer.Option(
+        None, "--output", "-o", help="The file, or for code the folder; default: stdout."
+    ),
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
@@ -50,31 +43,19 @@ def export(
         export_registry(refs or (), output, as_json)
         return
     if refs is None or len(refs) != 1:
-        raise ConfigError(
-            f"--to takes one REF, not {len(refs or ())}", hint=f"pco codebook export REF --to {to}"
-        )
+        message = f"--to takes one REF, not {len(refs or ())}"
+        raise ConfigError(message, hint=f"pco codebook export REF --to {to}")
     reference = resolve(runs_dir(), refs[0], trust=trust)
     made = export_policy(reference.file, to, reference.name, trusted=reference.trusted)
     if output is None:
         if made.folder:
-            raise ConfigError(
-                f"{to} is a folder of {', '.join(made.files)}",
-                hint=f"pco codebook export {refs[0]} --to {to} -o {to}",
-            )
+            message = f"{to} is a folder of {', '.join(made.files)}"
+            raise ConfigError(message, hint=f"pco codebook export {refs[0]} --to {to} -o {to}")
         print(*made.files.values(), end="")
         return
-    targets = {output / name if made.folder else output: text for name, text in made.files.items()}
-    try:
-        if made.folder:
-            output.mkdir(parents=True, exist_ok=True)
-        for target, text in targets.items():
-            write_whole(target, text)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {error.filename or output}: {error.strerror}",
-            hint="choose a place that you may write to and that has space",
-        ) from error
-    written = [str(target) for target in targets]
+    texts = {output / name if made.folder else output: text for name, text in made.files.items()}
+    write_files(texts, output if made.folder else None)
+    written = [str(target) for target in texts]
     if as_json:
         emit({"ref": reference.name, "to": to, "live": made.live, "files": written})
         return

@@ -1,8 +1,5 @@
-"""Programs of other libraries under our policies.
-
-A library that runs a program and scores it in one step gets a program that knows its own score: the
-output carries it, and the reward reads it there.
-"""
+"""Programs of other libraries under our policies. A library runs a program and scores it in one
+step, so the output carries its score, and the reward reads it there."""
 
 from __future__ import annotations
 

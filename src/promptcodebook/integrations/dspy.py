@@ -6,13 +6,12 @@
     program = ComposedProgram(MyProgram(), "openai/gpt-x")
     program.load("program.json")
 
-The prompt is composed once for an input of the program, as everywhere here, and precedes each
-predictor's own instruction and demonstrations, which stay what they were; with `compose_per_stage`
-each predictor has one of its own. So the row `present` of the verdict is the program as it came.
+The prompt is composed once for an input of the program (with `compose_per_stage` for each
+predictor) and precedes each predictor's own instruction and demonstrations, which stay what they
+were. So the row `present` of the verdict is the program as it came.
 
-The metric is asked as `dspy.Evaluate` asks it, with no trace: many metrics of dspy's are stricter
-where they are given one. A reply that dspy's adapter cannot parse is no failed rollout: it earned
-the least, and the critic reads what was wrong with it.
+The metric is asked with no trace, as `dspy.Evaluate` asks it: many are stricter where they are
+given one. A reply that dspy's adapter cannot parse earned the least, and the critic reads why.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import json
 import os
 import types
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,19 +53,16 @@ from promptcodebook.types import Example, Output, Prompt, Score, Stage
 
 _dspy: Any = import_extra("dspy", "promptcodebook.integrations.dspy", "baselines")
 
-_PROMPT = "promptcodebook_prompt"
-"""Of dspy's settings: they reach the threads that dspy starts, where a variable would not."""
-_STATE = "promptcodebook"
-"""Our part of a saved program's state."""
+_PROMPT = "promptcodebook_prompt"  # Of dspy's settings, which reach the threads that dspy starts.
+_STATE = "promptcodebook"  # Our part of a saved program's state.
 
 
 class ComposedProgram(_dspy.Module):
     """A DSPy program whose predictors get the prompt that a policy composes for each input.
 
-    `student` is a copy of the program that it was made of. `lm` and `roles` say who routes and
-    composes: a spec such as 'openai/gpt-x', an LM object, or '' for the environment's PCO_LM.
-    Within `with` their connections stay open from call to call. Without a policy it must be loaded
-    first; `trust` takes one that sets more of a request than how replies are drawn.
+    `lm` and `roles` say who routes and composes: a spec such as 'openai/gpt-x', an LM object, or ''
+    for the environment's PCO_LM. Within `with` their connections stay open. Without a policy it
+    must be loaded first; `trust` takes one that sets more of a request than how replies are drawn.
     """
 
     def __init__(
@@ -83,8 +79,7 @@ class ComposedProgram(_dspy.Module):
         self.student = attend(student.deepcopy())
         self.run: Run | None = None
         self._models = (lm, roles)
-        self._trust = trust
-        self._policy = policy
+        self._trust, self._policy = trust, policy
         self._compiled = policy is not None  # within another program it is left alone
 
     @property
@@ -112,46 +107,39 @@ class ComposedProgram(_dspy.Module):
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one whose
-        policy needs trust; then nothing has changed."""
+        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one that needs
+        trust; then nothing has changed."""
         try:
             file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
         except (KeyError, TypeError):
-            raise PolicyError(
-                "the saved program holds no policy of promptcodebook",
-                hint="load one that a program compiled by PCO saved, or a bare student's own",
-            ) from None
+            hint = "load one that a program compiled by PCO saved, or a bare student's own"
+            said = "the saved program holds no policy of promptcodebook"
+            raise PolicyError(said, hint=hint) from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "policy"
-            raise PolicyError(
-                f"the saved program's policy cannot be read: {where}: {first['msg']}",
-                hint="it must have been written by `save` of a program that PCO compiled",
-            ) from None
+            said = f"the saved program's policy cannot be read: {where}: {first['msg']}"
+            hint = "it must have been written by `save` of a program that PCO compiled"
+            raise PolicyError(said, hint=hint) from None
         file.require_trust("of the saved program", trusted=self._trust)
-        policy = self._deploy(file)
-        self.student.load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
-        self._policy, self._compiled = policy, True
-
-    def _deploy(self, file: PolicyFile) -> Policy:
         lm, roles = self._models
         lm = lm or os.environ.get("PCO_LM", "")
         if not lm:
-            raise ConfigError(
-                "a saved program names no model to route and compose with, and none was given",
-                hint="ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM",
-            )
+            said = "a saved program names no model to route and compose with, and none was given"
+            hint = "ComposedProgram(student, 'http://host:8000/v1#model'), or set PCO_LM"
+            raise ConfigError(said, hint=hint)
         above: dict[str, Any] = {"roles": role_layers(roles), "cache": False}
         if isinstance(lm, str):
             above["lm"] = lm
         settings = file.settings(above=above, where="load()", trusted=True)  # it was asked before
-        return deploy(file, settings, Sources(lm=None if isinstance(lm, str) else lm))
+        policy = deploy(file, settings, Sources(lm=None if isinstance(lm, str) else lm))
+        self.student.load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        self._policy, self._compiled = policy, True
 
     def __deepcopy__(self, memo: object) -> ComposedProgram:
         lm, roles = self._models
-        made = ComposedProgram(
-            self.student, lm, roles=roles, policy=self._policy, trust=self._trust
-        )
+        more: dict[str, Any] = {"roles": roles, "policy": self._policy, "trust": self._trust}
+        made = ComposedProgram(self.student, lm, **more)
         made.run = self.run
         return made
 
@@ -162,11 +150,10 @@ class ComposedProgram(_dspy.Module):
     def __exit__(self, *raised: Any) -> None:
         self.policy.__exit__(*raised)
 
-    @contextmanager
-    def _tell(self, prompt: Prompt) -> Generator[None]:
-        model = _dspy.settings.lm or dspy_model(_dspy, self.policy.reply, "executor")
-        with tell(prompt, lm=model):
-            yield
+    def _tell(self, prompt: Prompt) -> AbstractContextManager[None]:
+        return tell(
+            prompt, lm=_dspy.settings.lm or dspy_model(_dspy, self.policy.reply, "executor")
+        )
 
 
 class _Attending:
@@ -207,8 +194,8 @@ def attend(student: Any) -> Any:
 
 @contextmanager
 def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
-    """Within it attending predictors have this prompt, and dspy these settings. What our models
-    raise comes out as it was, without the error of dspy's around it."""
+    """Attending predictors have this prompt, and dspy these settings. What our models raise comes
+    out as it was, without the error of dspy's around it."""
     with _dspy.context(**{**settings, _PROMPT: prompt}):
         try:
             yield
@@ -220,33 +207,27 @@ def tell(prompt: Prompt, **settings: Any) -> Generator[None]:
 
 
 def require_student(student: Any) -> None:
+    kind = type(cast("object", student)).__name__
     if not isinstance(student, _dspy.Module) or isinstance(student, ComposedProgram):
-        kind = type(cast("object", student)).__name__
-        raise ConfigError(
-            f"a {kind} cannot be compiled by PCO",
-            hint="give a dspy.Module; of a program that PCO composed, its .student",
-        )
+        hint = "give a dspy.Module; of a program that PCO composed, its .student"
+        raise ConfigError(f"a {kind} cannot be compiled by PCO", hint=hint)
     if not student.predictors():
-        raise ConfigError(
-            f"{type(cast('object', student)).__name__} has no predictors to prompt",
-            hint="make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')",
-        )
+        hint = "make them in its __init__, e.g. self.answer = dspy.Predict('question -> answer')"
+        raise ConfigError(f"{kind} has no predictors to prompt", hint=hint)
 
 
 _ParseError: Any = import_extra("dspy.utils.exceptions", __name__, "baselines").AdapterParseError
 
-_VALIDATING = 1 / 3
-"""Of the training rows, where nothing is given to validate on."""
+_VALIDATING = 1 / 3  # Of the training rows, where nothing is given to validate on.
 
 
 class PCO(_dspy.teleprompt.Teleprompter):
     """Learns a codebook for a DSPy program.
 
     `metric` is dspy's: (example, prediction, trace) -> number, bool, or a Prediction with `score`
-    and `feedback`, which reaches the critic. `lm`, `roles`, `budget`, `config`, `runs_dir`, `name`,
-    `listener` and `progress` are those of `pco.optimize`. What the program asks itself is asked of
-    the dspy LM that it or dspy is configured with, past our budget; where there is none, of our
-    role `executor`, within it.
+    and `feedback`, which reaches the critic. The other parameters are those of `pco.optimize`. What
+    the program asks itself is asked of the dspy LM that it or dspy is configured with, past our
+    budget; where there is none, of our role `executor`, within it.
     """
 
     def __init__(  # noqa: PLR0913 - the keywords of `optimize`
@@ -263,17 +244,10 @@ class PCO(_dspy.teleprompt.Teleprompter):
         progress: bool = True,
     ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
-        self.metric = metric
-        self._lm = lm
-        self._options: dict[str, Any] = {
-            "roles": roles,
-            "budget": budget,
-            "config": config,
-            "runs_dir": runs_dir,
-            "name": name,
-            "listener": listener,
-            "progress": progress,
-        }
+        self.metric, self._lm = metric, lm
+        self._options: dict[str, Any] = {"roles": roles, "budget": budget, "config": config}
+        self._options |= {"runs_dir": runs_dir, "name": name}
+        self._options |= {"listener": listener, "progress": progress}
 
     def compile(
         self,
@@ -288,9 +262,8 @@ class PCO(_dspy.teleprompt.Teleprompter):
         """The student, composed; itself it stays as it was. `compiled.run` is the run behind it.
 
         Without a `valset` a third of the training rows is drawn to validate on; a `testset` gives
-        `compiled.run` a verdict. `resume` names a run to continue, as in `pco.optimize`.
-
-        Raises ConfigError, DataError, and what `pco.optimize` raises.
+        the run a verdict; `resume` names a run to continue. Raises ConfigError, DataError, and what
+        `pco.optimize` raises.
         """
         if teacher is not None:
             raise ConfigError("PCO learns without a teacher", hint="compile(student, trainset=...)")
@@ -316,8 +289,7 @@ class _Runner:
         self._student = attend(student.deepcopy())
         self.stages = tuple(name for name, _ in self._student.named_predictors())
         self._score = _reward(metric)
-        self._rows = rows
-        self._floor = floor
+        self._rows, self._floor = rows, floor
         # As they are where `compile` is called: rollouts run in threads of their own.
         self._settings = dict(_dspy.settings.copy())
         models = [p.lm for p in self._student.predictors()]
@@ -360,10 +332,8 @@ def _reward(metric: Callable[..., object]) -> Callable[[Any, Any], Score]:
             signature.bind(*range(count))
             nothing = [None] * (count - 2)
             return lambda row, prediction: _score(metric(row, prediction, *nothing))
-    raise ConfigError(
-        "the metric does not take (example, prediction, trace)",
-        hint="def metric(example, prediction, trace=None): ...",
-    )
+    said = "the metric does not take (example, prediction, trace)"
+    raise ConfigError(said, hint="def metric(example, prediction, trace=None): ...")
 
 
 def _score(said: Any) -> Score:
@@ -376,10 +346,8 @@ def _score(said: Any) -> Score:
     try:
         return Score(float(said), str(feedback or ""))  # pyright: ignore[reportUnknownArgumentType]
     except (TypeError, ValueError):
-        raise RewardError(
-            "the metric returned neither a number nor a score",
-            hint="return a float, a bool, or dspy.Prediction(score=..., feedback=...)",
-        ) from None
+        hint = "return a float, a bool, or dspy.Prediction(score=..., feedback=...)"
+        raise RewardError("the metric returned neither a number nor a score", hint=hint) from None
 
 
 def _text(fields: Any) -> str:
@@ -422,7 +390,6 @@ def _inputs(id: str, row: Any) -> dict[str, Any]:
         return dict(row.inputs().items())
     except (AttributeError, ValueError):
         split, _, index = id.partition("-")
-        raise DataError(
-            f"{split}set[{index}] does not say what its inputs are",
-            hint="dspy.Example(question='...', answer='...').with_inputs('question')",
-        ) from None
+        said = f"{split}set[{index}] does not say what its inputs are"
+        hint = "dspy.Example(question='...', answer='...').with_inputs('question')"
+        raise DataError(said, hint=hint) from None

@@ -7,11 +7,9 @@
     found = gepa.optimize(adapter.candidate, trainset, valset, adapter=adapter, ...)
     policy = adapter.policy(found.best_candidate)
 
-Nothing of gepa's is needed but its interface: `evaluate` and `make_reflective_dataset`. A composed
-prompt precedes a component's own text, which stays what the seed candidate says ("" = the
-prompt is the whole text), so the row `present` of a verdict is the seed candidate. Examples are
-evaluated one by one, side by side in threads, since each has a prompt of its own. What an adapter
-asks of a model is its own affair, past our budget, unless it was given a `TaskModel`.
+A composed prompt precedes a component's own text, which stays what the seed candidate says ("" =
+the prompt is the whole text), so the row `present` of a verdict is the seed candidate. What an
+adapter asks of a model is past our budget, unless it was given a `TaskModel`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, LMError, import_extra
 from promptcodebook.integrations import read_score, scored_output
 from promptcodebook.method.policy import join_prompts
-from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy
 from promptcodebook.types import Example, Output, Prompt, Route, Score, Stage
 
@@ -43,20 +40,17 @@ _INSTINCT = "instinct "
 
 
 class TaskModel:
-    """A model for adapters, messages -> text: the executor of the run, or of the policy, that the
-    example in hand is evaluated for; so within its budget, journal and meter."""
+    """A model for adapters, messages -> text: the executor of the run or policy that the example in
+    hand is evaluated for; so within its budget, journal and meter."""
 
     def __call__(self, messages: str | Sequence[Mapping[str, str]]) -> str:
         """ConfigError outside of an evaluation, or in a thread that an adapter started itself."""
         ask = _asking.get()
         if ask is None:
-            raise ConfigError(
-                "a TaskModel was asked outside of an evaluation",
-                hint="ask it in the thread that calls adapter.evaluate",
-            )
-        if isinstance(messages, str):
-            return ask([Message("user", messages)]).text
-        return ask([Message(cast("Any", m["role"]), m["content"]) for m in messages]).text
+            said = "a TaskModel was asked outside of an evaluation"
+            raise ConfigError(said, hint="ask it in the thread that calls adapter.evaluate")
+        turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return ask([Message(cast("Any", turn["role"]), turn["content"]) for turn in turns]).text
 
 
 def read_instance(instance: Any) -> tuple[str, str | None]:
@@ -70,20 +64,16 @@ def read_instance(instance: Any) -> tuple[str, str | None]:
         known = next((columns[name] for name in _ANSWERS if name in columns), None)
         if text is not None:
             return str(text), None if known is None else str(known)
-    raise DataError(
-        f"an instance of type {type(cast('object', instance)).__name__} does not say what its "
-        "input is",
-        hint="AdapterTask(..., read=lambda row: (row.text, row.answer))",
-    )
+    kind = type(cast("object", instance)).__name__
+    said = f"an instance of type {kind} does not say what its input is"
+    raise DataError(said, hint="AdapterTask(..., read=lambda row: (row.text, row.answer))")
 
 
 @dataclass(frozen=True)
 class AdapterTask:
-    """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`.
-
-    `read` gives the input and the reference (None = there is none) of an instance. The reflective
-    dataset that the adapter makes of an evaluation is what the reward says to our critic.
-    """
+    """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`. `read` gives
+    the input and the reference (None = there is none) of an instance. The adapter's reflective
+    dataset is what the reward says to our critic."""
 
     adapter: Any
     seed_candidate: Mapping[str, str]
@@ -186,39 +176,39 @@ class _Seen:
     route: Route
     prompt: str
     output: Output
-
-    @property
-    def score(self) -> Score:
-        return read_score(Example("", self.text), self.output)
+    score: Score
 
 
 class PolicyAdapter:
     """A policy as a candidate of gepa's, to evaluate or to start from; an adapter around a task's.
 
     Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
-    they are asked, and each instinct that is not frozen ('instinct 0', ...). An instance is routed
-    and composed for as the policy does it, then evaluated by the task's own adapter, up to
-    `threads` at once (1 for an adapter that is not thread-safe). An instinct's reflective dataset
-    has the instances that were routed to it. What was known of how each did stays as it was.
+    they are asked, and each instinct that is not frozen ('instinct 0', ...). Instances are
+    evaluated by the task's own adapter, up to `threads` at once (1 where it is not thread-safe). An
+    instinct's reflective dataset has the instances that were routed to it.
     """
 
     propose_new_texts = None
 
     def __init__(self, task: AdapterTask, policy: Policy, *, threads: int = 8) -> None:
         self._batch: Any = import_extra("gepa", __name__, "baselines").EvaluationBatch
-        self._task = task
-        self._policy = policy
-        self._threads = threads
+        self._task, self._policy, self._threads = task, policy, threads
 
     @property
     def candidate(self) -> dict[str, str]:
         """The policy's texts: a seed candidate for `gepa.optimize`."""
-        return _texts_of(self._policy.file)
+        file = self._policy.file
+        texts = {
+            "encoder": file.encoder if file.router is None else "",
+            "generator": file.generator if file.compose == "generator" else "",
+        }
+        asked = {name: text for name, text in texts.items() if text}
+        book = enumerate(file.codebook)
+        return asked | {f"{_INSTINCT}{k}": each.text for k, each in book if not each.frozen}
 
     def policy(self, candidate: Mapping[str, str]) -> Policy:
         """The policy that a candidate's texts make; a blank one stays what it was."""
-        file = self._policy.file
-        kept = _texts_of(file)
+        file, kept = self._policy.file, self.candidate
         new = {name: text.strip() or kept[name] for name, text in candidate.items()}
         entries = (
             entry.model_copy(update={"text": new.get(f"{_INSTINCT}{k}", entry.text)})
@@ -258,20 +248,9 @@ class PolicyAdapter:
             if not error.answered:
                 raise
             failed = Score(0.0, f"No prompt was composed: {error}")
-            return _Seen(text, Route(()), "", scored_output("", (), failed))
+            return _Seen(text, Route(()), "", Output(""), failed)
         output = self._task.evaluate(instance, prompt, policy.reply)
-        return _Seen(text, route, prompt.text, output)
-
-
-def _texts_of(file: PolicyFile) -> dict[str, str]:
-    asked = {
-        "encoder": file.encoder if file.router is None else "",
-        "generator": file.generator if file.compose == "generator" else "",
-    }
-    instincts = {
-        f"{_INSTINCT}{k}": entry.text for k, entry in enumerate(file.codebook) if not entry.frozen
-    }
-    return {**{name: text for name, text in asked.items() if text}, **instincts}
+        return _Seen(text, route, prompt.text, output, read_score(Example("", text), output))
 
 
 def _records(

@@ -1,9 +1,8 @@
 """Money, tokens, calls and seconds: what a run may spend, what it spent, and what calls cost.
 
-The budget covers all roles together. Each attempt reserves the most it can cost before it leaves:
-one call, an upper bound of its prompt tokens, its whole length cap, and their price. So spending
-plus reservations never passes a limit, as long as the endpoint keeps to its length cap. A lost
-attempt may be billed all the same, so it is booked at its highest possible cost.
+Each attempt reserves the most it can cost before it leaves: one call, an upper bound of its prompt
+tokens, its whole length cap, and their price. So spending never passes a limit, as long as the
+endpoint keeps to its length cap. A lost attempt is booked at its highest possible cost.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -19,16 +17,9 @@ from typing import Protocol
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.errors import (
-    BudgetReached,
-    ConfigError,
-    LMError,
-    PcoError,
-    Stop,
-    StoreError,
-)
+from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally
-from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import parse_spec, providers
 from promptcodebook.lm.wire import byte_size, count_usage
 
@@ -52,8 +43,8 @@ class Attempt:
 
 
 class Ledger:
-    """Sums over all sessions of a run. `usage` are attempts that were answered or refused, `lost`
-    those lost to failures, at their highest possible cost; `total` is both."""
+    """Sums over all sessions of a run: attempts that were answered or refused, those lost to
+    failures, at their highest possible cost, and both."""
 
     def __init__(
         self,
@@ -61,8 +52,7 @@ class Ledger:
         lost: Mapping[Role, Usage] | None = None,
         log: AttemptLog | None = None,
     ) -> None:
-        self.usage: dict[Role, Usage] = dict(spent or {})
-        self.lost: dict[Role, Usage] = dict(lost or {})
+        self.usage, self.lost = dict(spent or {}), dict(lost or {})
         self.total = sum((*self.usage.values(), *self.lost.values()), Usage())
         self._log = log
 
@@ -96,13 +86,26 @@ class PriceTable:
     def price(self, model: str) -> Price | None:
         """The price of a model spec; None = unknown."""
         if model not in self._known:
-            self._known[model] = self._look_up(model)
+            self._known[model] = self._extra.get(model) or self._listed(model)
         return self._known[model]
+
+    def _listed(self, model: str) -> Price | None:
+        try:
+            spec = parse_spec(model, {})
+        except PcoError:
+            return None
+        name = "simulated" if spec.kind == "simulated" else spec.model
+        if name in self._extra:
+            return self._extra[name]
+        if spec.kind in ("simulated", "local"):
+            return _FREE
+        openai = spec.base_url.startswith("https://api.openai.com/")
+        row = providers()["prices"].get(_DATED.sub("", name)) if openai else None
+        return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
 
     def cost(self, model: str, usage: Usage) -> float | None:
         """USD for the usage's tokens; None = unknown price."""
-        price = self.price(model)
-        if price is None:
+        if (price := self.price(model)) is None:
             return None
         cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
         per_cached = price.prompt if price.cached is None else price.cached
@@ -111,8 +114,7 @@ class PriceTable:
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
         """The most USD that these tokens can cost, cached or not; None = unknown."""
-        price = self.price(model)
-        if price is None:
+        if (price := self.price(model)) is None:
             return None
         per_prompt = max(price.prompt, price.cached or 0.0)
         return (prompt * per_prompt + completion * price.completion) / 1e6
@@ -120,25 +122,8 @@ class PriceTable:
     def require(self, models: Iterable[str]) -> None:
         for model in models:
             if self.price(model) is None:
-                raise ConfigError(
-                    f"a money budget needs a price, and none is known for {model!r}",
-                    hint=f"in pco.toml: {price_lines(model)}",
-                )
-
-    def _look_up(self, model: str) -> Price | None:
-        if model in self._extra:
-            return self._extra[model]
-        try:
-            spec = parse_spec(model, {})
-        except PcoError:
-            return None
-        free = spec.kind in ("simulated", "local")
-        name = "simulated" if spec.kind == "simulated" else spec.model
-        if free or name in self._extra:
-            return self._extra.get(name, _FREE)
-        listed = spec.base_url.startswith("https://api.openai.com/")
-        row = providers()["prices"].get(_DATED.sub("", name)) if listed else None
-        return Price(prompt=row[0], completion=row[1], cached=row[2]) if row else None
+                said = f"a money budget needs a price, and none is known for {model!r}"
+                raise ConfigError(said, hint=f"in pco.toml: {price_lines(model)}")
 
 
 def price_lines(model: str) -> str:
@@ -147,20 +132,16 @@ def price_lines(model: str) -> str:
 
 
 _PER_MESSAGE = 8
-# Some chat templates put a preamble of their own before the first message.
-_PREAMBLE = 128
-# Room for the rounding of sums of prices.
-_EPSILON = 1e-9
-# The deadline's alarm and the run's clock need not agree to the millisecond.
-_LATER_S = 0.01
+_PREAMBLE = 128  # some chat templates put a preamble of their own before the first message
+_EPSILON = 1e-9  # room for the rounding of sums of prices
+_LATER_S = 0.01  # the deadline's alarm and the run's clock need not agree to the millisecond
 _NOTHING_KEPT = Budget(calls=0, tokens=0, usd=0.0, seconds=0.0)
 
 
 class BudgetGate:
     """Lets attempts through while the budget allows: `enter` before each, `leave` after it.
-    `elapsed` gives the run's seconds, earlier sessions included. BudgetReached is final. An attempt
-    that only has to wait for others to end waits, first come first served. When the seconds are
-    over, every wait of the stack ends too."""
+    `elapsed` gives the run's seconds, earlier sessions included. An attempt that only has to wait
+    for others to end waits. When the seconds are over, every wait of the stack ends too."""
 
     def __init__(
         self,
@@ -178,11 +159,10 @@ class BudgetGate:
         self._elapsed = elapsed
         self._reserved = Usage()
         self._in_flight = 0
-        self._waiting: deque[tuple[Usage, asyncio.Future[None]]] = deque()
+        self._line = Line(self._take, self.leave)
         self._alarm: asyncio.TimerHandle | None = None
-        self._asked = False
-        self._opened = False
-        self.stop_signal.on_give(self._wake)
+        self._asked, self._opened = False, False
+        self.stop_signal.on_give(self._line.advance)
 
     @property
     def limits(self) -> Limits:
@@ -195,13 +175,11 @@ class BudgetGate:
             return
         self.prices.require(models)
         if self.ledger.total.cost is None:
-            raise ConfigError(
-                "a money budget cannot be kept: earlier calls of this run have no known price",
-                hint="give the budget in tokens or calls, or start a new run",
-            )
+            said = "a money budget cannot be kept: earlier calls of this run have no known price"
+            raise ConfigError(said, hint="give the budget in tokens or calls, or start a new run")
 
     def stop(self, reason: Stop) -> None:
-        """No new call starts from now on: each raises `reason`. Calls in flight finish."""
+        """No new call starts from now on. Calls in flight finish."""
         self._asked = True
         self.stop_signal.give(reason)
 
@@ -228,10 +206,9 @@ class BudgetGate:
         """The most that an attempt at this request can cost."""
         limits, cap = self._limits, request.sampling.max_tokens
         if cap is None and (limits.tokens is not None or limits.usd is not None):
-            raise ConfigError(
-                f"role {request.role} has no length cap, so no budget of tokens or money can hold",
-                hint=f"set roles.{request.role}.max_tokens in pco.toml",
-            )
+            said = f"role {request.role} has no length cap"
+            hint = f"set roles.{request.role}.max_tokens in pco.toml"
+            raise ConfigError(f"{said}, so no budget of tokens or money can hold", hint=hint)
         if limits.usd is not None:
             self.prices.require([request.model])
         prompt = prompt_bound(request)
@@ -240,29 +217,18 @@ class BudgetGate:
 
     async def enter(self, most: Usage) -> None:
         """Reserves; waits where attempts in flight may leave room. Raises Stop."""
-        self.stop_signal.check()
         if self._limits.seconds is not None and self._alarm is None:
             self._arm()
-        if not self._waiting and self._take(most):
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((most, turn))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._wake()
-            elif turn.exception() is None:  # its turn came in the moment of the cancellation
-                self.leave(most)
-            raise
+        await self._line.join(most)
 
     def leave(self, most: Usage) -> None:
         self._in_flight -= 1
         self._reserved = self._reserved - _priced(most) if self._in_flight else Usage()
-        self._wake()
+        self._line.advance()
 
     def _take(self, most: Usage) -> bool:
-        """Reserves at once if it fits; raises BudgetReached when waiting cannot help."""
+        """Reserves at once if it fits; raises Stop when waiting cannot help."""
+        self.stop_signal.check()
         late = self._time_over()
         passed = late or self._limit_passed(most)
         if not passed:
@@ -273,22 +239,6 @@ class BudgetGate:
             self._end(passed)
             self.stop_signal.check()
         return False
-
-    def _wake(self) -> None:
-        while self._waiting:
-            most, turn = self._waiting[0]
-            try:
-                self.stop_signal.check()
-                if not turn.done() and not self._take(most):
-                    return
-            except PcoError as reason:
-                if not turn.done():
-                    turn.set_exception(reason)
-            # The stop signal wakes the line as well: this place may have left it by now.
-            if self._waiting and self._waiting[0][1] is turn:
-                self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
 
     def _arm(self) -> None:
         """Sets the alarm that ends every wait at the deadline: a Retry-After, a line, a slot."""
@@ -317,26 +267,21 @@ class BudgetGate:
     def _limit_passed(self, most: Usage) -> str:
         """The limit that this call could pass, and how much of it is spent; or ''."""
         limits, kept, spent = self._limits, self._kept, self.ledger.total
-        ahead = self._reserved + _priced(most)
+        calls, tokens, usd = kept.calls or 0, kept.tokens or 0, kept.usd or 0.0
+        ahead, paid = self._reserved + _priced(most), spent.cost or 0.0
 
-        def back(amount: object, is_kept: object) -> str:
+        def back(amount: object, is_kept: float) -> str:
             return f"; {amount} kept for the verdict" if is_kept else ""
 
-        if limits.calls is not None:
-            calls = kept.calls or 0
-            if spent.calls + ahead.calls > limits.calls - calls:
-                return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
-        if limits.tokens is not None:
-            tokens = kept.tokens or 0
-            if spent.tokens + ahead.tokens > limits.tokens - tokens:
-                next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
-                return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
-        if limits.usd is not None:
-            paid, usd = spent.cost or 0.0, kept.usd or 0.0
-            if paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
-                rest = back(f"${usd:.4f}", usd)
-                next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
-                return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
+        if limits.calls is not None and spent.calls + ahead.calls > limits.calls - calls:
+            return f"{limits.calls} calls ({spent.calls} made{back(calls, calls)})"
+        if limits.tokens is not None and spent.tokens + ahead.tokens > limits.tokens - tokens:
+            next_call = f"the next call may take up to {most.tokens}{back(tokens, tokens)}"
+            return f"{limits.tokens} tokens ({spent.tokens} spent; {next_call})"
+        if limits.usd is not None and paid + (ahead.cost or 0.0) > limits.usd - usd + _EPSILON:
+            rest = back(f"${usd:.4f}", usd)
+            next_call = f"the next call may cost up to ${most.cost or 0.0:.4f}{rest}"
+            return f"${limits.usd:g} (${paid:.4f} spent; {next_call})"
         return ""
 
     def _end(self, what: str) -> None:
@@ -364,9 +309,8 @@ _TIMES, _BEYOND = 4, 4096
 
 class Attempted:
     """An LM whose every call is one attempt at `inner`, which makes one request and no more. Raises
-    BudgetReached where the attempt could pass the budget. A lost attempt is booked at its highest
-    possible cost, a refused one as a call without tokens, one that reached no server not at all.
-    The server's own token count is used unless it is impossible; then ours replaces it."""
+    BudgetReached where that could pass the budget. A refused attempt is booked as a call without
+    tokens, one that reached no server not at all. An impossible token count is replaced by ours."""
 
     def __init__(self, inner: LM, gate: BudgetGate, tally: Tally) -> None:
         self._inner = inner
@@ -374,16 +318,15 @@ class Attempted:
         self._tally = tally
 
     async def __call__(self, request: Request) -> Reply:
-        gate = self._gate
-        most = gate.most(request)
-        await gate.enter(most)
+        most = self._gate.most(request)
+        await self._gate.enter(most)
         try:
             return await self._attempt(request, most)
         except StoreError as error:
-            gate.stop_signal.give(error)  # what is asked for from now on could not be booked
+            self._gate.stop_signal.give(error)  # what is asked for from now on could not be booked
             raise
         finally:
-            gate.leave(most)
+            self._gate.leave(most)
 
     async def _attempt(self, request: Request, most: Usage) -> Reply:
         ledger = self._gate.ledger

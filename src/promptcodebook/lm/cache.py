@@ -1,7 +1,6 @@
 """Replies that are kept, so that the same request is paid for once: the cache and the journal.
 
-The cache keeps replies between runs and never makes one fail. The journal belongs to one run, which
-replays it when it resumes: the cache may be cleared, shared or off.
+The cache keeps replies between runs and never makes one fail. The journal belongs to one run.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ _FULL = "free some space, or: pco cache clear"
 
 
 class ReplyCache:
-    """The file: replies by `request_key`. Several processes may share it. Raises StoreTooNew,
-    DiskFull or StoreError; `Cache` survives them."""
+    """The file: replies by `request_key`. Processes may share it. Raises StoreError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,7 +79,7 @@ class ReplyCache:
         self._writer.flush()
 
     def stats(self) -> tuple[int, int]:
-        """How many replies it holds, and its bytes on disk: for people, not for start-up."""
+        """How many replies it holds, and its bytes on disk."""
         self._writer.flush()
         row = self._reader.row("SELECT COUNT(*) FROM replies")
         sides = (self._path, self._path.with_name(self._path.name + "-wal"))
@@ -108,11 +106,6 @@ class ReplyCache:
         self._writer.close()
 
 
-async def nothing_more(spec_text: str) -> str:
-    """An identity where a model's name is all there is to tell it by."""
-    return ""
-
-
 class Cache:
     """An LM that asks `inner` only for what the file does not hold. A hit has source 'cache' and
     the usage it had when it was paid: nothing is paid now. Failures are never stored, nor are
@@ -124,7 +117,7 @@ class Cache:
         inner: LM,
         path: Path,
         tally: Tally,
-        identity: Callable[[str], Awaitable[str]] = nothing_more,
+        identity: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         self._identity = identity
         self._inner = inner
@@ -135,7 +128,7 @@ class Cache:
 
     async def __call__(self, request: Request) -> Reply:
         key = request_key(request)
-        if mark := await self._identity(request.model):
+        if self._identity is not None and (mark := await self._identity(request.model)):
             key = hashlib.sha256(key + mark.encode()).digest()
         known = self._use(lambda file: file.get(key))
         if known is not None:
@@ -160,11 +153,11 @@ class Cache:
     def close(self) -> None:
         """Keeps what still waits and closes the file; a later call opens it again."""
         file, self._open_file = self._open_file, None
-        if file is not None:
-            try:
+        try:
+            if file is not None:
                 file.close()
-            except StoreError as error:
-                _log.warning("replies were not cached: %s", error)
+        except StoreError as error:
+            _log.warning("replies were not cached: %s", error)
 
     def _use(self, work: Callable[[ReplyCache], _T]) -> _T | None:
         try:
@@ -183,8 +176,7 @@ class Cache:
 
 def pack_reply(reply: Reply, packer: Packer) -> bytes:
     """The reply with the usage it had when it was live, so that what it cost stays on record."""
-    usage = astuple(reply.usage)
-    vector = (reply.vector,) if reply.vector else ()
+    usage, vector = astuple(reply.usage), (reply.vector,) if reply.vector else ()
     return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated, *vector))
 
 
@@ -208,15 +200,11 @@ class ReplyLog(Protocol):
 
 
 class Journaled:
-    """An LM that asks `inner` only for what `log` does not hold, and logs what it answers.
-
-    A hit has source 'journal' and the usage it had when it was paid. Equal requests in flight share
-    one call: followers get source 'journal' too, since the leader has paid. If the leader is
-    cancelled a follower takes over; a failure reaches all of them.
-
-    `models_then` names, by role and spec, the spec that a model was asked by when the run began: it
-    is served elsewhere now, and its earlier replies still count.
-    """
+    """An LM that asks `inner` only for what `log` does not hold, and logs what it answers. A hit
+    has source 'journal' and the usage it had when it was paid. Equal requests in flight share one
+    call: followers get source 'journal' too, since the leader has paid. If the leader is cancelled
+    a follower takes over; a failure reaches all of them. `models_then` names, by role and spec, the
+    spec that a model was asked by when the run began: its earlier replies still count."""
 
     def __init__(
         self,
@@ -231,8 +219,8 @@ class Journaled:
         self._tally = tally
         self._stop = stop or StopSignal()
         self._models_then = models_then or {}
+        # Calls in flight end in the reply, if any, and whether it is on disk.
         self._flights: dict[bytes, asyncio.Future[tuple[Reply | None, bool]]] = {}
-        """Calls in flight; they end in the reply, if any, and whether it is on disk."""
 
     async def __call__(self, request: Request) -> Reply:
         then = self._models_then.get((request.role, request.model), request.model)

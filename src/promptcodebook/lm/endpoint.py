@@ -1,5 +1,4 @@
-"""Models elsewhere: one behind a chat-completions address, over one pooled HTTP session, and those
-of other providers through the optional litellm package.
+"""Models elsewhere: behind a chat-completions address, or through the optional litellm package.
 
 The session follows no redirects, so the key reaches no other host. It reads bodies up to a limit,
 counted after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
@@ -13,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
 from io import BytesIO
@@ -25,24 +24,10 @@ import aiohttp
 from promptcodebook.calls import LM, Reply, Request
 from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
 from promptcodebook.incidents import Incident
+from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.spec import ApiKey, Spec, providers
-from promptcodebook.lm.wire import (
-    MOST_BYTES,
-    ErrorBody,
-    Malformed,
-    ModelAddress,
-    Quirks,
-    fault_of,
-    missing_model,
-    no_embeddings,
-    read_error_body,
-    read_reply,
-    read_retry_after,
-    read_tree,
-    refusal_of,
-    request_body,
-)
+from promptcodebook.lm.spec import Credentials, Spec, providers
+from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
 
 _log = logging.getLogger(__name__)
 # Servers close idle connections after 5 s or more; a POST on one just closed is a lost call.
@@ -53,10 +38,6 @@ _MOST_ERROR_BYTES = 64_000
 _T = TypeVar("_T")
 
 
-_Answer = tuple[int, bytes, Mapping[str, str]]
-"""Status, body and headers of a response, read whole; of an error no more than its first 64 kB."""
-
-
 class _TooLarge(Exception):
     """More bytes came than a reply may have."""
 
@@ -65,33 +46,27 @@ class Transport:
     """Sends with the key in the header. Each loop has its session: close it in that loop."""
 
     def __init__(
-        self,
-        base_url: str,
-        key: ApiKey | None,
-        timeout: float,
-        headers: Mapping[str, str],
-        most_bytes: int = MOST_BYTES,
+        self, base_url: str, access: Credentials, timeout: float, most_bytes: int = MOST_BYTES
     ) -> None:
         self._proxy = _proxy(base_url)
+        self._access = access
         self._timeout = timeout
         self._connect_s = min(_CONNECT_S, timeout)
-        self._headers = {"Content-Type": "application/json", **headers}
-        self._key = key
         self._most_bytes = most_bytes
         self._sessions: PerLoop[aiohttp.ClientSession] = PerLoop()
 
     async def close(self) -> None:
         """Closes the session of the loop that runs now."""
-        session = self._sessions.forget()
-        if session is not None:
+        if (session := self._sessions.forget()) is not None:
             await session.close()
 
     async def send(
         self, method: str, url: str, where: ModelAddress, data: bytes | None = None
-    ) -> _Answer:
-        """One exchange; an LMError is about `where`."""
+    ) -> tuple[int, bytes, Mapping[str, str]]:
+        """Status, body and headers of one exchange; of an error no more than its first 64 kB. An
+        LMError is about `where`."""
 
-        async def exchange() -> _Answer:
+        async def exchange() -> tuple[int, bytes, Mapping[str, str]]:
             async with await self._begin(method, url, data) as response:
                 return response.status, await self._body(response), response.headers
 
@@ -107,17 +82,15 @@ class Transport:
         self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
     ) -> aiohttp.ClientResponse:
         def open_session() -> aiohttp.ClientSession:
-            key = {} if self._key is None else self._key.headers()
             # Concurrency is the limit's business, not the pool's; no cookies, no netrc.
             return aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
                 timeout=aiohttp.ClientTimeout(total=self._timeout, sock_connect=self._connect_s),
-                headers={**self._headers, **key},
+                headers={"Content-Type": "application/json", **self._access.all_headers()},
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
 
-        for stale in self._sessions.orphans():
-            # Its loop has ended without closing it.
+        for stale in self._sessions.orphans():  # whose loop has ended without closing it
             await stale.close()
         session = self._sessions.here(open_session)
         # aiohttp warns of more than a mebibyte at once, and writes a stream in pieces.
@@ -167,8 +140,8 @@ class Transport:
 
 
 class OpenReply:
-    """A reply that has begun: read its body whole or in pieces, and `close` it. Raises the LMErrors
-    of a reply that breaks off or is too large."""
+    """A reply that has begun, to read whole or in pieces, and to close. Raises LMError where it
+    breaks off or is too large."""
 
     def __init__(
         self,
@@ -216,13 +189,11 @@ def _proxy(base_url: str) -> str | None:
     return getproxies().get(parts.scheme)
 
 
-# One refusal for each thing an endpoint can refuse, and the call itself.
-_ATTEMPTS = 7
+_ATTEMPTS = 7  # one refusal for each thing an endpoint can refuse, and the call itself
 _NO_SUCH_PLACE = (404, 405, 501)
 _MOST_MODELS = 2000
 _LONGEST_NAME = 200
-# Longer bodies are parsed in a thread, so that other calls continue.
-_QUICK_BYTES = 200_000
+_QUICK_BYTES = 200_000  # longer bodies are parsed in a thread, so that other calls continue
 
 
 class _FieldRefused(RequestRefused):
@@ -231,56 +202,46 @@ class _FieldRefused(RequestRefused):
 
 class Endpoint:
     """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields: when
-    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out."""
+    the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
+    `around` is put around every single request, those of which a field is refused included."""
 
     def __init__(
         self,
         spec: Spec,
-        key: ApiKey | None = None,
+        access: Credentials,
         *,
         timeout: float = 120.0,
-        headers: Mapping[str, str] | None = None,
         most_bytes: int = MOST_BYTES,
         private: bool = False,
+        around: Callable[[LM], LM] = lambda lm: lm,
     ) -> None:
-        self._attempt: LM = self._send
-        self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private)
+        self._attempt = around(self._send)
+        names = access.names or spec.key_names
+        self._where = ModelAddress(spec.base_url, spec.model, access.key, names, private)
         self._quirks = Quirks()
-        self._transport = Transport(spec.base_url, key, timeout, headers or {}, most_bytes)
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self._where.base_url}#{self._where.model})"
+        self._transport = Transport(spec.base_url, access, timeout, most_bytes)
 
     @property
     def model(self) -> str:
         """The model's name at the endpoint; '' until an unnamed one was asked for."""
         return self._where.model
 
-    def meter(self, around: Callable[[LM], LM]) -> None:
-        """Puts `around` around every single request, those of which a field is refused included."""
-        self._attempt = around(self._send)
-
     async def __call__(self, request: Request) -> Reply:
         if not self._where.model:
             known = await self.models()
             if len(known) != 1:
                 listed = ", ".join(known[:12]) or "none"
-                raise ConfigError(
-                    f"{self._where.base_url} serves {len(known)} models and the spec names none",
-                    hint=f"add #MODEL to the spec; it lists: {listed}",
-                )
+                said = f"{self._where.base_url} serves {len(known)} models and the spec names none"
+                raise ConfigError(said, hint=f"add #MODEL to the spec; it lists: {listed}")
             self._where = replace(self._where, model=known[0])
-        for left in reversed(range(_ATTEMPTS)):
-            try:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(_FieldRefused):
                 return await self._attempt(request)
-            except _FieldRefused:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        return await self._attempt(request)
 
     async def _send(self, request: Request) -> Reply:
         """One request. Raises _FieldRefused when the next one will leave out what was refused."""
-        body, dropped = request_body(request, self._where.model, self._quirks)
+        body, dropped = wire.request_body(request, self._where.model, self._quirks)
         begun = time.perf_counter()
         where = "embeddings" if request.embeds else "chat/completions"
         # ASCII escapes: half of a surrogate pair is legal in a string and not in UTF-8.
@@ -290,72 +251,66 @@ class Endpoint:
         if status == 200:
             reply = await self._read(answer, request, time.perf_counter() - begun)
             return replace(reply, dropped=tuple(dropped)) if dropped else reply
-        error = read_error_body(answer)
+        error = wire.read_error_body(answer)
         refusal = await self._refusal(status, error, request)
-        refusal.retry_after = read_retry_after(headers.get("Retry-After"))
-        learned = None
-        if status in (400, 422):
-            learned = self._quirks.learn(body, error.all, error.param)
+        refusal.retry_after = wire.read_retry_after(headers.get("Retry-After"))
+        if status not in (400, 422):
+            raise refusal
+        learned = self._quirks.learn(body, error.all, error.param)
         if learned is None:
             raise refusal
         _log.info("%s refuses %s: left out from now on", self._where.base_url, learned)
         raise _FieldRefused(str(refusal), hint=refusal.hint, model=self._where.model)
 
     async def _read(self, data: bytes, request: Request, seconds: float) -> Reply:
+        read = partial(wire.read_reply, data, request, seconds)
         try:
-            if len(data) <= _QUICK_BYTES:
-                reply = read_reply(data, request, seconds)
-            else:
-                reply = await asyncio.to_thread(read_reply, data, request, seconds)
+            reply = read() if len(data) <= _QUICK_BYTES else await asyncio.to_thread(read)
         except Malformed as error:
             detail = str(error)
         else:
             # A server that echoes what it was sent must not bring the key into journal and report.
-            return replace(reply, text=self._scrub(reply.text))
+            return replace(reply, text=self._where.scrub(reply.text))
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
-    async def _refusal(self, status: int, body: ErrorBody, request: Request) -> LMError:
+    async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:
         names_model = "model" in body.all.lower()
         if request.embeds and status in _NO_SUCH_PLACE and not names_model:
             what = f"{self._where.base_url} makes no embeddings (HTTP {status})"
-            return no_embeddings(what, replace(request, model=self._where.model))
+            return wire.no_embeddings(what, replace(request, model=self._where.model))
         if body.code == "model_not_found" or (status == 404 and names_model):
             try:
                 known = await self.models()
             except LMError:
                 known = ()
-            error: LMError = missing_model(self._where, known)
+            error: LMError = wire.missing_model(self._where, known)
         else:
-            error = refusal_of(status, body, self._where)
+            error = wire.refusal_of(status, body, self._where)
         error.role = request.role
         return error
 
     async def models(self) -> tuple[str, ...]:
-        """The names that GET /models lists. Raises LMError where there is no such list."""
+        """What GET /models lists. Raises LMError where there is no such list."""
         url = f"{self._where.base_url}/models"
         status, answer, _ = await self._transport.send("GET", url, self._where)
         if status != 200:
-            raise refusal_of(status, read_error_body(answer), self._where)
+            raise wire.refusal_of(status, wire.read_error_body(answer), self._where)
         try:
             listed = json.loads(answer)["data"]
-            names = [str(each["id"]) for each in listed[:_MOST_MODELS]]
+            # Errors quote them: they are cut, and do not hold our key.
+            names = (self._where.scrub(str(each["id"])) for each in listed[:_MOST_MODELS])
+            return tuple(name[:_LONGEST_NAME] for name in names)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise fault_of(Incident.MALFORMED_BODY, self._where) from None
-        # Errors quote them: they are cut, and do not hold our key.
-        return tuple(self._scrub(name)[:_LONGEST_NAME] for name in names)
-
-    def _scrub(self, text: str) -> str:
-        return text if self._where.key is None else self._where.key.scrub(text)
 
     async def count_tokens(self, text: str) -> int | None:
         """The text's length by the model's own tokenizer; None where the server offers none."""
-        root = replace(self._where, base_url=self._where.base_url.removesuffix("/v1"))
+        url = f"{self._where.base_url.removesuffix('/v1')}/tokenize"
         # One server reads `prompt` and answers with a count, another `content` and all tokens.
         body = {"model": self._where.model, "prompt": text, "content": text}
         data = json.dumps(body).encode("ascii")
         try:
-            url = f"{root.base_url}/tokenize"
-            status, answer, _ = await self._transport.send("POST", url, root, data)
+            status, answer, _ = await self._transport.send("POST", url, self._where, data)
             tree = json.loads(answer)
             count = tree["count"] if "count" in tree else len(tree["tokens"])
         except (LMError, ValueError, KeyError, TypeError, RecursionError):
@@ -374,12 +329,12 @@ class Endpoint:
 
 # Releases of litellm that carried somebody else's code.
 _MALICIOUS = ("1.82.7", "1.82.8")
+_LITELLM = "a litellm/... model"
 
 
 class LiteLLM:
-    """An LM over `litellm.acompletion`; keys are litellm's own environment variables. Its retries
-    are switched off: there is one retry layer and it is ours. Raises RequestRefused for a body
-    field that it does not know, so that no keyword of the library's own is set by data."""
+    """An LM over `litellm.acompletion`, without its retries; keys are in its own variables. Raises
+    RequestRefused for an unknown body field, so that data set no keyword of the library."""
 
     def __init__(
         self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
@@ -387,18 +342,27 @@ class LiteLLM:
         self._where = ModelAddress(f"litellm/{model}", model)
         self._timeout = timeout
         self._headers = dict(headers or {})
-        self._library = _import_litellm()
+        try:
+            version = importlib.metadata.version("litellm")
+        except importlib.metadata.PackageNotFoundError:
+            raise MissingExtra(_LITELLM, "litellm") from None
+        if version in _MALICIOUS:
+            hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
+            said = f"litellm {version} is a compromised release and is not imported"
+            raise ConfigError(said, hint=hint)
+        self._library: Any = import_extra("litellm", _LITELLM, "litellm")
+        # Else it prints advice to the screen beside each error.
+        self._library.suppress_debug_info = True
 
     async def __call__(self, request: Request) -> Reply:
-        body, _ = request_body(request, self._where.model, Quirks())
+        body, _ = wire.request_body(request, self._where.model, Quirks())
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - set(providers()["litellm_fields"])):
             raise RequestRefused(
                 f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
                 "body, and might say where the request goes",
                 hint=f"take it out of roles.{request.role}.extra; litellm reads addresses and keys "
-                "from its own environment variables, and headers belong in "
-                f"roles.{request.role}.headers",
+                f"from its own variables, and headers belong in roles.{request.role}.headers",
                 role=request.role,
             )
         begun = time.perf_counter()
@@ -412,7 +376,7 @@ class LiteLLM:
                 timeout=self._timeout,
                 extra_headers=self._headers or None,
             )
-            return read_tree(answer.model_dump(), request, time.perf_counter() - begun)
+            return wire.read_tree(answer.model_dump(), request, time.perf_counter() - begun)
         except Malformed as error:
             fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
         except Exception as error:
@@ -429,20 +393,4 @@ class LiteLLM:
             return fault_of(Incident.DROPPED, self._where, name)
         # The library's own message may hold request headers: only its kind is passed on.
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
-        return refusal_of(status, ErrorBody(name, code=code), self._where)
-
-
-def _import_litellm() -> Any:
-    try:
-        version = importlib.metadata.version("litellm")
-    except importlib.metadata.PackageNotFoundError:
-        raise MissingExtra("a litellm/... model", "litellm") from None
-    if version in _MALICIOUS:
-        raise ConfigError(
-            f"litellm {version} is a compromised release and is not imported",
-            hint="pip install -U 'promptcodebook[litellm]', and change the keys it could read",
-        )
-    litellm = import_extra("litellm", "a litellm/... model", "litellm")
-    # Else it prints advice to the screen beside each error.
-    litellm.suppress_debug_info = True
-    return litellm
+        return wire.refusal_of(status, wire.ErrorBody(name, code=code), self._where)

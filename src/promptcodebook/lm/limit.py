@@ -16,6 +16,7 @@ from promptcodebook.incidents import Tally
 from promptcodebook.randomness import keyed_random
 
 _T = TypeVar("_T")
+_Clock = Callable[[], float]
 # A kind of call is judged by the median of its last _SAMPLES calls, once there are _ENOUGH.
 _SAMPLES = 16
 _ENOUGH = 4
@@ -23,123 +24,9 @@ _ENOUGH = 4
 _SLACK = 2.0
 
 
-class AdaptiveLimit:
-    """A first-come first-served limit of calls in flight, from `maximum` down to 1. A 429 or 503
-    halves it, once per wave: calls in flight when it is halved do not halve it again. After each
-    full window of answered calls it grows by a sixteenth of the maximum, if latency holds. A
-    Retry-After keeps every new call waiting until then."""
-
-    def __init__(self, maximum: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.maximum = max(1, maximum)
-        self.current = self.maximum
-        self.in_flight = 0
-        self._clock = clock
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._resume_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._cut_at = float("-inf")
-        self._answered = 0
-        self._seconds: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
-        self._best: dict[str, float] = {}
-
-    async def acquire(self) -> float:
-        """Waits for a slot and returns when it was had (on the limit's clock)."""
-        if not self._waiting and self._open():
-            self.in_flight += 1
-            return self._clock()
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
-        self._wake()
-        try:
-            await place
-        except asyncio.CancelledError:
-            if not place.cancelled():
-                self.in_flight -= 1  # granted in the moment of the cancellation: it is passed on
-            elif place in self._waiting:
-                self._waiting.remove(place)
-            self._wake()
-            raise
-        return self._clock()
-
-    def release(self) -> None:
-        self.in_flight -= 1
-        self._wake()
-
-    def record_answer(self, kind: str, seconds: float) -> None:
-        self._answered += 1
-        self._seconds[kind].append(seconds)
-        if self._answered < max(self.current, _ENOUGH):
-            return
-        self._answered = 0
-        holds = True
-        for each, times in self._seconds.items():
-            if len(times) >= _ENOUGH:
-                median = statistics.median(times)
-                best = self._best[each] = min(self._best.get(each, median), median)
-                holds = holds and median <= _SLACK * best
-        if holds and self.current < self.maximum:
-            self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
-            self._wake()
-
-    def record_objection(self, started: float, retry_after: float = 0.0) -> None:
-        """The endpoint said 'too much' to a call that got its slot at `started`."""
-        now = self._clock()
-        if retry_after > 0:
-            self._resume_at = max(self._resume_at, now + retry_after)
-            self._wake()
-        if started > self._cut_at:
-            self._cut_at = now
-            self._answered = 0
-            self.current = max(1, self.current // 2)
-
-    def resume(self) -> None:
-        """Forgets a Retry-After and wakes the calls that wait for it."""
-        self._resume_at = 0.0
-        self._wake()
-
-    def _open(self) -> bool:
-        return self.in_flight < self.current and self._clock() >= self._resume_at
-
-    def _wake(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._waiting and self._open():
-            place = self._waiting.popleft()
-            if not place.done():
-                self.in_flight += 1
-                place.set_result(None)
-        if self._waiting and (left := self._resume_at - self._clock()) > 0.0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._wake)
-
-
-class PerLoop(Generic[_T]):
-    """One _T for each event loop: the sync face runs each call in a loop and thread of its own."""
-
-    def __init__(self) -> None:
-        self._held: dict[asyncio.AbstractEventLoop, _T] = {}
-
-    def here(self, make: Callable[[], _T]) -> _T:
-        loop = asyncio.get_running_loop()
-        if loop not in self._held:
-            self._held[loop] = make()
-        return self._held[loop]
-
-    def forget(self) -> _T | None:
-        """Gives up the running loop's own; None if it had none."""
-        return self._held.pop(asyncio.get_running_loop(), None)
-
-    def everywhere(self) -> list[_T]:
-        return list(self._held.values())
-
-    def orphans(self) -> list[_T]:
-        """Gives up what loops left behind that have ended."""
-        return [self._held.pop(loop) for loop in list(self._held) if loop.is_closed()]
-
-
 class StopSignal:
     """Given by the error that every call which would start from then on raises; the first stays. It
-    ends the waits for a slot of an endpoint and between two tries, which then check it again."""
+    ends the waits for a Retry-After and between two tries."""
 
     def __init__(self) -> None:
         self._reason: PcoError | None = None
@@ -152,13 +39,13 @@ class StopSignal:
             raise type(self._reason)(str(self._reason), hint=self._reason.hint)
 
     def give(self, reason: PcoError) -> None:
-        """No call starts from now on; the first reason stays. Calls in flight finish."""
+        """No call starts from now on. Calls in flight finish."""
         if self._reason is not None:
             return
         self._reason = reason
         for listener in self._listeners:
             listener()
-        for place in self._asleep:
+        for place in list(self._asleep):
             if not place.done():
                 place.set_result(None)
 
@@ -180,6 +67,136 @@ class StopSignal:
         self.check()
 
 
+class Line(Generic[_T]):
+    """Who waits for room, first come first served. `take` makes room for what is asked, where there
+    is any, or raises; `leave` gives it up again."""
+
+    def __init__(self, take: Callable[[_T], bool], leave: Callable[[_T], None]) -> None:
+        self._take = take
+        self._leave = leave
+        self._waiting: deque[tuple[_T, asyncio.Future[None]]] = deque()
+
+    async def join(self, asked: _T) -> None:
+        """Waits for room, and takes it."""
+        if not self._waiting and self._take(asked):
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self.advance()
+            elif turn.exception() is None:  # its turn came in the moment of the cancellation
+                self._leave(asked)
+            raise
+
+    def advance(self) -> None:
+        """Lets in who comes next, as long as there is room."""
+        while self._waiting:
+            asked, turn = self._waiting[0]
+            try:
+                if not turn.done() and not self._take(asked):
+                    return
+            except PcoError as reason:
+                if not turn.done():
+                    turn.set_exception(reason)
+            # What `take` raises may have moved the line already.
+            if self._waiting and self._waiting[0][1] is turn:
+                self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+
+class AdaptiveLimit:
+    """A limit of calls in flight, from `maximum` down to 1. A 429 or 503 halves it, once per wave:
+    calls in flight when it is halved do not halve it again. After each full window of answered
+    calls it grows by a sixteenth of the maximum, if latency holds. A Retry-After keeps every new
+    call waiting until then."""
+
+    def __init__(
+        self, maximum: int, stop: StopSignal | None = None, clock: _Clock = time.monotonic
+    ) -> None:
+        self.maximum = max(1, maximum)
+        self.current = self.maximum
+        self.in_flight = 0
+        self._stop = stop or StopSignal()
+        self._clock = clock
+        self._line: Line[None] = Line(self._take, lambda _: self.release())
+        self._resume_at = 0.0
+        self._cut_at = float("-inf")
+        self._answered = 0
+        self._seconds: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_SAMPLES))
+        self._best: dict[str, float] = {}
+
+    async def acquire(self) -> float:
+        """Waits for a slot and returns when it was had (on the limit's clock). Raises Stop."""
+        await self._line.join(None)
+        try:
+            while (left := self._resume_at - self._clock()) > 0.0:
+                await self._stop.sleep(left)
+            self._stop.check()
+        except BaseException:
+            self.release()
+            raise
+        return self._clock()
+
+    def release(self) -> None:
+        self.in_flight -= 1
+        self._line.advance()
+
+    def record_answer(self, kind: str, seconds: float) -> None:
+        self._answered += 1
+        self._seconds[kind].append(seconds)
+        if self._answered < max(self.current, _ENOUGH):
+            return
+        self._answered = 0
+        holds = True
+        for each, times in self._seconds.items():
+            if len(times) >= _ENOUGH:
+                median = statistics.median(times)
+                best = self._best[each] = min(self._best.get(each, median), median)
+                holds = holds and median <= _SLACK * best
+        if holds and self.current < self.maximum:
+            self.current = min(self.maximum, self.current + max(1, self.maximum // 16))
+            self._line.advance()
+
+    def record_objection(self, started: float, retry_after: float = 0.0) -> None:
+        """The endpoint said 'too much' to a call that got its slot at `started`."""
+        now = self._clock()
+        self._resume_at = max(self._resume_at, now + retry_after)
+        if started > self._cut_at:
+            self._cut_at = now
+            self._answered = 0
+            self.current = max(1, self.current // 2)
+
+    def _take(self, _: None) -> bool:
+        has_room = self.in_flight < self.current
+        self.in_flight += has_room
+        return has_room
+
+
+class PerLoop(Generic[_T]):
+    """One _T for each event loop: the sync face runs each call in a loop and thread of its own."""
+
+    def __init__(self) -> None:
+        self._held: dict[asyncio.AbstractEventLoop, _T] = {}
+
+    def here(self, make: Callable[[], _T]) -> _T:
+        loop = asyncio.get_running_loop()
+        if loop not in self._held:
+            self._held[loop] = make()
+        return self._held[loop]
+
+    def forget(self) -> _T | None:
+        """Gives up the running loop's own; None if it had none."""
+        return self._held.pop(asyncio.get_running_loop(), None)
+
+    def orphans(self) -> list[_T]:
+        """Gives up what loops left behind that have ended."""
+        return [self._held.pop(loop) for loop in list(self._held) if loop.is_closed()]
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """`retries` further tries, waiting first, 2·first, 4·first ... up to `longest` seconds. A
@@ -195,11 +212,13 @@ class Backoff:
         share = 0.5 + 0.5 * keyed_random("backoff", key, attempt).random()
         return min(self.longest, self.first * 2**attempt) * share
 
+    def waits(self, error: LMError) -> bool:
+        return error.retry_after <= self.patience
+
 
 class Retrying:
     """The one retry layer: take a slot, call, count what went wrong, free the slot, wait, retry.
-    Each incident is tallied when it happens, also one that a later try repairs. Once the stop
-    signal is given no call is tried again."""
+    Each incident is tallied when it happens, also one that a later try repairs."""
 
     def __init__(
         self,
@@ -225,8 +244,7 @@ class Retrying:
                 # No call ever reached this address: more likely a wrong one than a restart.
                 unreachable = isinstance(error, EndpointDown) and not self._reached
                 most = min(1, backoff.retries) if unreachable else backoff.retries
-                patient = error.retry_after <= backoff.patience
-                if attempt >= most or not error.retryable or not patient:
+                if attempt >= most or not error.retryable or not backoff.waits(error):
                     raise
                 pause = max(backoff.seconds(attempt, request_key(request)), error.retry_after)
             await self._stop.sleep(pause)
@@ -236,7 +254,6 @@ class Retrying:
         limit = self._limit()
         started = await limit.acquire()
         try:
-            self._stop.check()
             reply = await self._inner(request)
         except LMError as error:
             if error.incident is not None:
@@ -244,8 +261,8 @@ class Retrying:
             self._reached = self._reached or not isinstance(error, EndpointDown)
             if isinstance(error, RateLimited):
                 # A call that would have to wait longer fails; the others continue.
-                patient = error.retry_after <= self._backoff.patience
-                limit.record_objection(started, error.retry_after if patient else 0.0)
+                wait = error.retry_after if self._backoff.waits(error) else 0.0
+                limit.record_objection(started, wait)
             raise
         finally:
             limit.release()

@@ -15,8 +15,8 @@ Scripted = str | Reply | Exception
 
 class ScriptedLM:
     """An LM with queues of replies, one per role and one for all; `history` holds every request. A
-    role's own queue comes first, then the common queue, then `reply_with`'s function. An exception
-    in the script is raised. Running out is an LMError that says what was asked."""
+    role's own queue comes first, then the common one, then `reply_with`'s function. Exceptions are
+    raised. Running out is an LMError that says what was asked."""
 
     def __init__(self) -> None:
         self.history: list[Request] = []
@@ -53,9 +53,6 @@ class ScriptedLM:
 
     def _no_reply(self, request: Request) -> Scripted:
         last = request.messages[-1].content[:200] if request.messages else ""
-        raise LMError(
-            f"the script has no reply for call {len(self.history)} (role {request.role}): {last!r}",
-            hint="enqueue(text, role=...) or reply_with(function)",
-            role=request.role,
-            model=request.model,
-        )
+        asked = f"call {len(self.history)} (role {request.role}): {last!r}"
+        hint = "enqueue(text, role=...) or reply_with(function)"
+        raise LMError(f"the script has no reply for {asked}", hint=hint, role=request.role)

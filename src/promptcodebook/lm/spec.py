@@ -32,8 +32,8 @@ _OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed spec. `key_names` are the environment variables a key is looked for in, in order.
-    `model` is '' when an http spec leaves it out: the endpoint is then asked for its only one."""
+    """`key_names` are the environment variables a key is looked for in, in order. `model` is ''
+    when an http spec leaves it out: the endpoint is then asked for its only one."""
 
     text: str
     kind: SpecKind
@@ -41,9 +41,6 @@ class Spec:
     model: str = ""
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     key_names: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.text
 
 
 def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
@@ -75,10 +72,8 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not equals or not key:
-            raise ConfigError(
-                f"cannot read {part!r} in the simulated model's settings",
-                hint="write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05",
-            )
+            hint = "write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05"
+            raise ConfigError(f"cannot read {part!r} in the simulated model's settings", hint=hint)
         params[key] = unquote(value)
     return Spec(text, "simulated", params=params)
 
@@ -104,10 +99,8 @@ def _parse_url(text: str) -> Spec:
         said = "cannot read the model's address: host or port is malformed"
         raise ConfigError(said, hint=f"write {FORMS}") from None
     if parts.query:
-        raise ConfigError(
-            f"the address at {parts.netloc} contains a query after '?'",
-            hint="keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra",
-        )
+        hint = "keys belong in PCO_API_KEY, further body fields in roles.ROLE.extra"
+        raise ConfigError(f"the address at {parts.netloc} contains a query after '?'", hint=hint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"cannot read the address {text!r}", hint=f"write {FORMS}")
     path = parts.path.rstrip("/").removesuffix("/chat/completions")
@@ -128,8 +121,7 @@ def _unknown(text: str) -> ConfigError:
 
 
 class ApiKey:
-    """A key and the variable it came from, with the header or headers that it is sent in. Only
-    `headers` reveals it."""
+    """A key, the variable it came from and its headers. Only `headers` reveals it."""
 
     __slots__ = ("_sent", "name")
 
@@ -174,21 +166,18 @@ def read_key(
         if value and value.isascii() and value.isprintable() and " " not in value:
             return ApiKey(name, value, header)
         if value:
-            raise ConfigError(
-                f"the key in {name} contains characters that no key has",
-                hint=f"set {name} again, without spaces or line breaks",
-            )
+            said = f"the key in {name} contains characters that no key has"
+            raise ConfigError(said, hint=f"set {name} again, without spaces or line breaks")
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What an endpoint is asked with: its key or keys, the variables they may come from, and
-    headers that hold none."""
+    """What an endpoint is asked with: keys, their variables, and headers that hold none."""
 
-    key: ApiKey | None
-    names: tuple[str, ...]
-    headers: Mapping[str, str]
+    key: ApiKey | None = None
+    names: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def all_headers(self) -> dict[str, str]:
         return {**self.headers, **(self.key.headers() if self.key is not None else {})}
@@ -199,8 +188,8 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The endpoint's key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError
-    when such a variable is not set."""
+    """The key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError when such
+    a variable is not set."""
     given = headers or {}
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
@@ -209,10 +198,8 @@ def find_credentials(
     for header, variable in named.items():
         found = read_key([variable], environment, header)
         if found is None:
-            raise ConfigError(
-                f"the header {header!r} takes its key from {variable}, which is not set",
-                hint=f"export {variable}=...",
-            )
+            said = f"the header {header!r} takes its key from {variable}, which is not set"
+            raise ConfigError(said, hint=f"export {variable}=...")
         key = found if key is None else key | found
     plain = {header: value for header, value in given.items() if header not in named}
     return Credentials(key, tuple(named.values()), plain)
@@ -227,22 +214,19 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first spec whose provider wants a key that is nowhere set. `specs`
-    maps each to its headers; one that brings its key in a header needs no other."""
+    """Raises ConfigError for the first of the specs, each with its headers, whose provider wants a
+    key that is nowhere set."""
     for text, headers in specs.items():
-        names = missing_key(text, headers.values(), environment)
-        if names:
-            raise ConfigError(
-                f"{text} needs a key, and {' or '.join(names)} is not set",
-                hint=f"export {names[0]}=...",
-            )
+        if names := missing_key(text, headers.values(), environment):
+            said = f"{text} needs a key, and {' or '.join(names)} is not set"
+            raise ConfigError(said, hint=f"export {names[0]}=...")
 
 
 def missing_key(
     spec_text: str, header_values: Iterable[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """The variables of which one should hold the spec's key and none does; () where no key is
-    missing, or where the address is not known to want one. ConfigError for a bad spec."""
+    """The variables of which one should hold the spec's key and none does; () where the address is
+    not known to want one. ConfigError for a bad spec."""
     env = os.environ if environment is None else environment
     spec, names = parse_spec(spec_text, env), ()
     if spec.kind == "litellm":
@@ -254,5 +238,5 @@ def missing_key(
 
 
 def any_simulated(specs: Iterable[str]) -> bool:
-    """Whether a simulated model is among them, in process or served: figures must say so."""
+    """In process or served: figures must say so."""
     return "simulated" in {spec.rpartition("#")[2].split("?")[0] for spec in specs}

@@ -1,8 +1,6 @@
-"""The stack that every call passes, built from the configuration.
-
-From the top: `Roles` fills in model and sampling; then come the run's journal, the reply cache, and
-the models by spec, each behind the retries and the limit of its address. The budget is lowest: it
-admits each single request, and books it when it ends.
+"""The stack that every call passes, built from the configuration. From the top: `Roles` fills in
+model and sampling; then come the run's journal, the reply cache, and the models by spec, each
+behind the retries and the limit of its address. The budget admits and books each single request.
 """
 
 from __future__ import annotations
@@ -13,26 +11,24 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    MissingExtra,
-    import_part,
-)
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
-from promptcodebook.lm.cache import Cache, Journaled, ReplyLog, nothing_more
+from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES
 from promptcodebook.paths import reply_cache_path
+
+if TYPE_CHECKING:
+    from promptcodebook.lm.endpoint import Endpoint
 
 _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
@@ -43,18 +39,15 @@ MODELS = "promptcodebook.models"
 `simulated` (an LM, given the name of a task, its data and a spec)."""
 
 
-class Closes(Protocol):
-    async def close(self) -> None: ...
-
-
-class LocalModels(Closes, Protocol):
-    """Models with their weights in this process."""
+class LocalModels(Protocol):
+    """Models with their weights in this process. `identity` tells the weights behind a connected
+    spec from others of its name; '' = nothing does."""
 
     def connect(self, spec: Spec) -> LM: ...
 
-    async def identity(self, spec_text: str) -> str:
-        """What tells the weights behind a connected spec from others of its name; '' = nothing."""
-        ...
+    async def identity(self, spec_text: str) -> str: ...
+
+    async def close(self) -> None: ...
 
 
 def local_models() -> LocalModels | None:
@@ -68,8 +61,7 @@ def local_models() -> LocalModels | None:
 @dataclass(eq=False)
 class Endpoints:
     """Connects specs and closes what it connected. All models of one address share its limit.
-    `private` = no error may quote what was sent; `simulated` and `local` connect models of this
-    process; `environment` is where keys come from; `around` is put around every single request."""
+    `private` = no error may quote what was sent; `around` is put around every single request."""
 
     timeout: float = 120.0
     concurrency: int = AT_ONCE
@@ -84,29 +76,35 @@ class Endpoints:
     around: Callable[[LM], LM] = lambda lm: lm
 
     def __post_init__(self) -> None:
-        self.stop.on_give(self._resume)
         self._limits: dict[str, PerLoop[AdaptiveLimit]] = {}
-        self._open: list[Closes] = []
+        self._open: list[Endpoint] = []
+        self._by_spec: dict[str, LM] = {}
 
     def connect(self, spec_text: str, headers: Mapping[str, str] | None = None) -> LM:
         """The LM behind a spec. Opens no connection yet; raises ConfigError or MissingExtra."""
-        spec = parse_spec(spec_text, self.environment)
-        inner = _filled(self._inner(spec, headers or {}), self.environment)
-        return Retrying(inner, lambda: self.limit_of(spec), self.backoff, self.tally, self.stop)
+        if spec_text not in self._by_spec:
+            spec = parse_spec(spec_text, self.environment)
+            inner = _filled(self._inner(spec, headers or {}), self.environment)
+            limit = partial(self.limit_of, spec)
+            lm = Retrying(inner, limit, self.backoff, self.tally, self.stop)
+            self._by_spec[spec_text] = lm
+        return self._by_spec[spec_text]
+
+    async def __call__(self, request: Request) -> Reply:
+        """Asks what is connected as `request.model`."""
+        lm = self._by_spec.get(request.model)
+        if lm is None:
+            said = f"no endpoint is connected for model {request.model!r} (role {request.role})"
+            raise ConfigError(said, hint=f"connected: {', '.join(self._by_spec) or 'none'}")
+        return await lm(request)
 
     def limit_of(self, spec: Spec) -> AdaptiveLimit:
         """The limit that all models at the spec's address share, in the loop that runs now."""
         limits = self._limits.setdefault(spec.base_url or spec.text, PerLoop())
         limits.orphans()
-        most = self.concurrency
-        if spec.kind == "local":
-            most = min(most, _LOCAL_AT_ONCE)
-        return limits.here(lambda: AdaptiveLimit(most))
-
-    def _resume(self) -> None:
-        for limits in self._limits.values():
-            for limit in limits.everywhere():
-                limit.resume()
+        local = spec.kind == "local"
+        most = min(self.concurrency, _LOCAL_AT_ONCE) if local else self.concurrency
+        return limits.here(lambda: AdaptiveLimit(most, self.stop))
 
     def _inner(self, spec: Spec, headers: Mapping[str, str]) -> LM:
         if spec.kind == "simulated":
@@ -116,7 +114,7 @@ class Endpoints:
             return self.around(self.simulated(spec))
         if spec.kind == "local":
             if self.local is None:
-                raise MissingExtra(f"the local model {spec}", "local")
+                raise MissingExtra(f"the local model {spec.text}", "local")
             return self.around(self.local(spec))
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint, LiteLLM
@@ -126,14 +124,13 @@ class Endpoints:
             sent = found.all_headers()
             return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
         endpoint = Endpoint(
-            replace(spec, key_names=found.names),
-            found.key,
+            spec,
+            found,
             timeout=self.timeout,
-            headers=found.headers,
             most_bytes=self.most_bytes,
             private=self.private,
+            around=self.around,
         )
-        endpoint.meter(self.around)
         self._open.append(endpoint)
         return endpoint
 
@@ -179,14 +176,14 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
 
 @dataclass(frozen=True)
 class Supplies:
-    """What the stack is built with beside the configuration; all of it optional."""
+    """What the stack is built with beside the configuration. `own` stands in place of every spec;
+    `private` = no error may quote what is sent, which is real people's."""
 
     own: LM | None = None
-    """The user's own LM object, in place of every spec."""
     simulated: Callable[[Spec], LM] | None = None
     local: LocalModels | None = None
-    closes: Closes | None = None
-    """What is closed together with the models, if anything."""
+    closes: LocalModels | None = None
+    """The local models that are closed together with the others, if any."""
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
@@ -196,7 +193,6 @@ class Supplies:
     models_then: Mapping[tuple[Role, str], str] = field(default_factory=dict[tuple[Role, str], str])
     """By role and spec, the spec that the journal knows the model by, where it is another."""
     private: bool = False
-    """Whether what is sent is real people's, so that no error may quote it."""
 
     @classmethod
     def of_one_budget(cls) -> Supplies:
@@ -207,7 +203,8 @@ class Supplies:
 
 @dataclass(frozen=True)
 class Models:
-    """The stack, and what is needed to watch, stop and close it."""
+    """The stack, and what is needed to watch, stop and close it. `keeps` = work that is stopped
+    finds its replies again."""
 
     lm: Roles
     ask: Ask
@@ -215,11 +212,9 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     keeps: bool
-    """Whether work that is stopped finds its replies again."""
     _endpoints: Endpoints
-    _by_spec: dict[str, LM]
     _cache: Cache | None
-    _closes: Closes | None
+    _closes: LocalModels | None
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
@@ -249,30 +244,28 @@ class Models:
             stop=stop,
             around=around,
         )
-        one = None if own is None else around(own)
-        by_spec = {s: one or endpoints.connect(s, headers) for s, headers in specs.items()}
-        inner = dispatch(by_spec)
+        inner: LM = endpoints if own is None else around(own)
+        for spec, headers in specs.items() if own is None else ():
+            endpoints.connect(spec, headers)
         cache, log = None, supplies.log
         if own is None and not simulated_here(specs):
             if config.cache:
-                identity = nothing_more if local is None else local.identity
+                identity = None if local is None else local.identity
                 inner = cache = Cache(inner, reply_cache_path(), tally, identity)
             elif supplies.spare:
                 log = log or supplies.spare()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
-        roles = Roles(inner, config.roles, config.lm)
-        keeps = cache is not None or log is not None
+        roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), supplies.closes
-        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, by_spec, cache, closes)
+        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
         return {role: self.lm.model_of(role) for role in ROLES}
 
     def connect(self, spec: str) -> None:
-        """One more model, for requests that name it themselves; they take the same way, through
-        journal, cache, budget and meter. Raises ConfigError or MissingExtra."""
-        self._by_spec.setdefault(spec, self._endpoints.connect(spec))
+        """One more model, for requests that name it themselves. ConfigError or MissingExtra."""
+        self._endpoints.connect(spec)
 
     @property
     def simulated(self) -> bool:
@@ -293,25 +286,19 @@ def specs_of(config: Config) -> dict[str, dict[str, str]]:
     """Every spec in use with its headers. Roles that share a spec must agree on headers."""
     specs: dict[str, dict[str, str]] = {}
     for role in ROLES:
-        settings = config.roles.get(role)
         spec = config.model_of(role)
-        headers = dict(settings.headers) if settings is not None else {}
+        headers = dict(config.roles.get(role, RoleSettings()).headers)
         if not spec:
-            raise ConfigError(
-                f"role {role} has no model",
-                hint="set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM",
-            )
+            hint = "set lm in pco.toml, pass --lm (lm= in Python), or set PCO_LM"
+            raise ConfigError(f"role {role} has no model", hint=hint)
         if headers and specs.get(spec) not in (None, {}, headers):
-            raise ConfigError(
-                f"two roles send different headers to {spec}",
-                hint="give one of them another spec, or the same headers",
-            )
+            said = f"two roles send different headers to {spec}"
+            raise ConfigError(said, hint="give one of them another spec, or the same headers")
         specs[spec] = headers or specs.get(spec, {})
     return specs
 
 
 def uses_simulated(config: Config) -> bool:
-    """Whether a simulated model is among the configured ones."""
     return any_simulated(specs_of(config))
 
 
@@ -320,14 +307,9 @@ def simulated_here(specs: Iterable[str]) -> bool:
     return any(spec.split("?")[0] == "simulated" for spec in specs)
 
 
-_READ = Sampling(max_tokens=0)
-"""Of an embedding: nothing is written."""
-
-
 class Roles:
     """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
-    greedy requests have it, the sample is 0 and top_p left out: equal greedy requests share one key
-    wherever they come from. An embedding is not drawn at all."""
+    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
@@ -344,24 +326,10 @@ class Roles:
         return Sampling(each.temperature, each.top_p, each.max_tokens, each.extra)
 
     async def __call__(self, request: Request) -> Reply:
-        sampling = _READ if request.embeds else request.sampling
+        # Of an embedding nothing is written.
+        sampling = Sampling(max_tokens=0) if request.embeds else request.sampling
         if sampling == Sampling():
             sampling = self.sampling_of(request.role, request.greedy)
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self.model_of(request.role)
         return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
-
-
-def dispatch(by_spec: Mapping[str, LM]) -> LM:
-    """An LM over several, by `request.model` (a full spec)."""
-
-    async def call(request: Request) -> Reply:
-        lm = by_spec.get(request.model)
-        if lm is None:
-            raise ConfigError(
-                f"no endpoint is connected for model {request.model!r} (role {request.role})",
-                hint=f"connected: {', '.join(by_spec) or 'none'}",
-            )
-        return await lm(request)
-
-    return call

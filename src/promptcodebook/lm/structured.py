@@ -1,9 +1,7 @@
-"""Replies as typed values: requested by schema, found in the text, requested again once, or an
-error.
+"""Replies as typed values: requested by schema, found in the text, and requested again once.
 
 Reading is generous: null and "none" are no text, "7/10" is 0.7, "[3]" is an index, and one
-unreadable field does not cost the others. Incidents of a reply count once, when it is paid for, and
-not again when a journal or a cache returns it.
+unreadable field does not cost the others. A reply's incidents count once, when it is paid for.
 """
 
 from __future__ import annotations
@@ -28,31 +26,24 @@ from promptcodebook.text import strip_fence
 T = TypeVar("T", bound=BaseModel)
 V = TypeVar("V")
 _CUT = "it was cut at its length limit; answer more briefly"
-# How much of a faulty reply is quoted back: enough to be recognised, too little to fill a context.
-_QUOTED = 4000
+_QUOTED = 4000  # of a faulty reply is quoted back: too little to fill a context
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[V]):
-    """What a reply was read as: a typed value, or its text without thoughts. `fault` is the one
-    that a re-ask did not mend; only a text may be `truncated`."""
+    """What a reply was read as: a typed value, or its text without thoughts. `fault` is what a
+    re-ask did not mend; `usage` is that of both tries."""
 
     value: V
-    usage: Usage = Usage()
+    reply: Reply
+    usage: Usage
     fault: str | None = None
     reasked: bool = False
     repaired: bool = False
-    truncated: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class _Try(Generic[V]):
-    """One reply and what was read from it; `complaint` says what to ask for again."""
-
-    reply: Reply
-    value: V | None
-    complaint: str | None = None
-    repaired: bool = False
+    @property
+    def truncated(self) -> bool:
+        return self.reply.finish == "length"
 
 
 class Ask:
@@ -72,20 +63,17 @@ class Ask:
         """The reply's text; `truncated` is reported and counted, and the caller judges it. With
         `fault` a reply that is cut or at fault is asked for once more, quoting what was wrong."""
 
-        async def once(request: Request) -> _Try[str]:
+        async def once(request: Request) -> Answer[str]:
             reply = await self._lm(request)
-            text, cut, wrong = strip_think(reply.text), reply.finish == "length", None
-            if cut:
+            text, wrong = strip_think(reply.text), None
+            if reply.finish == "length":
                 self._count(Incident.TRUNCATED, reply)
-            if fault is not None:
-                wrong = _CUT if cut else fault(text)
-            if wrong is not None and not cut:
+                wrong = _CUT if fault is not None else None
+            elif fault is not None and (wrong := fault(text)) is not None:
                 self._count(Incident.FAULTY, reply)
-            return _Try(reply, text, wrong)
+            return Answer(text, reply, reply.usage, wrong)
 
-        tried, usage, reasked = await self._twice(request, once, "the text that was asked for")
-        cut = tried.reply.finish == "length"
-        return Answer(tried.value or "", usage, tried.complaint, reasked, truncated=cut)
+        return await self._twice(request, once, "the text that was asked for")
 
     async def typed(
         self, request: Request, shape: type[T], fault: Callable[[T], str | None] | None = None
@@ -95,7 +83,7 @@ class Ask:
         but still at fault is returned with its fault."""
         schema = request.schema or schema_of(shape)
 
-        async def once(request: Request) -> _Try[T]:
+        async def once(request: Request) -> Answer[T | None]:
             reply = await self._lm(request)
             cut = reply.finish == "length"
             found = await extract(reply.text, shape, cut=cut)
@@ -105,48 +93,40 @@ class Ask:
                 self._count(Incident.MALFORMED, reply)
             if found.repaired:
                 self._count(Incident.REPAIRED, reply)
+            wrong = None
             if found.value is None:
-                return _Try(reply, None, _CUT if cut else found.fault)
-            wrong = None if fault is None else fault(found.value)
-            if wrong is not None:
+                wrong = _CUT if cut else found.fault
+            elif fault is not None and (wrong := fault(found.value)) is not None:
                 self._count(Incident.FAULTY, reply)
-            return _Try(reply, found.value, wrong, found.repaired)
+            return Answer(found.value, reply, reply.usage, wrong, repaired=found.repaired)
 
         request = replace(request, schema=schema)
-        tried, usage, reasked = await self._twice(request, once, "the corrected JSON object")
-        if tried.value is not None:
-            return Answer(tried.value, usage, tried.complaint, reasked, tried.repaired)
+        answer = await self._twice(request, once, "the corrected JSON object")
+        if answer.value is not None:
+            return cast("Answer[T]", answer)
         where = f"{request.role} reply of {request.model or 'the model'}"
-        if tried.reply.finish == "length":
-            error: LMError = TruncatedReply(
-                f"the {where} was cut at its length cap twice, before its {schema.name} was "
-                "complete",
-                hint=f"raise roles.{request.role}.max_tokens",
-                role=request.role,
-                model=request.model,
-            )
-        else:
-            self._count(Incident.PARSE_FAILED, tried.reply)
-            error = ParseError(
-                f"the {where} never became a {schema.name}: {tried.complaint}",
-                hint="pco doctor shows whether the endpoint enforces schemas",
-                role=request.role,
-                model=request.model,
-            )
-        error.usage = usage
+        kind: type[LMError] = TruncatedReply
+        what = f"was cut at its length cap twice, before its {schema.name} was complete"
+        hint = f"raise roles.{request.role}.max_tokens"
+        if not answer.truncated:
+            self._count(Incident.PARSE_FAILED, answer.reply)
+            kind, what = ParseError, f"never became a {schema.name}: {answer.fault}"
+            hint = "pco doctor shows whether the endpoint enforces schemas"
+        error = kind(f"the {where} {what}", hint=hint, role=request.role, model=request.model)
+        error.usage = answer.usage
         raise error
 
     async def _twice(
-        self, request: Request, once: Callable[[Request], Awaitable[_Try[V]]], wanted: str
-    ) -> tuple[_Try[V], Usage, bool]:
-        """The best of at most two tries, what they took, and whether there were two."""
+        self, request: Request, once: Callable[[Request], Awaitable[Answer[V]]], wanted: str
+    ) -> Answer[V]:
+        """The better of at most two tries."""
         first = await once(request)
-        if first.complaint is None:
-            return first, first.reply.usage, False
+        if first.fault is None:
+            return first
         self._count(Incident.REASKED, first.reply)
         quote = strip_think(first.reply.text)[:_QUOTED] or "(empty)"
         ask = (
-            f"Your reply cannot be used: {first.complaint}. "
+            f"Your reply cannot be used: {first.fault}. "
             f"Answer the request above again, with {wanted} and nothing else."
         )
         turns = (*request.messages, Message("assistant", quote), Message("user", ask))
@@ -157,9 +137,9 @@ class Ask:
             # The longer request may not fit where the first did: keep what we hold.
             if first.value is None:
                 raise
-            return first, first.reply.usage, True
+            return replace(first, reasked=True)
         best = first if second.value is None and first.value is not None else second
-        return best, first.reply.usage + second.reply.usage, True
+        return replace(best, usage=first.usage + second.usage, reasked=True)
 
 
 # A value in a text: strip its thoughts, find its JSON, repair it where it is broken.
@@ -180,8 +160,7 @@ _QUICK = 2000
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 # Nothing in it is tried twice: a tower of thoughts is read in one pass.
 _THOUGHTS = re.compile(r"\s*+(?:(?><think>.*?</think>)\s*+)*+", re.DOTALL)
-# A wrapper or two around the value is common; a tower of them is not an answer.
-_MAX_DEPTH = 20
+_MAX_DEPTH = 20  # a wrapper or two around the value is common; a tower of them is not an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +193,10 @@ def _search(text: str, shape: type[T], cut: bool, fault: str) -> Extraction[T]:
     body = strip_think(text)
     if len(body) > _MAX_SEARCHED:
         return Extraction(None, fault=f"{fault} (and {len(body)} characters long)")
-    value = _last_valid(_objects(body), shape)
-    if value is None and _CLOSE in text and len(text) <= _MAX_SEARCHED:
-        # The marker may be part of one of the value's strings: then it ended no thoughts.
-        value = _last_valid(_objects(text, around=_CLOSE), shape)
-    if value is None and not cut:
-        value = _repair(body, shape)
-        if value is not None:
-            return Extraction(value, repaired=True)
-    return Extraction(value, fault="" if value is not None else fault)
+    if (value := _last_valid(_objects(body), shape)) is not None:
+        return Extraction(value)
+    value = None if cut else _repair(body, shape)
+    return Extraction(value, repaired=value is not None, fault=fault if value is None else "")
 
 
 def strip_think(text: str) -> str:
@@ -244,11 +218,9 @@ def _whole(text: str) -> str:
 
 
 def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
-    fields = shape.model_fields
-    names = set(fields) | {f.alias for f in fields.values() if f.alias}
     for tree in reversed(list(trees)):
         # A shape whose fields all have defaults would take any object: ask for one known field.
-        if names and names.isdisjoint(tree):
+        if not shape.model_fields.keys() & tree.keys():
             continue
         with suppress(ValueError, RecursionError):
             # JSON rules, not Python's: {"3": ...} is how JSON writes a mapping from integers.
@@ -256,8 +228,8 @@ def _last_valid(trees: Iterable[dict[str, Any]], shape: type[T]) -> T | None:
     return None
 
 
-def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
-    """Every outermost JSON object that has `around` in its text and those inside it, by start."""
+def _objects(body: str) -> Iterator[dict[str, Any]]:
+    """Every outermost JSON object and those inside it, by start."""
     decoder = json.JSONDecoder()
     at = body.find("{")
     for _ in range(_MAX_STARTS):
@@ -268,22 +240,19 @@ def _objects(body: str, around: str = "") -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):  # also numbers too long to read
             end = at + 1
         else:
-            if around in body[at:end]:
-                yield from _nested(tree)
+            yield from _nested(tree)
         at = body.find("{", end)
 
 
 def _nested(tree: object, depth: int = 0) -> Iterator[dict[str, Any]]:
     # Inner objects first: a wrapper that is itself valid then wins over what it wraps.
-    if depth > _MAX_DEPTH:
+    if depth > _MAX_DEPTH or not isinstance(tree, dict | list):
         return
-    if isinstance(tree, dict):
-        for value in cast("dict[str, Any]", tree).values():
-            yield from _nested(value, depth + 1)
-        yield cast("dict[str, Any]", tree)
-    elif isinstance(tree, list):
-        for value in cast("list[Any]", tree):
-            yield from _nested(value, depth + 1)
+    node = cast("dict[str, Any] | list[Any]", tree)
+    for value in node.values() if isinstance(node, dict) else node:
+        yield from _nested(value, depth + 1)
+    if isinstance(node, dict):
+        yield node
 
 
 def _repair(body: str, shape: type[T]) -> T | None:
@@ -307,8 +276,8 @@ class _TooMuchWork(Exception):
 
 class _Metered(str):
     """A text that counts how often the repair looks at it, and raises when that is too often. It
-    counts steps, not seconds: the result must not depend on the machine. `left` holds the steps
-    left, shared by all texts that are made from this one."""
+    counts steps, not seconds: the result must not depend on the machine. All texts that are made
+    from this one share the steps `left`."""
 
     __slots__ = ("_left",)
     _left: list[int]
@@ -346,10 +315,8 @@ def _readable(error: ValidationError) -> str:
 
 # What a field of a reply may look like, and still be read.
 
-_LONGEST = 4000
-"""Characters of a text that are read; a schema asks for far fewer."""
-_MOST = 1024
-"""Items of a list that are read."""
+_LONGEST = 4000  # characters of a text that are read; a schema asks for far fewer
+_MOST = 1024  # items of a list that are read
 _NOTHING = re.compile(
     r"(?:none|null|nil|n/?a|not applicable|nothing|empty|-|—|no|"
     r"(?:there (?:is|are) )?(?:none|no) ?(?:errors?|issues?|problems?|flaws?)(?: found)?)",
@@ -432,24 +399,19 @@ def leading_index(text: str) -> int | None:
 def _read_indices(value: object) -> list[int]:
     """Whole numbers out of a list, an object's keys or a text; what holds none is passed over."""
     match value:
-        case list():
-            found = [_index_of(each) for each in cast("list[object]", value)[:_MOST]]
-        case dict():
-            keys = list(cast("dict[str, object]", value))[:_MOST]
-            found = [leading_index(key) for key in keys]
+        case list() | dict():
+            items = list(cast("list[object]", value))[:_MOST]
         case str():
-            found = [int(n) for n in re.findall(r"(?<![\d.])-?\d{1,6}(?![\d.])", value)[:_MOST]]
+            items = re.findall(r"(?<![\d.])-?\d{1,6}(?![\d.])", value)[:_MOST]
         case _:
-            found = [_index_of(value)]
-    return [each for each in found if each is not None]
+            items = [value]
+    return [found for each in items if (found := _index_of(each)) is not None]
 
 
 def _index_of(value: object) -> int | None:
     match value:
-        case bool() | None:
-            return None
-        case int() | float():
-            return int(value) if abs(value) < _LARGEST and value == int(value) else None
+        case int() | float() if not isinstance(value, bool) and abs(value) < _LARGEST:
+            return int(value) if value == int(value) else None
         case str():
             return int(value) if re.fullmatch(r"-\d{1,6}", value) else leading_index(value)
         case dict():

@@ -1,7 +1,5 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
-as an LMError that never quotes the key.
-
-Also: which fields an endpoint refuses (`Quirks`), token estimates, and schemas of typed replies.
+as an LMError; token estimates, and schemas of typed replies.
 """
 
 from __future__ import annotations
@@ -19,49 +17,20 @@ from typing import Any, Literal, cast
 
 from pydantic import BaseModel
 
+from promptcodebook import errors
 from promptcodebook.calls import Reply, Request, Schema, Usage
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    EndpointDown,
-    LMError,
-    ModelNotFound,
-    NoCredit,
-    RateLimited,
-    RequestRefused,
-    ServerFault,
-    did_you_mean,
-)
+from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
 
 MOST_BYTES = 8_000_000
 """What the body of a reply may have by default; no chat completion comes near it."""
 TOKENIZER = "estimate: UTF-8 bytes / 4"
-"""The name printed wherever a count comes from `estimate_tokens`."""
+"""Printed wherever a count comes from `estimate_tokens`."""
 _SEED_BITS = 0x7FFFFFFF
-# What a chat template puts around a message, about.
-_PER_MESSAGE = 4
-# No call has more tokens; a larger count would not fit into a store either.
-_MOST_TOKENS = 10**9
-_DECIMALS = 6
-"""Of the numbers of an embedding that are kept."""
-# What an endpoint may refuse without the call losing its meaning, and the words that name it.
-_DROPPABLE: Mapping[str, tuple[str, ...]] = {
-    "top_p": ("top_p",),
-    "temperature": ("temperature",),
-    "seed": ("seed",),
-    "response_format": (
-        *("response_format", "json_schema", "json schema", "structured output"),
-        *("uniqueitems", "grammar"),
-    ),
-}
-_REFUSING = re.compile(
-    r"unsupported|not supported|not support|unknown|unrecogni[sz]ed|not (?:permitted|allowed)"
-    r"|unexpected|extra (?:inputs|fields)|deprecated|only the default|invalid (?:schema|parameter)"
-    r"|not (?:implemented|available|recogni[sz]ed)|cannot (?:both )?be (?:set|used|specified)",
-    re.IGNORECASE,
-)
+_PER_MESSAGE = 4  # what a chat template puts around a message, about
+_MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
+_DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
 class Malformed(ValueError):
@@ -70,8 +39,8 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class Quirks:
-    """What one endpoint turned out to refuse; learned from its own 400s and kept. `distinct`:
-    whether a schema may say that items are; not every engine that enforces schemas can."""
+    """What one endpoint refuses, learned from its own 400s. `distinct`: whether a schema may say
+    that items are; not every engine that enforces schemas can."""
 
     dropped: set[str] = field(default_factory=set[str])
     cap: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -80,17 +49,18 @@ class Quirks:
     def learn(self, sent: Mapping[str, object], message: str, param: str) -> str | None:
         """Takes note of the field that a refusal names; returns it, None when it names none."""
         # 'temperature must be below 2' names a field too, but refuses its value: that is an error.
-        if not _REFUSING.search(message):
+        refused, low = providers()["refused"], message.lower()
+        if not re.search("|".join(refused["said"]), low):
             return None
-        low = message.lower()
 
-        def named(words: tuple[str, ...]) -> bool:
+        def named(words: Sequence[str]) -> bool:
             return param in words or any(re.search(rf"\b{re.escape(w)}\b", low) for w in words)
 
-        if "max_tokens" in sent and named(("max_tokens",)):
+        if "max_tokens" in sent and named(["max_tokens"]):
             self.cap = "max_completion_tokens"
             return "max_tokens"
-        found = [name for name, words in _DROPPABLE.items() if name in sent and named(words)]
+        fields: Mapping[str, Sequence[str]] = refused["fields"]
+        found = [name for name, words in fields.items() if name in sent and named(words)]
         if not found:
             return None
         # The server's own pointer counts for more than a field its message happens to mention.
@@ -108,18 +78,13 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         text = request.messages[0].content
         return {"model": model, "input": text, "encoding_format": "float"}, []
     sampling = request.sampling
-    drawn = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        quirks.cap: sampling.max_tokens,
-    }
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    drawn |= {quirks.cap: sampling.max_tokens}
     fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
-            schema = _rewritten(
-                schema, lambda t: {k: v for k, v in t.items() if k != "uniqueItems"}
-            )
+            schema = _rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
         # 'strict' is refused by those who know it unless every object is closed and fully required.
         if is_strict(schema):
@@ -128,7 +93,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
     fields.update(sampling.extra)
-    dropped = [name for name in _DROPPABLE if name in quirks.dropped and name in fields]
+    dropped = sorted(quirks.dropped & fields.keys())
     for name in dropped:
         del fields[name]
     fields["model"] = model
@@ -222,8 +187,8 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
         raise Malformed("it holds no data[0].embedding of numbers") from None
     if not vector or not all(map(math.isfinite, vector)):
         raise Malformed("its embedding is empty or not finite")
+    # Nothing is written, and some servers leave that out.
     if isinstance(said, dict):
-        # Nothing is written, and some servers leave that out.
         said = {"completion_tokens": 0, **cast("dict[str, Any]", said)}
     usage = told_usage(said, seconds)
     counted = usage or count_usage(request, "", seconds)
@@ -256,8 +221,8 @@ def estimate_tokens(text: str) -> int:
 
 
 def count_usage(request: Request, text: str, seconds: float) -> Usage:
-    """Our own count of a call, where the server's cannot be had; `text` is all that was written.
-    Bytes / 3: a budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
+    """Our own count of a call that wrote `text`, where the server's cannot be had. Bytes / 3: a
+    budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
 
@@ -268,26 +233,12 @@ _QUOTED = 300
 # It came too late or too early, or met another one: said of this moment, not of the request.
 _PASSING = (408, 409, 425)
 _LOOK = "look at the server's own log"
-_FAULTS: Mapping[Incident, tuple[type[LMError], str, str]] = {
-    Incident.REFUSED_CONNECTION: (
-        EndpointDown,
-        "nothing answers at {at}",
-        "start the server, or correct its address: {doctor}",
-    ),
-    Incident.TIMEOUT: (
-        CallTimeout,
-        "{at} did not answer in time",
-        "raise timeout in pco.toml, or lower concurrency",
-    ),
-    Incident.DROPPED: (ServerFault, "{at} broke the connection in the middle of a call", _LOOK),
-    Incident.MALFORMED_BODY: (ServerFault, "{at} sent a body that is not a chat completion", _LOOK),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """What errors are about: the endpoint, the model asked for, the key if one was sent. `private`
-    = what is sent there is real people's, and servers like to quote what they refuse."""
+    """What errors are about. `private` = what is sent there is real people's, and servers like to
+    quote what they refuse."""
 
     base_url: str
     model: str
@@ -299,12 +250,14 @@ class ModelAddress:
     def doctor(self) -> str:
         return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
 
+    def scrub(self, text: str) -> str:
+        return text if self.key is None else self.key.scrub(text)
+
     def clean(self, text: str) -> str:
         """A server's words, short and without our key; none where they may quote private data."""
         if self.private:
             return f"withheld, since the data are private: {len(text)} characters" if text else ""
-        flat = " ".join(text.split())
-        scrubbed = self.key.scrub(flat) if self.key is not None else flat
+        scrubbed = self.scrub(" ".join(text.split()))
         return scrubbed if len(scrubbed) <= _QUOTED else scrubbed[:_QUOTED] + "…"
 
 
@@ -338,16 +291,16 @@ def read_error_body(data: bytes) -> ErrorBody:
     inner = cast("dict[str, Any]", error)
     detail = inner.get("detail") or ""
     if isinstance(detail, list):
-        faults: list[str] = []
-        for each in cast("list[object]", detail):
-            if isinstance(each, dict):
-                fault = cast("dict[str, Any]", each)
-                loc = fault.get("loc", [])
-                parts = cast("list[object]", loc) if isinstance(loc, list) else [loc]
-                faults.append(f"{'.'.join(map(str, parts))}: {fault.get('msg', '')}")
-        detail = "; ".join(faults)
+        faults = [
+            cast("dict[str, Any]", e) for e in cast("list[Any]", detail) if isinstance(e, dict)
+        ]
+        detail = "; ".join(f"{_dotted(e.get('loc', []))}: {e.get('msg', '')}" for e in faults)
     param, code, kind = (str(inner.get(name) or "") for name in ("param", "code", "type"))
     return ErrorBody(str(inner.get("message") or detail or text), param, code, kind)
+
+
+def _dotted(loc: object) -> str:
+    return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) else str(loc)
 
 
 def read_retry_after(value: str | None, now: float | None = None) -> float:
@@ -371,16 +324,18 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     quoted = f": {quote}" if quote else ""
     what = f"{where.base_url} answered {status}{quoted}"
     kind: type[LMError] = RequestRefused
-    if _is_empty(status, body):
-        kind, what = NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
+    empty, low = providers()["no_credit"], body.message.lower()
+    told = any(said in low for said in empty["said"]) and status in (400, 403, 429)
+    if status == 402 or told or {body.code, body.kind} & {*empty["codes"]}:
+        kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}; then continue from here"
     elif status in (429, 503):
-        kind, hint = RateLimited, "lower concurrency in pco.toml, or wait"
+        kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
-        kind, hint = ServerFault, _LOOK
+        kind, hint = errors.ServerFault, _LOOK
     elif status in (401, 403):
-        kind, hint = AuthRefused, _key_hint(where)
+        kind, hint = errors.AuthRefused, _key_hint(where)
     elif 300 <= status < 400:
         what = f"{where.base_url} redirects elsewhere; the key is not sent there"
         hint = "name the final address in --lm"
@@ -391,18 +346,11 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
-    if kind is RateLimited and status == 503:
+    if kind is errors.RateLimited and status == 503:
         error.incident = Incident.UNAVAILABLE
-    elif kind is ServerFault:
+    elif kind is errors.ServerFault:
         error.lost = status >= 500
     return error
-
-
-def _is_empty(status: int, body: ErrorBody) -> bool:
-    known, low = providers()["no_credit"], body.message.lower()
-    if status == 402 or body.code in known["codes"] or body.kind in known["codes"]:
-        return True
-    return status in (400, 403, 429) and any(said in low for said in known["said"])
 
 
 def _key_hint(where: ModelAddress) -> str:
@@ -415,31 +363,35 @@ def _key_hint(where: ModelAddress) -> str:
 
 def no_embeddings(what: str, request: Request) -> RequestRefused:
     """The error where embeddings were asked for and there are none; says what to set instead."""
-    return RequestRefused(
-        what,
-        hint="router.features = 'words', or name a model that does in roles.encoder.model",
-        role=request.role,
-        model=request.model,
-    )
+    hint = "router.features = 'words', or name a model that does in roles.encoder.model"
+    return RequestRefused(what, hint=hint, role=request.role, model=request.model)
 
 
-def missing_model(where: ModelAddress, known: Sequence[str]) -> ModelNotFound:
+def missing_model(where: ModelAddress, known: Sequence[str]) -> errors.ModelNotFound:
     """The error for a model that the endpoint does not know; lists what it does know."""
     name = where.model or "(none named)"
     listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-    return ModelNotFound(
-        f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}",
-        hint=f"name one that it lists: {listed}" if listed else where.doctor,
-        model=where.model,
-    )
+    said = f"{where.base_url} does not know the model {name!r}{did_you_mean(name, known)}"
+    hint = f"name one that it lists: {listed}" if listed else where.doctor
+    return errors.ModelNotFound(said, hint=hint, model=where.model)
 
 
 def fault_of(incident: Incident, where: ModelAddress, detail: str = "") -> LMError:
-    """The error for a call without a usable HTTP answer: its `incident` is REFUSED_CONNECTION,
-    TIMEOUT, DROPPED or MALFORMED_BODY."""
-    kind, what, hint = _FAULTS[incident]
+    """The error for a call without a usable HTTP answer."""
+    at, hint = where.base_url, _LOOK
+    kind: type[LMError] = errors.ServerFault
+    match incident:
+        case Incident.REFUSED_CONNECTION:
+            kind, what = errors.EndpointDown, f"nothing answers at {at}"
+            hint = f"start the server, or correct its address: {where.doctor}"
+        case Incident.TIMEOUT:
+            kind, what = errors.CallTimeout, f"{at} did not answer in time"
+            hint = "raise timeout in pco.toml, or lower concurrency"
+        case Incident.DROPPED:
+            what = f"{at} broke the connection in the middle of a call"
+        case _:
+            what = f"{at} sent a body that is not a chat completion"
     about = f" ({replace(where, private=False).clean(detail)})" if detail else ""  # our words
-    what = what.replace("{at}", where.base_url) + about
-    error = kind(what, hint=hint.replace("{doctor}", where.doctor), model=where.model)
+    error = kind(what + about, hint=hint, model=where.model)
     error.incident = incident
     return error

@@ -117,22 +117,19 @@ def serve(
 def _check_fits(options: Mapping[str, object], whose: str) -> None:
     for name, value in options.items():
         if value:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} is for {whose}", hint="pco lm serve --help"
-            )
+            said = f"--{name.replace('_', '-')} is for {whose}"
+            raise ConfigError(said, hint="pco lm serve --help")
 
 
 def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> None:
     from promptcodebook.local.engine import HF, find_weights
     from promptcodebook.local.lm import load_engine
-    from promptcodebook.local.server import serving_locally
+    from promptcodebook.local.server import LocalServer
     from promptcodebook.serve.admission import require_keys
 
     if four_bit and not model.startswith(HF):
-        raise ConfigError(
-            f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights",
-            hint=f"pco lm serve {model}",
-        )
+        said = f"--4bit is for hf: models, and {model} is a GGUF file, which has its own weights"
+        raise ConfigError(said, hint=f"pco lm serve {model}")
     require_keys((terms.key,), terms.host, f"pco lm serve {model}")
     weights = find_weights(model)
 
@@ -140,7 +137,7 @@ def _serve_local(model: str, terms: Terms, four_bit: bool, as_json: bool) -> Non
         return await asyncio.to_thread(load_engine, weights, four_bit=four_bit)
 
     async def serve() -> None:
-        async with serving_locally(load, terms) as (address, loading):
+        async with LocalServer(terms).serving(load) as (address, loading):
             note(f"loading {weights.name}; {address.base_url} answers 503 until it is ready")
             engine = await loading
             _tell(f"{address.base_url}#{engine.model}", address, as_json)

@@ -1,13 +1,11 @@
 """A GGUF model of Llama's kind, unpacked to bf16 as a folder that `transformers` reads.
 
-Rounding to 4 bits cannot be undone. A model that is read almost right trains to almost nothing, so
-everything that is not known exactly is refused: biases, experts, stretched positions, and
-tokenizers other than byte-level BPE over text that is split as for GPT-2 or SmolLM. To run a model,
-only a few fields of the header are read.
+A model that is read almost right trains to almost nothing, so everything that is not known exactly
+is refused: biases, experts, stretched positions, and tokenizers other than byte-level BPE over text
+that is split as for GPT-2 or SmolLM.
 
-Sources: the GGUF specification, version 3 (ggml, docs/gguf.md), for names and fields; llama.cpp
-(convert_hf_to_gguf.py) for the order of the rows of queries and keys, and for the meaning of
-`tokenizer.ggml.pre`.
+Sources: the GGUF specification, version 3 (ggml, docs/gguf.md); llama.cpp (convert_hf_to_gguf.py)
+for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`.
 """
 
 from __future__ import annotations
@@ -167,11 +165,8 @@ def _take(file: BinaryIO, size: int) -> bytes:
 
 
 def convert_gguf(weights: Weights) -> Path:
-    """The folder, in the user's cache; made once for a file of these bytes. Takes seconds.
-
-    Raises ConfigError for a file that is not there or is no model that is known here, and
-    MissingExtra.
-    """
+    """The folder, in the user's cache; made once for a file of these bytes. Raises ConfigError for
+    a file that is not there or is no model that is known here, and MissingExtra."""
     from filelock import FileLock  # takes long to import
 
     name = f"{weights.name}-{identify(weights)[:16]}-{_VERSION}"

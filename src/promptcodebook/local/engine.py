@@ -1,16 +1,15 @@
 """What a model on this machine does: one Job in, one Generation out, many at once. And where its
-weights are: inside the distribution that carries SmolLM2, or at a path.
-
-`local/openvino.py` (GGUF files, continuous batching) and `local/transformers.py` implement the
-Protocol; `local/lm.py` (the library's `LM`) and the server use it.
+weights are. `local/openvino.py` and `local/transformers.py` implement the Protocol; `local/lm.py`
+(the library's `LM`) and the server use it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -23,12 +22,9 @@ from promptcodebook.lm.spec import SMOLLM2
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One completion to make.
-
-    Temperature 0 = greedy, and then neither `top_p` nor `seed` matters. `max_tokens` None = to the
-    end of the context. `stop` strings end the text and are not part of it. `schema` = the body of a
-    JSON schema the text must satisfy. `logprobs` None = none; else with how many alternatives.
-    """
+    """One completion to make. Temperature 0 = greedy. `max_tokens` None = up to the context's end.
+    `stop` strings end the text and are not part of it. `schema` = the body of a JSON schema.
+    `logprobs` None = none; else with how many alternatives."""
 
     messages: tuple[Message, ...]
     temperature: float = 1.0
@@ -53,8 +49,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished text. Tokens are counted by the model's own tokenizer; `cached_tokens` = those of
-    the prompt that were not computed again, None where the engine does not tell."""
+    """A finished text. `cached_tokens` = those of the prompt that were not computed again, None
+    where the engine does not tell."""
 
     text: str
     finish: Literal["stop", "length"]
@@ -74,29 +70,18 @@ class Load:
 
 class Engine(Protocol):
     """A loaded model. Jobs given at the same time share its steps; any event loop may give them.
-
-    A job that cannot be done raises RequestRefused before it costs anything: a prompt that leaves
-    no room in the context, a schema with a keyword that cannot be enforced, a penalty or logprobs
-    that the engine has not. A cancelled job frees its place at the next step. After `close` every
-    job raises.
-    """
+    One that cannot be done raises RequestRefused before it costs anything. A cancelled job frees
+    its place at the next step. After `close`, which may come twice, every job raises.
+    `context_length` is that of prompt and completion together."""
 
     @property
-    def model(self) -> str:
-        """The model's name, e.g. 'SmolLM2-135M-Instruct'."""
-        ...
+    def model(self) -> str: ...
 
     @property
-    def context_length(self) -> int:
-        """The most tokens that prompt and completion have together."""
-        ...
+    def context_length(self) -> int: ...
 
     @property
     def load(self) -> Load: ...
-
-    def count_tokens(self, text: str) -> int:
-        """As the model's own tokenizer counts, without special tokens."""
-        ...
 
     async def generate(self, job: Job) -> Generation: ...
 
@@ -104,9 +89,32 @@ class Engine(Protocol):
         """Pieces of the text as they come, and last the Generation with the whole of it."""
         ...
 
-    async def close(self) -> None:
-        """Ends what is running and gives the memory back. Twice is as good as once."""
-        ...
+    async def close(self) -> None: ...
+
+
+Event = str | Generation | Exception
+"""What a job's caller is told: text in pieces, then the whole, or the error."""
+
+
+class Caller:
+    """Who waits for a job in a loop of its own, and is told from the thread that generates."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def tell(self, event: Event) -> None:
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def events(self) -> AsyncGenerator[str | Generation]:
+        """Up to the Generation; raises an error that is told."""
+        event: Event = ""
+        while not isinstance(event, Generation):
+            event = await self._events.get()
+            if isinstance(event, Exception):
+                raise event
+            yield event
 
 
 async def last_of(pieces: AsyncGenerator[str | Generation]) -> Generation:
@@ -128,11 +136,10 @@ class Embedding:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What an engine is besides, where its model can make embeddings."""
+    """What an engine is besides, where its model can make embeddings. RequestRefused for a text
+    that is longer than the context."""
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]:
-        """Raises RequestRefused for a text that is longer than the context."""
-        ...
+    async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 
 
 HF = "hf:"
@@ -154,10 +161,8 @@ class Weights:
 
 
 def find_weights(text: str, installed: Callable[[str], Distribution] = distribution) -> Weights:
-    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` means; nothing is loaded or imported.
-
-    Raises MissingExtra for a package that is not installed, ConfigError for what is not there.
-    """
+    """What `smollm2`, `PATH.gguf` or `hf:DIR-or-NAME` means; nothing is loaded or imported. Raises
+    MissingExtra for a package that is not installed, ConfigError for what is not there."""
     if text == SMOLLM2:
         # The one GGUF file of the distribution, found without importing its package.
         try:
@@ -174,9 +179,8 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
     if text.startswith(HF):
         source = text.removeprefix(HF)
         if not source:
-            raise ConfigError(
-                "hf: names no model", hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B"
-            )
+            said = "hf: names no model"
+            raise ConfigError(said, hint="write hf:DIR or hf:OWNER/NAME, e.g. hf:Qwen/Qwen3-0.6B")
         expanded = os.path.expanduser(source)
         found = expanded if Path(expanded).is_dir() else source
         return Weights(Path(source).name, "hf", found)
@@ -185,17 +189,12 @@ def find_weights(text: str, installed: Callable[[str], Distribution] = distribut
         if not path.is_file():
             raise ConfigError(f"there is no file {path}", hint="give the path of a .gguf file")
         return Weights(path.stem, "gguf", str(path))
-    raise ConfigError(
-        f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}",
-        hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated",
-    )
+    said = f"unknown local model {text!r}{did_you_mean(text, [SMOLLM2, 'simulated'])}"
+    raise ConfigError(said, hint="write smollm2, PATH.gguf, hf:DIR-or-NAME, or simulated")
 
 
 def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
-    """What `text` means, where the modules that run it are installed; none is imported.
-
-    Raises as `find_weights`, and MissingExtra for a GGUF file without the modules it `needs`.
-    """
+    """As `find_weights`; MissingExtra also for a GGUF file without the modules it `needs`."""
     weights = find_weights(text)
     if weights.format == "gguf":
         require_modules(needs, f"the model {text}", SMOLLM2)
@@ -203,8 +202,8 @@ def require_model(text: str, needs: Sequence[str] = GGUF_NEEDS) -> Weights:
 
 
 def identify(weights: Weights) -> str:
-    """Tells weights of one name apart: the digest of a GGUF file, or that of the names, sizes and
-    times of a folder's files; '' for a model of the hub. Reads a GGUF file whole. ConfigError."""
+    """Tells weights of one name apart: the digest of a GGUF file, or of the names, sizes and times
+    of a folder's files; '' for a model of the hub. ConfigError."""
     path = Path(weights.source)
     try:
         if weights.format == "gguf":
@@ -216,6 +215,5 @@ def identify(weights: Weights) -> str:
         listed = "\n".join(f"{name} {at.st_size} {at.st_mtime_ns}" for name, at in stats)
         return hashlib.sha256(listed.encode()).hexdigest()
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}", hint="give the path of a file you may read"
-        ) from None
+        said = f"{path} cannot be read: {error.strerror}"
+        raise ConfigError(said, hint="give the path of a file you may read") from None

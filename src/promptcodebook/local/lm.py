@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from annotated_types import MinLen
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
@@ -26,9 +29,7 @@ from promptcodebook.local.engine import (
 )
 
 _SEED_BITS = 2**31 - 1
-_PENALTIES = ("presence_penalty", "frequency_penalty")
-_FURTHER = ("stop", *_PENALTIES)
-"""The fields of `roles.ROLE.extra` that a local model takes."""
+_Text = Annotated[str, MinLen(1)]
 
 
 def load_engine(weights: Weights, *, four_bit: bool = False) -> Engine:
@@ -124,46 +125,38 @@ class LocalLM:
             return self._made[make]
 
 
+class _Extra(BaseModel):
+    """The fields of `roles.ROLE.extra` that a local model takes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    stop: _Text | list[_Text] = Field([], description="a text, or a list of texts")
+    presence_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
+    frequency_penalty: float = Field(0.0, ge=-2, le=2, description="a number from -2 to 2")
+
+
 def job_of(request: Request) -> Job:
     """The request as an engine takes it. RequestRefused for a further field it does not know."""
-    sampling = request.sampling
-    for name in sampling.extra:
-        if name not in _FURTHER:
-            raise RequestRefused(
-                f"a local model takes no field {name!r}{did_you_mean(name, _FURTHER)}",
-                hint=f"roles.{request.role}.extra may hold {', '.join(_FURTHER)}",
-                role=request.role,
-                model=request.model,
-            )
+    sampling, known = request.sampling, _Extra.model_fields
+    try:
+        given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
+        extra = _Extra.model_validate(given)
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        what = f"a local model takes no field {name!r}{did_you_mean(name, known)}"
+        hint = f"roles.{request.role}.extra may hold {', '.join(known)}"
+        if name in known:
+            what = f"roles.{request.role}.extra.{name} is not {known[name].description}"
+            hint = f"correct it in pco.toml: {name} is {known[name].description}"
+        raise RequestRefused(what, hint=hint, role=request.role, model=request.model) from None
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     return Job(
         request.messages,
         temperature=0.0 if request.greedy else temperature,
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
         max_tokens=sampling.max_tokens,
+        stop=(extra.stop,) if isinstance(extra.stop, str) else tuple(extra.stop),
         seed=request.sample & _SEED_BITS,
+        presence_penalty=extra.presence_penalty,
+        frequency_penalty=extra.frequency_penalty,
         schema=None if request.schema is None else request.schema.body,
-        **_further(request),
     )
-
-
-def _further(request: Request) -> dict[str, Any]:
-    extra: Mapping[str, Any] = request.sampling.extra
-    given: Any = extra.get("stop") or []
-    stop = tuple(cast("list[object]", given if isinstance(given, list) else [given]))
-    found: dict[str, Any] = {"stop": stop}
-    unreadable = [] if all(s and isinstance(s, str) for s in stop) else ["stop"]
-    for name in _PENALTIES:
-        found[name] = value = extra.get(name, 0.0)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not -2 <= value <= 2:
-            unreadable.append(name)
-    for name in unreadable:
-        wanted = "a text, or a list of texts" if name == "stop" else "a number from -2 to 2"
-        raise RequestRefused(
-            f"roles.{request.role}.extra.{name} is not {wanted}",
-            hint=f"correct it in pco.toml: {name} is {wanted}",
-            role=request.role,
-            model=request.model,
-        )
-    return found

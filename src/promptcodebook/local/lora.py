@@ -1,8 +1,7 @@
 """A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`.
 
-trl's own trainer gets its model, prompts and settings here. It reports before each step, and hands
-over what it wrote. A checkpoint of adapter, optimizer and random state follows every step: a killed
-training loses one step, and continues as if nothing had happened.
+trl's own trainer reports before each step, and hands over what it wrote. A checkpoint follows every
+step: a killed training loses one step, and continues as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -56,9 +55,8 @@ class LoraTraining:
     """What is trained: the model of `source` (a folder or a name of the hub), on replies to
     `conversations`, with checkpoints in `folder`.
 
-    `order` = the numbers of the conversations, those of the first step first; all steps together
-    take all of it. `arguments` are those of trl's GRPOConfig, `lora` those of peft's LoraConfig.
-    `four_bit` None = where there is a GPU.
+    `order` = the numbers of the conversations that the steps take, in turn. `arguments` are those
+    of trl's GRPOConfig, `lora` those of peft's LoraConfig. `four_bit` None = where there is a GPU.
     """
 
     source: str
@@ -68,13 +66,6 @@ class LoraTraining:
     arguments: Mapping[str, Any]
     lora: Mapping[str, Any]
     four_bit: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What trl was left to choose, and where it ran with what numbers."""
-
-    settings: Mapping[str, Any]
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -101,12 +92,10 @@ def checkpoint_rewards(checkpoint: Path | None) -> Sequence[float]:
     return tuple(entry["reward"] for entry in history if "reward" in entry)
 
 
-def train_lora(training: LoraTraining, watch: Watch) -> Trained:
-    """Trains to the last step, from the last checkpoint where there is one; takes long.
-
-    Raises MissingExtra, ConfigError for a model that cannot be loaded or a prompt that is too long
-    for it, and what `watch` raises.
-    """
+def train_lora(training: LoraTraining, watch: Watch) -> Mapping[str, Any]:
+    """Trains to the last step, from the last checkpoint where there is one. Returns what trl was
+    left to choose, and where it ran. Raises MissingExtra, ConfigError for a model that cannot be
+    loaded or a prompt that is too long for it, and what `watch` raises."""
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     on_gpu = bool(torch.cuda.is_available())
     four_bit = on_gpu if training.four_bit is None else training.four_bit
@@ -121,7 +110,7 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
     }
     begun = last_checkpoint(training.folder)
     if begun is not None and _steps(begun) >= arguments.max_steps:
-        return Trained(settings)
+        return settings
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
     options: dict[str, Any] = {"dtype": dtype}
     if four_bit:
@@ -138,7 +127,7 @@ def train_lora(training: LoraTraining, watch: Watch) -> Trained:
         gc.collect()
         if on_gpu:
             torch.cuda.empty_cache()
-    return Trained(settings)
+    return settings
 
 
 def _arguments(training: LoraTraining, *, on_gpu: bool) -> Any:

@@ -1,22 +1,19 @@
 """GGUF models on openvino-genai: one pipeline whose batch jobs join and leave, and embeddings.
 
 Only one thread uses the pipeline: `step()` makes the next token of every running job and holds the
-interpreter's lock, so other Python code runs between steps. Prompts with an equal beginning share
-its computation. openvino-genai keeps every grammar that it compiled, and reports no alternatives to
-a token and no cached ones. The same seed gives another sample in another batch, because sums are
-made in another order.
+interpreter's lock. openvino-genai keeps every grammar that it compiled, and reports no alternatives
+to a token and no cached ones. Sums are made in another order in another batch.
 
 An embedding is the mean of a text's last hidden states, at its second reading: a model that reads
-from left to right does not know the end while it reads the start ("echo embeddings", Springer et
-al. 2024, arXiv:2402.15449). On training messages of `houserules` that recognised topics better than
-one reading: 0.76 against 0.68 (ridge, four folds). The graph that openvino-genai makes of a GGUF
-file is loaded a second time, without its last product (of states and vocabulary).
+from left to right does not know the end while it reads the start (Springer et al. 2024,
+arXiv:2402.15449). On training messages of `houserules` that recognised topics better than one
+reading: 0.76 against 0.68 (ridge, four folds). The graph is loaded a second time for it, without
+its last product (of states and vocabulary).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
 import shutil
@@ -32,6 +29,7 @@ from promptcodebook.errors import PcoError, RequestRefused, ServerFault, import_
 from promptcodebook.lm.spec import SMOLLM2
 from promptcodebook.local.conversion import GgufHeader, read_gguf
 from promptcodebook.local.engine import (
+    Caller,
     Embedding,
     Generation,
     Job,
@@ -51,9 +49,6 @@ _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, so jobs are prepared only between steps."""
 
-Event = str | Generation | PcoError
-"""What a job receives: text in pieces, then the whole, or the error."""
-
 
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -68,7 +63,7 @@ class Place:
     prompt_tokens: int
     settings: Any
     job: Job
-    tell: Callable[[Event], None]
+    caller: Caller
     streams: bool
     grammar: Grammar | None = None
     handle: Any = None
@@ -76,10 +71,6 @@ class Place:
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     shown: str = ""
-
-    def cancel(self) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
 
 
 class Batch:
@@ -97,7 +88,8 @@ class Batch:
         self._running: list[Place] = []
         self._number = 0
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
+        self._thread.start()
 
     @property
     def tokenizer(self) -> Any:
@@ -118,9 +110,6 @@ class Batch:
             if self._closed:
                 raise ServerFault("the local model has been closed")
             self._new.append(place)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="openvino", daemon=True)
-                self._thread.start()
             self._change.notify()
 
     def remove(self, place: Place) -> None:
@@ -133,8 +122,7 @@ class Batch:
         with self._change:
             self._closed = True
             self._change.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
         # The last reference: its memory goes back here and not whenever it is collected.
         self._pipeline = self._tokenizer = None
 
@@ -148,7 +136,7 @@ class Batch:
                 # Those that were new in it are to blame, if there were any: a grammar, for
                 # instance, is only then read.
                 self._fail(fresh or self._running, _refusal(error))
-            for place in list(self._running):
+            for place in self._running:
                 self._deliver(place)
         closed = ServerFault("the local model was closed before it was done")
         self._fail([*self._running, *self._new], closed)
@@ -156,8 +144,7 @@ class Batch:
     def _wait(self) -> bool:
         """Until there is work; False when closed. Jobs of one moment begin in one step."""
         with self._change:
-            while not (self._closed or self._new or self._running):
-                self._change.wait()
+            self._change.wait_for(lambda: self._closed or self._new or self._running)
             come = 0
             while not (self._closed or self._running) and come < len(self._new) < AT_ONCE:
                 come = len(self._new)
@@ -174,8 +161,7 @@ class Batch:
             if renews:
                 self._kept.clear()
                 self._states = 0
-            # New jobs, as long as the pipeline has room for their grammars.
-            fresh: list[Place] = []
+            fresh: list[Place] = []  # as long as the pipeline has room for their grammars
             while self._new and self._states <= _MOST_STATES:
                 place = self._new.pop(0)
                 fresh.append(place)
@@ -184,7 +170,7 @@ class Batch:
                     self._states += place.grammar.states
             self._running += fresh
         for place in gone:
-            place.cancel()
+            place.handle.cancel()
         if renews or self._pipeline is None:
             try:
                 # Free the old pipeline's memory before the new one is loaded.
@@ -207,15 +193,15 @@ class Batch:
         return admitted
 
     def _fail(self, places: list[Place], error: PcoError) -> None:
-        for place in list(places):
-            place.tell(error)
+        for place in places:
+            place.caller.tell(error)
             self._finish(place)
-            place.cancel()
+            if place.handle is not None:
+                place.handle.cancel()
 
     def _finish(self, place: Place) -> None:
         with self._change:
-            if place in self._running:
-                self._running.remove(place)
+            self._running = [each for each in self._running if each is not place]
 
     def _deliver(self, place: Place) -> None:
         reason = ""
@@ -226,13 +212,9 @@ class Batch:
                 reason = output.finish_reason.name
         status = place.handle.get_status().name
         if status == "IGNORED":
-            self._finish(place)
-            place.tell(
-                ServerFault(
-                    "the local model ran out of memory for keys and values",
-                    hint="lower concurrency, or shorten prompts and replies",
-                )
-            )
+            what = "the local model ran out of memory for keys and values"
+            hint = "lower concurrency, or shorten prompts and replies"
+            self._fail([place], ServerFault(what, hint=hint))
             return
         if place.streams:
             last = status != "RUNNING"
@@ -240,19 +222,18 @@ class Batch:
             # A character may lie across tokens: its first bytes are no character yet.
             whole = text if last else text.rstrip("\ufffd")
             if len(whole) > len(place.shown) and whole.startswith(place.shown):
-                place.tell(whole[len(place.shown) :])
+                place.caller.tell(whole[len(place.shown) :])
                 place.shown = whole
         if status != "RUNNING":
             self._finish(place)
             logprobs = None
             if place.job.logprobs is not None:
                 pairs = zip(place.tokens, place.logprobs, strict=False)
-                logprobs = tuple(
-                    TokenLogprob(self._decode([t]), value) for t, value in pairs if t != self.end
-                )
+                told = ((self._decode([t]), value) for t, value in pairs if t != self.end)
+                logprobs = tuple(TokenLogprob(*each) for each in told)
             text, count = self._decode(place.tokens), len(place.tokens)
             finish: Literal["stop", "length"] = "length" if reason == "LENGTH" else "stop"
-            place.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
+            place.caller.tell(Generation(text, finish, place.prompt_tokens, count, None, logprobs))
 
     def _decode(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens)) if tokens else ""
@@ -266,8 +247,8 @@ _WHAT = "an embedding"
 
 
 class HiddenStates:
-    """The states of one model file, loaded at the first text. Threads take turns; one text at a
-    time, so that its vector does not depend on others."""
+    """The states of one model file, loaded at the first text; read one text at a time, so that its
+    vector does not depend on others."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source
@@ -279,8 +260,8 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[Embedding]:
-        """Raises RequestRefused for an empty text, one that is too long to be read twice, and for
-        a model of another build than a GGUF file's usual one; MissingExtra."""
+        """RequestRefused for a text that is empty or too long to be read twice, and for a model of
+        an unusual build; MissingExtra."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 
@@ -292,12 +273,9 @@ class HiddenStates:
         numpy = import_extra("numpy", _WHAT, SMOLLM2)
         twice = 2 * len(tokens)
         if not 0 < twice <= self._context_length:
-            raise RequestRefused(
-                f"the text has {len(tokens)} tokens, and an embedding of {self._model} takes 1 to "
-                f"{self._context_length // 2}",
-                hint="embed a shorter text",
-                model=self._model,
-            )
+            most = f"an embedding of {self._model} takes 1 to {self._context_length // 2}"
+            said = f"the text has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(said, hint="embed a shorter text", model=self._model)
         if self._graph is None:
             self._graph = self._load()
         self._graph.reset_state()
@@ -329,11 +307,9 @@ class HiddenStates:
             graph = core.read_model(link.with_name("openvino_model.xml"))
             product = graph.get_results()[0].input_value(0).get_node()
             if product.get_type_name() != "MatMul":
-                raise RequestRefused(
-                    f"{self._model} makes no embeddings here: its graph ends in another way",
-                    hint="name another model for them: roles.encoder.model",
-                    model=self._model,
-                )
+                said = f"{self._model} makes no embeddings here: its graph ends in another way"
+                hint = "name another model for them: roles.encoder.model"
+                raise RequestRefused(said, hint=hint, model=self._model)
             graph.add_outputs([product.input_value(0)])
             graph.remove_result(graph.get_results()[0])
             return core.compile_model(graph, "CPU").create_infer_request()
@@ -341,8 +317,7 @@ class HiddenStates:
 
 _LEAST_CACHE, _MOST_CACHE = 1, 8
 """Gigabytes for keys and values."""
-_CACHED_JOBS = 4
-"""Jobs of the context's full length that the cache should hold."""
+_CACHED_JOBS = 4  # jobs of the context's full length that the cache should hold
 _SEEDS = 2**31
 _LONGEST = 10**7
 
@@ -365,15 +340,14 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
 
 
 class Runtime(NamedTuple):
-    """What a pipeline's requests are made with: the module, and tensors of token numbers."""
+    """What requests are made with: the module, and tensors of token numbers."""
 
     genai: Any
     tensor: Callable[[list[int]], Any]
 
 
 class OpenVinoEngine:
-    """An Engine over the pipeline that `load` makes, and an Embedder over the same file's hidden
-    states."""
+    """An Engine over the pipeline that `load` makes, and an Embedder over the file's states."""
 
     def __init__(
         self,
@@ -394,9 +368,6 @@ class OpenVinoEngine:
     def load(self) -> Load:
         return self._batch.load
 
-    def count_tokens(self, text: str) -> int:
-        return len(self._encode(text))
-
     async def generate(self, job: Job) -> Generation:
         return await last_of(self._pieces(job, streams=False))
 
@@ -404,24 +375,12 @@ class OpenVinoEngine:
         return self._pieces(job, streams=True)
 
     async def _pieces(self, job: Job, *, streams: bool) -> AsyncGenerator[str | Generation]:
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
-
-        def tell(event: Event) -> None:
-            # The loop may have ended.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        place = self._place(job, tell, streams=streams)
+        caller = Caller()
+        place = self._place(job, caller, streams=streams)
         self._batch.add(place)
         try:
-            while True:
-                event = await events.get()
-                if isinstance(event, PcoError):
-                    raise event
+            async for event in caller.events():
                 yield event
-                if isinstance(event, Generation):
-                    return
         finally:
             self._batch.remove(place)
 
@@ -432,29 +391,25 @@ class OpenVinoEngine:
         await asyncio.to_thread(self._batch.close)
         await asyncio.to_thread(self._states.close)
 
-    def _place(self, job: Job, tell: Callable[[Event], None], *, streams: bool) -> Place:
+    def _place(self, job: Job, caller: Caller, *, streams: bool) -> Place:
         """The job as the pipeline takes it. RequestRefused."""
         tokens = self._prompt(job.messages)
         room = self.context_length - len(tokens)
         if room <= 0:
-            raise RequestRefused(
-                f"the prompt has {len(tokens)} tokens, and {self.model} reads {self.context_length}"
-                " with its reply",
-                hint="shorten the prompt, or choose a model with a longer context",
-                model=self.model,
-            )
+            most = f"{self.model} reads {self.context_length} with its reply"
+            hint = "shorten the prompt, or choose a model with a longer context"
+            said = f"the prompt has {len(tokens)} tokens, and {most}"
+            raise RequestRefused(said, hint=hint, model=self.model)
         prompt = self._runtime.tensor(tokens)
         grammar = None if job.schema is None else schema_ebnf(job.schema)
         settings = self._settings(job, room, grammar)
-        return Place(prompt, len(tokens), settings, job, tell, streams, grammar)
+        return Place(prompt, len(tokens), settings, job, caller, streams, grammar)
 
     def _settings(self, job: Job, room: int, grammar: Grammar | None) -> Any:
         if job.logprobs:
-            raise RequestRefused(
-                "this engine tells a token's log-probability, and no alternatives to it",
-                hint="ask for logprobs without top_logprobs",
-                model=self.model,
-            )
+            said = "this engine tells a token's log-probability, and no alternatives to it"
+            hint = "ask for logprobs without top_logprobs"
+            raise RequestRefused(said, hint=hint, model=self.model)
         drawn = job.temperature > 0
         fields: dict[str, object] = {
             "max_new_tokens": room if job.max_tokens is None else min(room, job.max_tokens),

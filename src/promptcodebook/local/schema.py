@@ -1,10 +1,9 @@
-"""A JSON schema as the grammar of its texts, for engines that follow grammars.
+"""A JSON schema as the grammar of its texts, which xgrammar and llguidance read.
 
 The grammars that engines derive from a schema allow endless white space, and a weak model fills it
 up to its cap. Here at most one space follows a comma or a colon, every string and list is bounded,
 and properties come in the schema's order. A keyword that cannot be enforced is refused by name and
-place. So is a schema that refers to itself, or whose grammar is too large. xgrammar
-(openvino-genai's `StructuredOutputConfig.grammar`) and llguidance read the grammar.
+place. So is a schema that refers to itself, or whose grammar is too large.
 """
 
 from __future__ import annotations
@@ -20,36 +19,28 @@ from typing import Any, NamedTuple, cast
 
 from promptcodebook.errors import RequestRefused
 
-_LONGEST_TEXT = 1000
-"""Characters of a string without `maxLength`."""
+_LONGEST_TEXT = 1000  # characters of a string without `maxLength`
 _MOST_ITEMS = 32
 """Items of a list without `maxItems`, and entries of an object without `properties`."""
-_LONGEST_KEY = 64
-"""Characters of such an entry's name."""
+_LONGEST_KEY = 64  # characters of such an entry's name
 _DECIMALS = 3
 _LARGEST = 10**9 - 1
-_DEPTH = 3
-"""How deep a value nests of which the schema says nothing."""
+_DEPTH = 3  # how deep a value nests of which the schema says nothing
 _BLOCK = 32
 """Characters in a block of a long string. A counted repetition has as many states as it counts, and
 each costs a pass over the vocabulary; blocks share theirs (measured: docs/smollm2.md)."""
-_SETS = 1000
-"""The most sets of items met so far that a list of distinct items is spelled out in."""
-_STEPS = 20
-"""Steps of spelling out such a list that take as long as a state."""
-_LONGEST_SCHEMA = 200_000
-"""Characters."""
+_SETS = 1000  # the most sets of items met so far that a list of distinct items is spelled out in
+_STEPS = 20  # steps of spelling out such a list that take as long as a state
+_LONGEST_SCHEMA = 200_000  # characters
 _MOST_PARTS = 5_000
 """Sub-schemas and values. To read more of them would keep all other callers waiting."""
 _MOST_STATES = 20_000
 """Of a grammar: engines compile that many in a second, and keep some 5 MB of them."""
 
-_NOTES = frozenset(
-    (
-        *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
-        *("examples", "deprecated", "readOnly", "writeOnly"),
-    )
-)
+_NOTES = {
+    *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default"),
+    *("examples", "deprecated", "readOnly", "writeOnly"),
+}
 _KEYWORDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "properties": ("object", (dict,)),
     "required": ("object", (list,)),
@@ -82,20 +73,17 @@ _Tree = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar as the engine reads it, and about how many states it makes of it."""
+    """A grammar, and about how many states an engine makes of it."""
 
     text: str
     states: int
 
 
 def schema_ebnf(schema: Mapping[str, object]) -> Grammar:
-    """The texts that satisfy the schema (of those, the ones in its own order of properties).
-
-    Raises RequestRefused for one that cannot be enforced, or is too large.
-    """
+    """The texts that satisfy the schema, with properties in its order. Raises RequestRefused for
+    one that cannot be enforced or is too large."""
     try:
-        written = json.dumps(schema)
-        if len(written) > _LONGEST_SCHEMA:
+        if len(written := json.dumps(schema)) > _LONGEST_SCHEMA:
             raise _refuse(f"it has more than {_LONGEST_SCHEMA:,} characters")
         return _cached(written)
     except RecursionError:
@@ -108,17 +96,13 @@ def _cached(schema: str) -> Grammar:
 
 
 def _refuse(what: str, place: str = "") -> RequestRefused:
-    return RequestRefused(
-        f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})",
-        hint="leave it out of the schema, and check the reply for it",
-    )
+    said = f"the schema cannot be enforced: {what[:300]} (at {place[:300] or 'its root'})"
+    return RequestRefused(said, hint="leave it out of the schema, and check the reply for it")
 
 
 class Part(NamedTuple):
-    """A piece of a rule as it is written; `level` 1 = a row, 2 = a choice, 0 = anything else.
-
-    `states` = how many an engine makes of it: one a character, as often as it is repeated.
-    """
+    """A piece of a rule as it is written; `level` 1 = a row, 2 = a choice, 0 = anything else. An
+    engine makes a state of each character, as often as it is repeated."""
 
     text: str
     states: int
@@ -130,7 +114,8 @@ class Part(NamedTuple):
 
 def _row(*parts: Part | str) -> Part:
     """One after the other; a plain string means itself."""
-    found = [_literal(part) if isinstance(part, str) else part for part in parts]
+    made = (_literal(part) if isinstance(part, str) else part for part in parts)
+    found = [part for part in made if part.states] or [_NOTHING]
     if len(found) == 1:
         return found[0]
     return Part(" ".join(p.within(0) for p in found), sum(p.states for p in found), 1)
@@ -162,6 +147,8 @@ def _json(value: object) -> str:
 
 
 _NOTHING, _SPACE, _DIGIT = _literal(""), _optional(_literal(" ")), Part("[0-9]", 1)
+_ESCAPED = _row("\\", Part(r"[\"\\/bfnrt]", 1))
+_CHARACTER = _choice([Part(r"[^\"\\\x00-\x1f\x7f]", 1), _ESCAPED])
 
 
 class _Writer:
@@ -173,11 +160,10 @@ class _Writer:
         self._states = 0
         self._rules: dict[str, Part] = {}
         self._known: dict[object, Part] = {}
-        self._enums: dict[str, list[str]] = {}
-        """Of the rules that are a choice of values: the values as they are written."""
+        self._enums: dict[str, list[str]] = {}  # by rule: the values as they are written
 
     def grammar(self) -> Grammar:
-        """That of the whole schema: the root and the rules it needs. Raises RequestRefused."""
+        """The root and the rules it needs. Raises RequestRefused."""
         root = self._node(self._root, "", ())
         found, left = {"root": root}, [root]
         while left:
@@ -191,10 +177,8 @@ class _Writer:
 
     def _afford(self, states: int) -> None:
         if states > _MOST_STATES:
-            raise _refuse(
-                f"a grammar of it has more than {_MOST_STATES:,} states: it allows too many "
-                "characters"
-            )
+            most = f"{_MOST_STATES:,} states: it allows too many characters"
+            raise _refuse(f"a grammar of it has more than {most}")
 
     def _count(self, parts: int) -> None:
         self._read += parts
@@ -214,26 +198,22 @@ class _Writer:
             self._known[key] = self._rule(make())
         return self._known[key]
 
-    def _character(self) -> Part:
-        """One character of a JSON string. `\\u....` is not among them: it is never needed."""
-        plain, escaped = Part(r"[^\"\\\x00-\x1f\x7f]", 1), Part(r"[\"\\/bfnrt]", 1)
-        return _choice([plain, _row("\\", escaped)])
-
-    def _text(self, least: int, most: int) -> Part:
-        """A JSON string of `least` to `most` characters."""
-        char, left = self._once("character", self._character), most - least
-        body = [_repeat(char, least, least)] if least else []
-        if left >= 2 * _BLOCK:
-            block = self._once("block", lambda: _repeat(char, _BLOCK, _BLOCK))
-            blocks = left // _BLOCK - 1
-            rest = _repeat(char, 0, left - blocks * _BLOCK)
-            body += [self._rule(_repeat(block, 0, blocks)), self._rule(rest)]
-        elif left:
-            body.append(_repeat(char, 0, left))
-        return _row('"', *body, '"')
-
     def _string(self, least: int, most: int) -> Part:
-        return self._once((least, most), lambda: self._text(least, most))
+        """A JSON string of `least` to `most` characters; none of them needs a `\\u....`."""
+
+        def text() -> Part:
+            char, left = self._once("character", lambda: _CHARACTER), most - least
+            body = [_repeat(char, least, least)] if least else []
+            if left >= 2 * _BLOCK:
+                block = self._once("block", lambda: _repeat(char, _BLOCK, _BLOCK))
+                blocks = left // _BLOCK - 1
+                rest = _repeat(char, 0, left - blocks * _BLOCK)
+                body += [self._rule(_repeat(block, 0, blocks)), self._rule(rest)]
+            elif left:
+                body.append(_repeat(char, 0, left))
+            return _row('"', *body, '"')
+
+        return self._once((least, most), text)
 
     def _any_number(self, decimals: int) -> Part:
         """A number of up to nine digits before the point and `decimals` behind it."""
@@ -295,8 +275,7 @@ class _Writer:
             values = [v for v in values if any(_has_type(v, each) for each in types)]
         if not values:
             raise _refuse("an 'enum' without a value", place)
-        each_once = {json.dumps(v, sort_keys=True): v for v in values}.values()
-        texts = list(map(_json, each_once))
+        texts = [*map(_json, {json.dumps(v, sort_keys=True): v for v in values}.values())]
         rule = self._rule(_choice(texts))
         self._enums[rule.text] = texts
         return rule
@@ -357,7 +336,7 @@ class _Writer:
         decimals = 0 if kind == "integer" else _DECIMALS
         if not any(_KEYWORDS.get(key, ("", ()))[0] == "number" for key in tree):
             return self._any_number(decimals)
-        spans = [_spans_between(*_bounds(tree, d), d) for d in range(decimals + 1)]
+        spans = [_between(*_bounds(tree, d), d) for d in range(decimals + 1)]
         if not spans[-1]:
             what = f"number of {_DECIMALS} decimals" if decimals else "whole number"
             raise _refuse(f"no {what} is within its bounds", "a number")
@@ -485,51 +464,47 @@ def _bounds(tree: _Tree, decimals: int) -> tuple[int, int]:
     return low, high
 
 
-def _spans_between(low: int, high: int, decimals: int) -> list[Part]:
+def _between(low: int, high: int, decimals: int) -> list[Part]:
     """The numbers from low to high, divided by 10^decimals, as JSON writes them."""
     if low > high:
         return []
-    width = decimals + 1
-    below = _spans(max(1, -high), -low, width) if low < 0 else []
-    above = _spans(max(0, low), high, width) if high >= 0 else []
-    return [
-        *(_row("-", _digits(span, decimals)) for span in below),
-        *(_digits(span, decimals) for span in above),
-    ]
+    below = _by_length(max(1, -high), -low, decimals) if low < 0 else []
+    above = _by_length(max(0, low), high, decimals) if high >= 0 else []
+    return [*(_row("-", each) for each in below), *above]
 
 
-_Span = tuple[tuple[str, str], ...]
-
-
-def _spans(low: int, high: int, width: int) -> list[_Span]:
-    """Ranges of digits, place by place, that together are the numbers from low to high; none is
-    shorter than `width`, and none longer begins with 0."""
-    spans: list[_Span] = []
-    for size in range(max(width, len(str(low))), max(width, len(str(high))) + 1):
-        first = 0 if size == width else 10 ** (size - 1)
+def _by_length(low: int, high: int, decimals: int) -> list[Part]:
+    """Those from low to high, 0 or more: of each number of digits a part. None begins with 0 but
+    for the one before the point."""
+    found: list[Part] = []
+    least = decimals + 1
+    for size in range(max(least, len(str(low))), max(least, len(str(high))) + 1):
+        first = 0 if size == least else 10 ** (size - 1)
         start, end = max(low, first), min(high, 10**size - 1)
         if start <= end:
-            spans += _same_size(f"{start:0{size}d}", f"{end:0{size}d}")
-    return spans
+            found.append(_digits(f"{start:0{size}d}", f"{end:0{size}d}", decimals))
+    return found
 
 
-def _same_size(low: str, high: str) -> list[_Span]:
+def _digits(low: str, high: str, decimals: int) -> Part:
+    """As many digits as low and high have, from the one to the other."""
     if not low:
-        return [()]
-    rest = len(low) - 1
-    if low[1:] == "0" * rest and high[1:] == "9" * rest:
-        return [((low[0], high[0]), *[("0", "9")] * rest)]
-    if low[0] == high[0]:
-        return [((low[0], low[0]), *tail) for tail in _same_size(low[1:], high[1:])]
-    first = [((low[0], low[0]), *tail) for tail in _same_size(low[1:], "9" * rest)]
-    last = [((high[0], high[0]), *tail) for tail in _same_size("0" * rest, high[1:])]
-    after, before = chr(ord(low[0]) + 1), chr(ord(high[0]) - 1)
-    between = [((after, before), *[("0", "9")] * rest)] if after <= before else []
-    return [*first, *between, *last]
+        return _NOTHING
+    point = "." if len(low) == decimals else ""
+    zeros, nines = "0" * (len(low) - 1), "9" * (len(low) - 1)
 
+    def those(first: int, last: int, least: str, most: str) -> Part:
+        return _row(point, Part(f"[{first}-{last}]", 1), _digits(least, most, decimals))
 
-def _digits(span: _Span, decimals: int) -> Part:
-    parts = [_literal(a) if a == b else Part(f"[{a}-{b}]", 1) for a, b in span]
-    if decimals:
-        parts.insert(len(parts) - decimals, _literal("."))
-    return _row(*parts)
+    first, last, options = int(low[0]), int(high[0]), list[Part]()
+    if first == last:
+        return those(first, last, low[1:], high[1:])
+    if low[1:] != zeros:
+        options.append(those(first, first, low[1:], nines))
+        first += 1
+    if high[1:] != nines:
+        options.append(those(last, last, zeros, high[1:]))
+        last -= 1
+    if first <= last:
+        options.append(those(first, last, zeros, nines))
+    return _choice(options)

@@ -2,8 +2,7 @@
 
 `serve.admission` lets callers in, counts requests and sends errors. This file makes a call the jobs
 of an engine, bounds how many completions there are at a time, and cancels those whose caller has
-gone. An unknown field is refused, as OpenAI does, and so is one that would change the text and
-cannot be obeyed. A known field that does not change the text is ignored.
+gone. A field that is unknown, or would change the text and cannot be obeyed, is refused.
 """
 
 from __future__ import annotations
@@ -54,18 +53,13 @@ from promptcodebook.serve.completions import (
 _MOST_CHOICES = 32
 _MOST_STOPS = 16
 _PENALTIES = ("presence_penalty", "frequency_penalty")
-_IGNORED = frozenset(
-    {
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "parallel_tool_calls", "tool_choice", "function_call"),
-        *("reasoning_effort", "verbosity", "prediction", *_PENALTIES),
-    }
-)
-_NOT_OBEYED = frozenset(
-    {"tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"}
-)
-_PLAIN: tuple[object, ...] = (None, [], {}, ["text"])
-"""What a field that is not obeyed may hold all the same."""
+_IGNORED = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
+    *("prompt_cache_retention", "parallel_tool_calls", "tool_choice", "function_call"),
+    *("reasoning_effort", "verbosity", "prediction", *_PENALTIES),
+}
+_NOT_OBEYED = {"tools", "functions", "logit_bias", "audio", "modalities", "web_search_options"}
+_PLAIN: tuple[object, ...] = (None, [], {}, ["text"])  # what one of these may hold all the same
 
 _log = logging.getLogger(__name__)
 
@@ -83,12 +77,11 @@ def to_jobs(call: ChatCall) -> tuple[Job, ...]:
         raise Refusal(f"n must be at most {_MOST_CHOICES}", param="n")
     if len(call.stop) > _MOST_STOPS or not all(call.stop):
         raise Refusal(f"stop must be at most {_MOST_STOPS} texts, none of them empty", param="stop")
-    schema = call.request.schema
     any_object: Mapping[str, object] | None = {"type": "object"} if call.json_mode else None
+    schema = any_object if call.request.schema is None else call.request.schema.body
     seed = call.request.sample if call.seeded else secrets.randbits(63)
-    presence, frequency = (
-        _within(name, read_number(extra, name), -2.0, default=0.0) for name in _PENALTIES
-    )
+    given = ((name, read_number(extra, name)) for name in _PENALTIES)
+    presence, frequency = (_within(*each, -2.0, default=0.0) for each in given)
     return tuple(
         Job(
             messages=call.request.messages,
@@ -99,7 +92,7 @@ def to_jobs(call: ChatCall) -> tuple[Job, ...]:
             seed=seed if choice == 0 else keyed_int(seed, choice, "choice"),
             frequency_penalty=frequency,
             presence_penalty=presence,
-            schema=any_object if schema is None else schema.body,
+            schema=schema,
             logprobs=call.logprobs,
         )
         for choice in range(call.choices)
@@ -189,12 +182,9 @@ _FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Where the server listens and what it allows.
-
-    `key` '' = none is asked for. `queue` = completions admitted at a time, whether they are
-    generated or wait; a call beyond them gets a 429. `drain_s` = how long those in flight may still
-    take once the server is to stop. `aliases` = further names of the model.
-    """
+    """Where the server listens and what it allows. `key` '' = none is asked for. `queue` =
+    completions admitted at a time, waiting ones too; more get a 429. `drain_s` = how long those in
+    flight may still take once the server is to stop. `aliases` = further names of the model."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -202,30 +192,6 @@ class Terms:
     queue: int = 256
     drain_s: int = 10
     aliases: tuple[str, ...] = ()
-
-
-@asynccontextmanager
-async def serving_locally(
-    load: Callable[[], Awaitable[Engine]], terms: Terms
-) -> AsyncGenerator[tuple[Address, asyncio.Future[Engine]]]:
-    """The server, listening while the block runs, with a 503 for all until the engine is loaded.
-
-    Yields where it listens, and the loading: who awaits it sees why it failed. At the end no more
-    calls are taken, those in flight may finish, and the engine is closed. Raises OSError when the
-    port is taken, MissingExtra without prometheus_client.
-    """
-    local = LocalServer(terms)
-    try:
-        async with local.listening() as address:
-            loading = asyncio.ensure_future(local.load(load))
-            try:
-                yield address, loading
-            finally:
-                loading.cancel()
-                await asyncio.gather(loading, return_exceptions=True)
-                asyncio.get_running_loop().call_later(terms.drain_s, local.stop)
-    finally:
-        await local.close()
 
 
 class LocalServer:
@@ -248,8 +214,14 @@ class LocalServer:
             lambda: self._admitted, lambda: self._engine.load if self._engine else Load()
         )
 
-    def listening(self) -> Any:
-        """The address, while the block runs."""
+    @asynccontextmanager
+    async def serving(
+        self, load: Callable[[], Awaitable[Engine]]
+    ) -> AsyncGenerator[tuple[Address, asyncio.Future[Engine]]]:
+        """Listens while the block runs, with a 503 for all until the engine is loaded. Yields where
+        it listens, and the loading: who awaits it sees why it failed. At the end no more calls are
+        taken, those in flight may finish, and the engine is closed. Raises OSError when the port is
+        taken, MissingExtra without prometheus_client."""
         paths: Mapping[str, tuple[str, Answers]] = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/embeddings": ("POST", self._embeddings),
@@ -260,9 +232,20 @@ class LocalServer:
             "/health": ("GET", self._health),
         }
         host, port = self._terms.host, self._terms.port
-        return self._admission.listening(paths, self._metrics, host, port)
+        try:
+            async with self._admission.listening(paths, self._metrics, host, port) as address:
+                loading = asyncio.ensure_future(self._load(load))
+                try:
+                    yield address, loading
+                finally:
+                    loading.cancel()
+                    await asyncio.gather(loading, return_exceptions=True)
+                    asyncio.get_running_loop().call_later(self._terms.drain_s, self._stop)
+        finally:
+            if self._engine is not None:
+                await self._engine.close()
 
-    async def load(self, load: Callable[[], Awaitable[Engine]]) -> Engine:
+    async def _load(self, load: Callable[[], Awaitable[Engine]]) -> Engine:
         try:
             self._engine = await load()
         except Exception:
@@ -271,21 +254,15 @@ class LocalServer:
         self._state = "ok"
         return self._engine
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Cancels the completions under way; their callers get a 503."""
         self._stopping = True
         for task in self._under_way:
             task.cancel()
 
-    async def close(self) -> None:
-        """Gives the engine back."""
-        if self._engine is not None:
-            await self._engine.close()
-
     def _loaded(self, model: str = "") -> Engine:
         """The engine. Raises Refusal while it is loading, and for another model's name."""
-        engine = self._engine
-        if engine is None:
+        if (engine := self._engine) is None:
             failed = self._state == "failed"
             raise _unavailable(f"the model {'could not be' if failed else 'is being'} loaded")
         if model and model not in (engine.model, *self._terms.aliases):
@@ -389,7 +366,7 @@ class LocalServer:
                 done[index] = piece
                 tree = _logprobs_tree(piece)
                 yield _event(completion.last_chunk(_to_reply(piece), index, tree))
-        made = [done[index] for index in sorted(done)]
+        made = [done[index] for index in range(len(jobs))]
         self._metrics.generated(*made)
         if call.stream_usage:
             yield _event(completion.usage_chunk(*map(_to_reply, made)))

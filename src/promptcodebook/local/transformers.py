@@ -1,9 +1,9 @@
 """A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`.
 
-bf16 on a CPU; on a GPU bf16, or NF4 with double quantisation (`four_bit`). Every row of a batch has
-its own temperature, seed, stops, cap and grammar, and ends by itself. New jobs wait for the end of
-the batch. Draws are by inversion, one uniform number a token, keyed by the row's own seed. So a
-row's draws do not depend on the other rows (its logits may, in the last bits of bf16).
+bf16, or on a GPU NF4 with double quantisation (`four_bit`). Every row of a batch has its own
+temperature, seed, stops, cap and grammar, and ends by itself. Draws are by inversion, one uniform
+number a token, keyed by the row's own seed: they do not depend on the other rows (logits may, in
+the last bits of bf16).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from random import Random
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 from promptcodebook.errors import ConfigError, RequestRefused, ServerFault, import_extra
 from promptcodebook.local.engine import (
+    Caller,
     Embedding,
     Generation,
     Job,
@@ -35,8 +35,7 @@ from promptcodebook.randomness import keyed_random
 _NUCLEUS = 1024
 """The number of likeliest tokens that are searched for a nucleus before all are sorted."""
 _UNFINISHED = "\ufffd"
-_LONGEST_CHARACTER = 4
-"""Tokens of one byte each."""
+_LONGEST_CHARACTER = 4  # tokens of one byte each
 
 
 class Text:
@@ -57,10 +56,8 @@ class Text:
 
     def end(self) -> str:
         """What had been kept back."""
-        piece, stopped = self._tell(self._decoded(last=True))
-        if stopped:
-            return piece
-        kept, self._kept = self._kept, ""
+        piece, _ = self._tell(self._decoded(last=True))
+        kept, self._kept = self._kept, ""  # nothing, where a stop string came
         self.told += kept
         return piece + kept
 
@@ -75,9 +72,8 @@ class Text:
         return after[len(before) :]
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        how = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return self._tokenizer.decode(ids, **how)
 
     def _tell(self, more: str) -> tuple[str, bool]:
         text = self._kept + more
@@ -93,10 +89,6 @@ class Text:
         return piece, bool(found)
 
 
-Piece = str | Generation | Exception
-"""What a row sends: its text in pieces, and last how it ended."""
-
-
 @dataclass(slots=True)
 class Row:
     """One job under way. `grammar` = a matcher of its own, None without a schema; `done` may be set
@@ -107,17 +99,13 @@ class Row:
     cap: int
     text: Text
     grammar: Any
-    loop: asyncio.AbstractEventLoop
+    caller: Caller
     streamed: bool
-    pieces: asyncio.Queue[Piece] = field(default_factory=asyncio.Queue[Piece])
+    random: Random
     done: bool = False
     written: int = 0
     seen: Counter[int] = field(default_factory=Counter[int])
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
-    random: Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.random = keyed_random(self.job.seed, "tokens")
 
     def take(self, token: int, ends: frozenset[int]) -> None:
         """The next token of the reply."""
@@ -128,7 +116,7 @@ class Row:
         self.seen[token] += 1
         piece, stopped = self.text.add(token)
         if piece and self.streamed:
-            self._post(piece)
+            self.caller.tell(piece)
         if self.grammar is not None and not self.grammar.consume_token(token):
             raise ServerFault("the grammar lost its place")
         if stopped or (self.grammar is not None and self.grammar.is_stopped()):
@@ -139,19 +127,17 @@ class Row:
     def fail(self, error: Exception) -> None:
         if not self.done:
             self.done = True
-            self._post(error)
+            self.caller.tell(error)
 
     def _finish(self, reason: Literal["stop", "length"]) -> None:
         rest = self.text.end()
         if rest and self.streamed:
-            self._post(rest)
+            self.caller.tell(rest)
         told = None if self.job.logprobs is None else tuple(self.logprobs)
-        self._post(Generation(self.text.told, reason, len(self.prompt), self.written, None, told))
+        self.caller.tell(
+            Generation(self.text.told, reason, len(self.prompt), self.written, None, told)
+        )
         self.done = True
-
-    def _post(self, piece: Piece) -> None:
-        with suppress(RuntimeError):  # its loop has ended
-            self.loop.call_soon_threadsafe(self.pieces.put_nowait, piece)
 
 
 class Rows:
@@ -205,10 +191,9 @@ class Rows:
             times = self._torch.tensor(list(row.seen.values()), device=scores.device)
             scores[ids] -= job.presence_penalty + job.frequency_penalty * times
         if row.grammar is not None:
-            bits = self._torch.frombuffer(
-                bytearray(row.grammar.compute_bitmask()), dtype=self._torch.uint8
-            )
-            places = self._torch.arange(8, dtype=self._torch.uint8)
+            mask, byte = bytearray(row.grammar.compute_bitmask()), self._torch.uint8
+            bits = self._torch.frombuffer(mask, dtype=byte)
+            places = self._torch.arange(8, dtype=byte)
             allowed = ((bits[:, None] >> places) & 1).bool().flatten().to(scores.device)
             scores[~allowed[: len(scores)]] = float("-inf")
 
@@ -216,11 +201,8 @@ class Rows:
         torch = self._torch
         chosen = scores.argmax(-1)
         for whole in (True, False):
-            group = [
-                index
-                for index, row in enumerate(rows)
-                if row.job.temperature > 0 and (row.job.top_p >= 1.0) is whole
-            ]
+            drawn = (index for index, row in enumerate(rows) if row.job.temperature > 0)
+            group = [index for index in drawn if (rows[index].job.top_p >= 1.0) is whole]
             if not group:
                 continue
             jobs = [rows[index].job for index in group]
@@ -253,19 +235,15 @@ def _of_nucleus(torch: Any, probabilities: Any, at: Any, top_p: Any) -> Any:
 
 _WHAT = "a Hugging Face model"
 _EXTRA = "local"
-_ROWS = 32
-"""The most jobs of one batch."""
-_SETTLE_S = 0.004
-"""How long the first job waits for others that come at the same time."""
+_ROWS = 32  # the most jobs of one batch
+_SETTLE_S = 0.004  # how long the first job waits for others that come at the same time
 
 _log = logging.getLogger(__name__)
 
 
 def load_transformers(weights: Weights, *, four_bit: bool = False) -> TransformersEngine:
-    """A model from its folder, or by its name from the hub and its cache on this machine.
-
-    Raises MissingExtra, and ConfigError for a model that is not there or is not for chats.
-    """
+    """A model from its folder, or by its name from the hub and its cache on this machine. Raises
+    MissingExtra, and ConfigError for a model that is not there or is not for chats."""
     source = weights.source
     torch: Any = import_extra("torch", _WHAT, _EXTRA)
     library: Any = import_extra("transformers", _WHAT, _EXTRA)
@@ -293,9 +271,8 @@ def from_pretrained(
             hint="give a folder that save_pretrained wrote, or OWNER/NAME as on the hub",
         ) from error
     if not tokenizer.chat_template:
-        raise ConfigError(
-            f"{source} has no chat template", hint="take the model's chat or instruct version"
-        )
+        said = f"{source} has no chat template"
+        raise ConfigError(said, hint="take the model's chat or instruct version")
     return model, tokenizer
 
 
@@ -325,12 +302,12 @@ class TransformersEngine:
         self._refusals = import_extra("jinja2", _WHAT, _EXTRA).TemplateError
         self._model: Any = model.eval()
         self._tokenizer = tokenizer
-        self._name = name
+        self.model = name
+        self.context_length: int = model.config.get_text_config().max_position_embeddings
         given: int | list[int] | None = model.generation_config.eos_token_id
         listed = given if isinstance(given, list) else [given]
-        self._ends = frozenset(
-            each for each in (*listed, tokenizer.eos_token_id) if each is not None
-        )
+        ends = (*listed, tokenizer.eos_token_id)
+        self._ends = frozenset(each for each in ends if each is not None)
         self._grammars = lru_cache(maxsize=64)(self._compile)
         self._waiting: deque[Row] = deque()
         self._batch: list[Row] = []
@@ -340,20 +317,9 @@ class TransformersEngine:
         self._thread.start()
 
     @property
-    def model(self) -> str:
-        return self._name
-
-    @property
-    def context_length(self) -> int:
-        return self._model.config.get_text_config().max_position_embeddings
-
-    @property
     def load(self) -> Load:
         with self._changed:
             return Load(sum(not row.done for row in self._batch), len(self._waiting))
-
-    def count_tokens(self, text: str) -> int:
-        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     async def generate(self, job: Job) -> Generation:
         return await last_of(self._pieces(job, streamed=False))
@@ -367,11 +333,10 @@ class TransformersEngine:
         return [await asyncio.to_thread(self._embedding, text) for text in texts]
 
     async def close(self) -> None:
-        error = ServerFault("the model has been closed")
         with self._changed:
             self._is_closed = True
             for row in (*self._batch, *self._waiting):
-                row.fail(error)
+                row.fail(ServerFault("the model has been closed"))
             self._changed.notify()
         await asyncio.to_thread(self._thread.join)
         self._model = None
@@ -390,18 +355,16 @@ class TransformersEngine:
         room = self._room(len(prompt))
         cap = room if job.max_tokens is None else min(room, job.max_tokens)
         text = Text(self._tokenizer, job.stop)
-        row = Row(job, prompt, cap, text, grammar, asyncio.get_running_loop(), streamed)
+        caller = Caller()
+        random = keyed_random(job.seed, "tokens")
+        row = Row(job, prompt, cap, text, grammar, caller, streamed, random)
         with self._changed:
             if self._is_closed:
                 raise ServerFault("the model has been closed")
             self._waiting.append(row)
             self._changed.notify()
         try:
-            piece: Piece = ""
-            while not isinstance(piece, Generation):
-                piece = await row.pieces.get()
-                if isinstance(piece, Exception):
-                    raise piece
+            async for piece in caller.events():
                 yield piece
         finally:
             row.done = True
@@ -409,11 +372,9 @@ class TransformersEngine:
     def _room(self, length: int) -> int:
         """Tokens left for a reply. Raises RequestRefused when there are none."""
         if length >= self.context_length:
-            raise RequestRefused(
-                f"the text has {length} tokens, and the model reads {self.context_length} at most, "
-                "its reply included",
-                hint="shorten the prompt",
-            )
+            most = f"the model reads {self.context_length} at most, its reply included"
+            said = f"the text has {length} tokens, and {most}"
+            raise RequestRefused(said, hint="shorten the prompt")
         return self.context_length - length
 
     def _compile(self, ebnf: str) -> Any:

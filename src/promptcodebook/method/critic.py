@@ -14,6 +14,7 @@ instinct holds goes to the nearest active one, and so does a complaint about θ 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, cast, get_args
@@ -55,19 +56,17 @@ _SEVERITIES: Mapping[str, Channel] = {
     "routing": "encoder",
 }
 _SHARE: dict[str, Any] = {"type": "number", "minimum": 0, "maximum": 1}
-_ERRORS, _INSTINCTS_ERRORS = 300, 1000
-"""Characters asked for: of g_θ or g_φ, and of g_C as a whole."""
 _MISSING = "missing"
 """Where a reply puts advice that no instinct has yet."""
-_LONG = 6000
-"""Characters of one field that a critic is shown, so that an 8k context holds them all."""
+_ERRORS, _INSTINCTS_ERRORS, _LONG = 300, 1000, 6000
+"""Characters asked for of g_θ or g_φ, and of g_C as a whole; and shown of a field in an 8k
+context."""
 
 
 def _read_share(value: object) -> float | None:
-    try:
+    with suppress(ValueError):
         return min(max(read_number(value), 0.0), 1.0)
-    except ValueError:
-        return None
+    return None
 
 
 def _read_severity(value: object) -> dict[str, float] | None:
@@ -127,13 +126,11 @@ class RubricReply(ReplyShape):
 
 
 _Blame = AttributionReply | OneStringAttributionReply
-ATTRIBUTIONS: Mapping[InstinctErrors, type[_Blame]] = {
-    "by_index": AttributionReply,
-    "one_string": OneStringAttributionReply,
-}
-_CRITIQUES: Mapping[InstinctErrors, type[CritiqueReply | OneStringCritiqueReply]] = {
-    "by_index": CritiqueReply,
-    "one_string": OneStringCritiqueReply,
+_SHAPES: Mapping[
+    InstinctErrors, tuple[type[_Blame], type[CritiqueReply | OneStringCritiqueReply]]
+] = {
+    "by_index": (AttributionReply, CritiqueReply),
+    "one_string": (OneStringAttributionReply, OneStringCritiqueReply),
 }
 
 
@@ -212,7 +209,7 @@ class Critic:
 
     async def critique(self, psi: str, history: History, draws: Draws) -> tuple[Verdict, Gradients]:
         """(ℓ_text, g_θ, g_φ, g_C) from a single call, as Eq. 8 is written."""
-        shape, active = _CRITIQUES[self.templates.instinct_errors], history.route.indices
+        shape, active = _SHAPES[self.templates.instinct_errors][1], history.route.indices
         request = self._request("critic_one", psi, history, draws, blame_schema(shape, active))
         reply = (await self.ask.typed(request, shape, score_fault)).value
         blamed = gradients_of(reply, history.codebook, active, self.tally)
@@ -262,7 +259,7 @@ class Attribution:
     async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
         """(g_θ, g_φ, g_C) of one verdict, the second of the two stages of App. C.2."""
         said = {"verdict": verdict.feedback, "score": f"{verdict.score:g}"}
-        shape, active = ATTRIBUTIONS[self.templates.instinct_errors], history.route.indices
+        shape, active = _SHAPES[self.templates.instinct_errors][0], history.route.indices
         request = Request(
             "attribution",
             self.templates["attribution"].fill({**history.values(), **said}),
@@ -281,8 +278,8 @@ class Attribution:
 def gradients_of(
     reply: _Blame, codebook: Codebook, active: Sequence[int], tally: Tally
 ) -> Gradients:
-    """g_θ, g_φ and {g_ck} of a parsed reply. An index that is not active is passed over; a key that
-    names none holds advice that is missing. Both are counted, unless the key is "missing"."""
+    """g_θ, g_φ and {g_ck} of a parsed reply. It counts an index that is not active, which it passes
+    over, and a key that names none, whose advice is missing."""
     theta, phi = reply.routing_errors.strip(), reply.rendering_errors.strip()
     if not isinstance(reply, AttributionReply):
         text = reply.instinct_errors.strip()
@@ -316,9 +313,8 @@ def nearest_instinct(advice: str, codebook: Codebook, active: Sequence[int]) -> 
 
 
 def split_shared(said: Sequence[str], least: int) -> tuple[tuple[str, ...], list[tuple[int, str]]]:
-    """Of the examples' gradients for one directive: what at least `least` of them share, and every
-    other complaint (a sentence) with its example's place (decision 28). Two are alike where more
-    than half of their longer words agree."""
+    """Of the examples' gradients: what at least `least` of them share, as more than half of their
+    longer words agree, and every other sentence with its example's place (decision 28)."""
     if least == 1:
         return tuple(filter(None, said)), []
     complaints = [
@@ -367,8 +363,7 @@ def rho(severity: float, text: str, unit: float, weight: float) -> float:
 
 
 def rate(gradients: Gradients, unit: float, weight: float) -> Gradients:
-    """The gradients with ρ(g_v) for severities. A channel that a rating leaves out counts 0 if it
-    is not to blame, and else stays unknown."""
+    """With ρ(g_v) for severities; a channel without one counts 0 if it is not to blame."""
     said: Mapping[Part, str] = {
         "encoder": gradients.encoder,
         "generator": gradients.generator,

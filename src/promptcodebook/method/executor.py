@@ -30,18 +30,13 @@ from promptcodebook.types import (
 
 Scorer = Callable[[Example, Output], Awaitable[Score]]
 """A reward made uniform: async, checked against its range, RewardError when it misbehaves."""
-
-
 _NO_PROMPT = Prompt("")
 
 
 class BoundChat:
-    """A Chat for one example; `usage`, `truncated` and `prompt_length` sum over its calls.
-
-    Thoughts (`<think>`) are stripped: what is scored is the answer. No paragraph of `prompt`
+    """A Chat for one example, which sums its calls up and strips thoughts. No paragraph of `prompt`
     reaches the untrusted role (decision 13). `ended` keeps what ended the run, since an agent that
-    catches every error must not turn it into an answer.
-    """
+    catches every error must not turn it into an answer."""
 
     def __init__(
         self,
@@ -215,8 +210,8 @@ class Evaluator:
 
 
 def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one (decision 18): each example's mean reward,
-    a failed run counting as the floor, and all its usage; the rest is the first run's."""
+    """Several sampled runs over the same examples as one (decision 18): each one's mean reward, a
+    failure counting as the floor, and all its usage; the rest is the first run's."""
 
     def mean(runs: Sequence[Rollout]) -> Rollout:
         known = [evaluations[0].floor if r.reward is None else r.reward for r in runs]

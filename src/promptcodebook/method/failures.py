@@ -19,8 +19,7 @@ _HINTS = {"execute": "correct the executor", "reward": "correct the reward"}
 
 
 async def gather_all(chains: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Every chain's result, in order; the chains run side by side, and all end before the first
-    error is raised, one that ends the run before a model's."""
+    """Every chain's result, in order. All end before the first error is raised, a Stop first."""
     results = await asyncio.gather(*chains, return_exceptions=True)
     errors = [r for r in results if isinstance(r, BaseException)]
     if errors:
@@ -58,8 +57,7 @@ def failure_of(stage: str, error: Exception) -> Failure:
 
 
 class FailureWatch:
-    """Stops a training that only spends money, by its last `window` rollouts, critiques and
-    rewrites. Each `see_*` raises TooManyFailures."""
+    """Stops a training that only spends money: TooManyFailures, by the last `window` of a kind."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -69,14 +67,17 @@ class FailureWatch:
 
     def recall(self, steps: Iterable[Step], asks_about: Callable[[Trace], bool]) -> None:
         """Reads back what came before (`steps`, latest first), for a resumed run."""
+        rollouts, critiques, rewrites = list[Trace](), list[Trace](), list[Rewrite]()
         for step in steps:
-            _prepend(self._rollouts, step.traces)
-            _prepend(self._critiques, [t for t in step.traces if asks_about(t)])
-            written = [r for r in step.rewrites if r.origin in ("gradient", "safety")]
-            _prepend(self._rewrites, written)
-            seen = (self._rollouts, self._critiques, self._rewrites)
-            if all(len(each) == self._window for each in seen):
-                return
+            rollouts = [*step.traces, *rollouts]
+            critiques = [*filter(asks_about, step.traces), *critiques]
+            written = (r for r in step.rewrites if r.origin in ("gradient", "safety"))
+            rewrites = [*written, *rewrites]
+            if min(map(len, (rollouts, critiques, rewrites))) >= self._window:
+                break
+        self._rollouts.extend(rollouts)  # which keeps the last ones
+        self._critiques.extend(critiques)
+        self._rewrites.extend(rewrites)
 
     def see_rollouts(self, traces: Sequence[Trace]) -> None:
         """More than half of a batch failed, or met a critic that cannot be reached."""
@@ -107,12 +108,6 @@ class FailureWatch:
         if len(failures) * 2 > self._window:
             what = f"{len(failures)} of the last {len(self._rewrites)} rewrites brought no text"
             raise _fruitless(what, failures[0], ())
-
-
-def _prepend(seen: deque[_T], earlier: Sequence[_T]) -> None:
-    """What came before, as far as there is room for it."""
-    room = (seen.maxlen or 0) - len(seen)
-    seen.extendleft(list(reversed(earlier))[:room])
 
 
 def _fruitless(what: str, first: Failure, traces: tuple[Trace, ...]) -> TooManyFailures:

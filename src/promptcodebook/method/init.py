@@ -1,10 +1,9 @@
 """The first codebook and the first θ, φ, ψ.
 
 `expert` takes the user's instincts or the task's own; `random` has the model write them;
-`from_prompt` splits the user's present prompt, by the model or at its sentences; `file` reads a
-codebook or a whole policy, but for ψ, which no policy holds. Deviations: the paper does not print
-the requests of random and from_prompt, which are ours. A short list is filled up to K from the
-set's general instincts.
+`from_prompt` splits the present prompt, by the model or at its sentences; `file` reads a codebook
+or a whole policy, but for ψ, which no policy holds. The requests of random and from_prompt, which
+the paper does not print, are ours. A short list is filled up from the set's general instincts.
 """
 
 from __future__ import annotations
@@ -84,11 +83,9 @@ class Earlier:
             tree = json.loads(path.read_text("utf-8"))
             book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
         except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"init.path: cannot read a codebook from {path}: {reason}",
-                hint='name a policy file, or write a JSON list: ["instinct", "instinct", ...]',
-            ) from None
+            what = f"cannot read a codebook from {path}: {str(error).splitlines()[0]}"
+            hint = 'name a policy file, or write a JSON list: ["instinct", "instinct", ...]'
+            raise ConfigError(f"init.path: {what}", hint=hint) from None
         entries = [_Entry(text=e) if isinstance(e, str) else e for e in book.codebook]
         statistics = RoutingStatistics(
             tuple(e.ema for e in entries),
@@ -128,9 +125,8 @@ class Initialiser:
         """What the model makes of the present prompt, or (kind random) writes without one."""
         kind = self.config.init.kind
         if kind == "from_prompt" and not prompt.strip():
-            raise ConfigError(
-                "init.kind = 'from_prompt' needs the present prompt", hint="set init.prompt to it"
-            )
+            what = "init.kind = 'from_prompt' needs the present prompt"
+            raise ConfigError(what, hint="set init.prompt to it")
         size, cap = self.config.size, self.config.update.instinct_words
         request = Request(
             "updater",
@@ -156,15 +152,13 @@ def check_seeds(
 ) -> None:
     """Raises ConfigError unless a codebook of K can be made of the lists that are at hand."""
     init = config.init
-    if init.kind in ("expert", "file") or (
-        init.kind == "from_prompt" and init.split == "sentences"
-    ):
+    if init.kind != "random" and (init.kind != "from_prompt" or init.split == "sentences"):
         _fill(listed_instincts(config, seeds, earlier), templates, config)
 
 
 def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> Sequence[Instinct]:
-    """Those that are at hand without a model: in a file, in the settings or the task, or else the
-    sentences of the present prompt. ConfigError: that has more sentences than K, or none."""
+    """Those at hand without a model: in a file, the settings or the task, or the sentences of the
+    present prompt. ConfigError: that has more of them than K, or none."""
     init = config.init
     if init.kind == "file":
         return earlier.instincts
@@ -184,8 +178,8 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
 def _fill(
     given: Sequence[Instinct], templates: TemplateSet, config: Config
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
-    """Exactly K different instincts, and the place in `given` of each (None = a general one). A
-    repetition that is dropped leaves its `init.frozen` to the text that stays."""
+    """K different instincts, and the place in `given` of each (None = a general one). A repetition
+    that is dropped leaves its `init.frozen` to the text that stays."""
     general = map(Instinct, templates.text("instincts").splitlines())
     kept: dict[str, tuple[Instinct, int | None]] = {}
     for place, instinct in enumerate((*given, *general)):

@@ -84,13 +84,9 @@ class RouteReply(ReplyShape):
     analysis: LenientText = bounded(240)
 
 
-_DEMANDS = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 80}}
-
-
 @lru_cache(maxsize=64)
 def route_schema(select: int, size: int, template: str = "") -> Schema:
-    """S distinct indices out of K, and short reasons, in the order in which the template names
-    them."""
+    """S distinct indices out of K, and short reasons, in the order of the template."""
     schema = schema_of(RouteReply)
     picks = {
         "type": "array",
@@ -99,13 +95,13 @@ def route_schema(select: int, size: int, template: str = "") -> Schema:
         "uniqueItems": True,
         "items": {"type": "integer", "enum": list(range(size))},
     }
+    demands = {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 80}}
     fields = cast("dict[str, Any]", schema.body["properties"])
-    fields = {**fields, "selected_indices": picks, "constraints": _DEMANDS}
+    fields = {**fields, "selected_indices": picks, "constraints": demands}
     # What the template does not name (-1) comes last.
     named = sorted(fields, key=lambda name: template.find(f'"{name}"') % (len(template) + 1))
-    return Schema(
-        schema.name, {**schema.body, "properties": {name: fields[name] for name in named}}
-    )
+    ordered = {name: fields[name] for name in named}
+    return Schema(schema.name, {**schema.body, "properties": ordered})
 
 
 def join_instincts(codebook: Codebook, route: Route) -> str:
@@ -121,8 +117,7 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices without replacement, p ∝ exp(r̄/τ), by Gumbel top-k (decision
-    6)."""
+    """S distinct sorted indices, p ∝ exp(r̄/τ) one by one, by Gumbel top-k (decision 6)."""
     # 0 is no number for the logarithms; random() never gives 1.
     noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
     scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]
@@ -183,9 +178,8 @@ Ranks = Callable[[Codebook, Ranking, str], Awaitable[tuple[Route, Expected, Usag
 
 @dataclass
 class Composer:
-    """E_θ and G_φ at work; Θ comes with each call. `ranks` routes for policies that have learned a
-    ranking. `mode` verbatim joins the instincts as they are, without G_φ. `stages` get a prompt of
-    their own (() = one prompt for the whole program)."""
+    """E_θ and G_φ at work; Θ comes with each call. `ranks` routes where a ranking was learned;
+    `stages` get a prompt of their own (() = one prompt for the whole program)."""
 
     ask: Ask
     templates: TemplateSet
@@ -200,8 +194,8 @@ class Composer:
     async def route(
         self, parameters: Parameters, statistics: RoutingStatistics, example: Example, draws: Draws
     ) -> tuple[Route, Expected | None, Usage]:
-        """z = E_θ(x, C); a ranking comes before it, and adds what each instinct promises. An empty
-        θ means no encoder. Raises LMError only when the model cannot be reached."""
+        """z = E_θ(x, C), or by a ranking, with what each instinct promises; an empty θ is no
+        encoder. LMError only when the model cannot be reached."""
         if statistics.ranking is not None:
             return await self.ranks(parameters.codebook, statistics.ranking, example.input)
         best = Route(repair_route((), statistics.standing, self.select))
@@ -254,8 +248,7 @@ class Composer:
     async def compose(
         self, parameters: Parameters, route: Route, example: Example, draws: Draws
     ) -> tuple[Prompt, Usage]:
-        """p = G_φ(x, C[z]), or one for each stage. Raises LMError only when the model cannot be
-        reached."""
+        """p = G_φ(x, C[z]), or one for each stage. LMError: the model cannot be reached."""
         if not self.stages:  # no task for the one: others would take their turn before it
             text, usage = await self._compose(parameters, route, example.input, draws)
             return Prompt(text), usage
@@ -284,10 +277,8 @@ class Composer:
             self.templates["generator"].fill(values),
             sample=draws.sample(f"compose {stage}" if stage else "compose"),
         )
-        answer = await self.ask.text(
-            request,
-            lambda reply: None if reply else "it has no text, or only thoughts",
-        )
+        empty = "it has no text, or only thoughts"
+        answer = await self.ask.text(request, lambda reply: None if reply else empty)
         if answer.fault is not None:
             self.tally(Incident.PROMPT_FALLBACKS)
             return join_prompts(verbatim, self.output_format), answer.usage
@@ -296,8 +287,7 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class OffPolicy:
-    """Expected unit reward of the learned routes, and their gain over one instinct and over
-    none."""
+    """Unit reward of the learned routes, and their gain over one instinct and over none."""
 
     value: Interval
     over_single: Interval
@@ -307,8 +297,7 @@ class OffPolicy:
 
 @dataclass
 class Router:
-    """Routes in training: E_θ, or with probability ε z ~ SuccWtd. A subclass may learn
-    otherwise."""
+    """Routes in training: E_θ, or with probability ε z ~ SuccWtd; a subclass may learn."""
 
     composer: Composer
     settings: Explore
@@ -343,8 +332,7 @@ class Router:
         return after
 
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's own outcomes; None: no known
-        propensities."""
+        """What the learned routes are worth by training's outcomes; None: nobody knows."""
         return None
 
 
@@ -383,7 +371,6 @@ class Deployed:
         return route, prompt, routing + composing
 
     async def route(self, example: Example, draws: Draws) -> tuple[Route, Expected | None, Usage]:
-        """z; and what each instinct promises, where that was learned."""
         return await self.composer.route(self.parameters, self.statistics, example, draws)
 
     async def compose(self, route: Route, example: Example, draws: Draws) -> tuple[Prompt, Usage]:

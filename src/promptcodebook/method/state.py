@@ -27,11 +27,8 @@ from promptcodebook.types import (
 
 @dataclass(frozen=True, slots=True)
 class RoutingStatistics:
-    """How the codebook's entries have done, each of length K: r̄, the mean of r, and counts.
-
-    `success` is the EMA of r divided by its `evidence`, the weight of all trials in it: 1 - (1-α)^n
-    after n, halved whenever the instinct is rewritten; () = not known, as in runs of version 0.1.
-    """
+    """How the K entries have done: r̄, the EMA of r divided by its `evidence`, and counts. That is
+    the weight of all trials, 1 - (1-α)^n after n; () = not known, as in runs of version 0.1."""
 
     ema: tuple[float, ...]
     success: tuple[float, ...]
@@ -88,11 +85,8 @@ def known_evidence(given: Iterable[float | None]) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Θ and the routing statistics; `step` is the index of the next update.
-
-    A router that learns keeps the `outcomes` so far, and how often each instinct was rewritten. A
-    state that holds one of the `harmful` texts is not kept.
-    """
+    """Θ and the routing statistics; `step` is the index of the next update. A router that learns
+    keeps `outcomes`, and how often each instinct was rewritten; `harmful` texts are not kept."""
 
     step: int
     parameters: Parameters
@@ -104,8 +98,7 @@ class State:
 
     @classmethod
     def first(cls, parameters: Parameters, statistics: RoutingStatistics | None = None) -> State:
-        """Before the first step: Θ as initialised; r̄_k = 0, unless an earlier policy knows
-        more."""
+        """Before the first step; r̄_k = 0, unless an earlier policy knows more."""
         return cls(0, parameters, statistics or RoutingStatistics.fresh(len(parameters.codebook)))
 
     @classmethod
@@ -120,8 +113,7 @@ class State:
         )
 
     def advance(self, parameters: Parameters, traces: Sequence[Trace], alpha: float) -> State:
-        """r̄_k <- (1-α) r̄_k + α (r - ρ) for k in z, in batch order. A failed rollout joins neither
-        average (method decision 15); its selection is not counted."""
+        """r̄_k <- (1-α) r̄_k + α (r - ρ) for k in z, in batch order, without failed rollouts."""
         known = self.statistics
         ema, success = list(known.ema), list(known.success)
         selected, evidence = list(known.selected), list(known.known)
@@ -144,12 +136,9 @@ class State:
         verdicts = (trace.verdict for trace in traces if trace.verdict is not None)
         called = (named[name] for verdict in verdicts for name in verdict.harmful)
         harmful = tuple(dict.fromkeys((*self.harmful, *called)))
+        step = self.step + 1
         return replace(
-            self,
-            step=self.step + 1,
-            parameters=parameters,
-            statistics=statistics,
-            harmful=harmful,
+            self, step=step, parameters=parameters, statistics=statistics, harmful=harmful
         )
 
 
@@ -200,8 +189,7 @@ class Schedule:
 
     @property
     def _batches_per_epoch(self) -> int:
-        """`all` is a full pass; a number is what the budget of Table 5 allows (method decision
-        1)."""
+        """`all` is a full pass, a number what the budget of Table 5 allows (decision 1)."""
         given = self.update.steps_per_epoch
         return math.ceil(len(self.examples) / self.update.batch_size) if given == "all" else given
 
@@ -210,8 +198,7 @@ class Schedule:
         return self.update.epochs * self._batches_per_epoch if self.examples else 0
 
     def updates(self, start: int = 0) -> list[tuple[int, int, list[Example]]]:
-        """(step, epoch, examples) of every update from `start` on; in `online` mode of one
-        example."""
+        """(step, epoch, examples) of every update from `start` on; in `online` mode of one."""
         plan: list[tuple[int, list[Example]]] = []
         for number, batch in enumerate(islice(self._passes(), self.batches)):
             parts = [[e] for e in batch] if self.update.mode == "online" else [batch]

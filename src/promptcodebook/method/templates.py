@@ -1,9 +1,8 @@
 """Sets of prompt files: which there are, how one is read, checked, filled and copied.
 
-A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. A
-folder of the user's can replace any of them; what it lacks comes from the set it is based on. A
-prompt file holds chat turns with placeholders, which are filled in a single pass: braces or role
-markers in a value do nothing.
+A set is a folder: a file for each request, the first texts of θ, φ and ψ, and a `set.toml`. What a
+folder of the user's lacks comes from the set it is based on. A prompt file holds chat turns with
+placeholders, which are filled in a single pass: braces or role markers in a value do nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Template:
         )
 
     def fill(self, values: Mapping[str, object]) -> tuple[Message, ...]:
-        """The chat with every placeholder replaced; KeyError names one that has no value."""
+        """The chat with every placeholder replaced; KeyError: one has no value."""
         return tuple(Message(role, _join(pieces, values)) for role, pieces in self._turns)
 
 
@@ -90,18 +89,14 @@ def _join(pieces: Sequence[str], values: Mapping[str, object]) -> str:
 
 
 def check_template(name: str, source: str, where: str) -> None:
-    """Raises ConfigError, with `where` and the line, unless the request `name` can be made of
-    it."""
+    """Raises ConfigError, with the line, unless the request `name` can be made of it."""
     before, *turns = _SECTION.split(source)
     if "user" not in turns[::2]:
-        raise ConfigError(
-            f"{where}: there is no user turn", hint="begin it with a line that says: ## user"
-        )
+        hint = "begin it with a line that says: ## user"
+        raise ConfigError(f"{where}: there is no user turn", hint=hint)
     if before.strip():
-        raise ConfigError(
-            f"{where}:1: the text before the first turn would be lost",
-            hint="begin the file with a line that says: ## system",
-        )
+        hint = "begin the file with a line that says: ## system"
+        raise ConfigError(f"{where}:1: the text before the first turn would be lost", hint=hint)
     _check_places(source, *PLACES[name], where)
 
 
@@ -199,7 +194,7 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
     if name in template_sets():
         folder = _shipped(name)
     elif not re.search(r"[/\\]", name):  # a folder is written with a slash, be it only './'
-        raise _unknown_set(name)
+        raise _unknown_set(name, folder=True)
     else:
         folder = base / Path(name).expanduser()
         if not folder.is_dir():
@@ -222,32 +217,30 @@ def load_templates(name: str, base: Path = Path()) -> TemplateSet:
 def copy_templates(target: Path, name: str = "default") -> list[Path]:
     """Writes the whole set to `target`, to be edited there. ConfigError rather than write over."""
     if name not in template_sets():
-        raise _unknown_set(name)
+        raise _unknown_set(name, folder=True)
     manifest = (_shipped(name) / _MANIFEST).read_text("utf-8")
     texts = {f"{part}.md": text for part, text in sorted(load_templates(name).sources.items())}
     texts[_MANIFEST] = re.sub(r"^based_on = .*$", f'based_on = "{name}"', manifest, flags=re.M)
     existing = [target / file for file in texts if (target / file).exists()]
     if existing:
-        raise ConfigError(
-            f"{existing[0]} exists already, and is not written over", hint="name another folder"
-        )
+        what = f"{existing[0]} exists already, and is not written over"
+        raise ConfigError(what, hint="name another folder")
     try:
         target.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             (target / file).write_text(text, "utf-8")
     except OSError as error:
-        raise ConfigError(
-            f"cannot write the templates to {target}: {error.strerror}",
-            hint="name a folder that can be written to",
-        ) from error
+        what = f"cannot write the templates to {target}: {error.strerror}"
+        raise ConfigError(what, hint="name a folder that can be written to") from error
     return [target / file for file in texts]
 
 
-def _unknown_set(name: str) -> ConfigError:
+def _unknown_set(name: object, where: str = "", *, folder: bool = False) -> ConfigError:
     known = template_sets()
+    slash = f"; a folder is written with a slash: './{name}'" if folder else ""
     return ConfigError(
-        f"unknown set of templates {name!r}{did_you_mean(name, known)}",
-        hint=f"choose one of: {', '.join(known)}; a folder is written with a slash: './{name}'",
+        f"{where}unknown set of templates {name!r}{did_you_mean(str(name), known)}",
+        hint=f"choose one of: {', '.join(known)}{slash}",
     )
 
 
@@ -278,30 +271,18 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if name in PLACES:
             check_template(name, text, str(file))
         own[name] = text
-    return _laid_over(own, manifest, folder)
-
-
-def _laid_over(
-    own: dict[str, str], manifest: dict[str, Any], folder: Traversable
-) -> tuple[dict[str, str], dict[str, Any]]:
     base_name, where = manifest.pop("based_on", "default"), folder / _MANIFEST
     if base_name == "":
         return own, manifest
     if base_name not in template_sets():
-        close = did_you_mean(str(base_name), template_sets())
-        raise ConfigError(
-            f"{where}: based_on: unknown set of templates {base_name!r}{close}",
-            hint=f"choose one of: {', '.join(template_sets())}",
-        )
+        raise _unknown_set(base_name, f"{where}: based_on: ")
     sources, tree = _read_folder(_shipped(base_name))
     other = manifest.get("instinct_errors", tree["instinct_errors"]) != tree["instinct_errors"]
     for name in ("attribution", "critic_one"):  # their replies blame instincts
         if other and name not in own:
-            raise ConfigError(
-                f"{where}: instinct_errors is not what the {name}.md of the set "
-                f"{base_name!r} asks for",
-                hint=f"write {folder / name}.md, or delete that key",
-            )
+            what = f"instinct_errors is not what the {name}.md of the set {base_name!r} asks for"
+            hint = f"write {folder / name}.md, or delete that key"
+            raise ConfigError(f"{where}: {what}", hint=hint)
     return {**sources, **own}, merge(tree, manifest)
 
 
@@ -327,12 +308,12 @@ def _parse_manifest(tree: Mapping[str, Any], where: str) -> _Manifest:
         manifest = _Manifest.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key, last = ".".join(map(str, first["loc"])), str(first["loc"][-1])
+        key = ".".join(map(str, first["loc"]))
         what, hint = f"{where}: {key}: {first['msg']}", "correct that key"
         if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            inner = len(first["loc"]) > 1
-            known = ("rate", "line", "untried") if inner else ("based_on", *_Manifest.model_fields)
-            what = f"{where}: unknown key {key!r}{did_you_mean(last, known)}"
+            tables = {1: ("based_on", *_Manifest.model_fields), 2: ("rate", "line", "untried")}
+            known = tables[len(first["loc"])]
+            what = f"{where}: unknown key {key!r}{did_you_mean(key.rpartition('.')[2], known)}"
             hint = f"known here: {', '.join(known)}"
         raise ConfigError(what, hint=hint) from None
     check_lines(manifest.codebook, f"{where}: codebook")

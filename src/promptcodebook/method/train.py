@@ -23,7 +23,6 @@ from typing import Protocol
 from promptcodebook.config import Config
 from promptcodebook.errors import LMError
 from promptcodebook.incidents import Incident, Tally, no_tally
-from promptcodebook.method.accept import Proposal, Rerun
 from promptcodebook.method.critic import (
     Attribution,
     Critic,
@@ -37,29 +36,17 @@ from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import FailureWatch, attempt, gather_all
 from promptcodebook.method.policy import Composer, Exploring, Made, Router, epsilon_at
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.update import Updater, apply_rewrites, collect_gradients
+from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
-from promptcodebook.types import (
-    Check,
-    Example,
-    Gradients,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    Verdict,
-)
+from promptcodebook.types import Check, Example, Gradients, Rewrite, Rollout, Step, Trace, Verdict
 
 
 async def train(
     learner: Learner, schedule: Schedule, state: State, past: Iterable[Step] = ()
 ) -> AsyncGenerator[Step, None]:
-    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update. For a resumed
-    run, `past` are the stored steps before `state`, latest first.
-
-    Raises Stop when the budget or the user ends it, TooManyFailures when a batch mostly fails.
-    """
+    """PCO (Algorithm 1) from `state` to the end of the schedule, one Step per update; `past` are a
+    resumed run's steps before, latest first. Raises Stop, and TooManyFailures when a batch does."""
     config = learner.config
     watch = FailureWatch(min(config.update.batch_size, len(schedule.examples)))
     watch.recall(past, learner.credit.asks_about)
@@ -167,9 +154,8 @@ class Credit:
 
     async def trace(self, example: Example, rollout: Rollout, state: State, draws: Draws) -> Trace:
         """The trace of a rollout that was made under `state`."""
-        book, config = state.parameters.codebook, self.config
-        shows = config.critic.sees_reward
-        history = History(example, book, rollout, config.reward_range, shows)
+        book, scale = state.parameters.codebook, self.config.reward_range
+        history = History(example, book, rollout, scale, self.config.critic.sees_reward)
         return await self.assign(state.parameters.critic, history, draws)
 
     async def judge(self, example: Example, rollout: Rollout, state: State) -> Trace:
@@ -180,21 +166,17 @@ class Credit:
         return await verdicts.trace(example, rollout, state, draws)
 
     async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
-        """The trace with verdict, ρ and gradients. Method decision 15: where the critic fails, the
-        reward counts alone; where a gradient fails, the verdict and its ρ count too."""
+        """The trace with verdict, ρ and gradients: without those where the critic fails, and with
+        the verdict and its ρ where a gradient fails (method decision 15)."""
         rollout, route, config = history.rollout, history.route, self.config
         assert rollout.reward is not None, "only scored rollouts are critiqued"
-        unit, weight = (
-            unit_reward(rollout.reward, config.reward_range),
-            config.critic.penalty_weight,
+        unit = unit_reward(rollout.reward, config.reward_range)
+        theta = (
+            "Its reply was not a valid choice, even when asked again, so that other "
+            f"instincts were added to it: {route.fault}."
         )
-        theta = ""
-        if route.fallback and config.update.text_updates:
-            theta = (
-                "Its reply was not a valid choice, even when asked again, so that other "
-                f"instincts were added to it: {route.fault}."
-            )
-        trace = Trace(rollout, unit, gradients=Gradients(encoder=theta))
+        filled_up = route.fallback and config.update.text_updates
+        trace = Trace(rollout, unit, gradients=Gradients(encoder=theta if filled_up else ""))
         if not self._wanted:
             return trace
         harmful: Harmful = {}
@@ -211,7 +193,8 @@ class Credit:
         if judged is None:
             return self._mark(replace(trace, failure=failure), harmful)
         verdict, blamed = judged
-        trace = replace(trace, verdict=verdict, penalty=penalty(verdict, unit, weight))
+        rho = penalty(verdict, unit, config.critic.penalty_weight)
+        trace = replace(trace, verdict=verdict, penalty=rho)
         if config.update.text_updates:
             trace = await self._attribute(psi, history, draws, trace, blamed)
         return self._mark(trace, {**harmful, **verdict.harmful})

@@ -1,22 +1,27 @@
-"""LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9).
+"""LLM_upd(v, g): rewrite one variable given its textual gradients (Eq. 9), and what is kept of it.
 
-Every rewrite must pass some checks before it is kept; each is a `Check` (method decision 11).
+Every rewrite must pass some checks; each is a `Check` (method decision 11). A rule then accepts it
+or not (9): a function below with its line in `RULES`, or a package's entry point of `GROUP`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from typing import Any
 
-from promptcodebook.calls import Request
+from promptcodebook.calls import Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
-from promptcodebook.errors import LMError
+from promptcodebook.errors import ConfigError, LMError, did_you_mean, registered
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
+from promptcodebook.method.executor import Trial, roll_out
 from promptcodebook.method.failures import attempt, gather_all
+from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
+from promptcodebook.method.state import State
 from promptcodebook.method.templates import TemplateSet
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import calls_harmful
@@ -28,6 +33,7 @@ from promptcodebook.types import (
     Parameters,
     Refused,
     Rewrite,
+    Rollout,
     Route,
     Trace,
     Variable,
@@ -39,13 +45,13 @@ RUN = 8
 NEAR_COPY = "a near-copy of another instinct"
 
 
+_LETTERS, _ALIKE = 20, 0.9
+"""Mean characters a word, as more is no text; and how alike two instincts are that are copies."""
+
+
 def word_cap(update: Update, variable: Variable) -> int:
     """Length cap of a variable, in words."""
     return update.instinct_words if isinstance(variable, int) else update.directive_words
-
-
-_LETTERS = 20
-"""Mean characters a word: what has more is no text, and would keep the other checks busy."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,6 @@ class LengthCheck:
             return f"{words} words, over the cap of {cap}"
         most = cap * _LETTERS
         return f"{len(text)} characters, over the cap of {most}" if len(text) > most else None
-
-
-_ALIKE = 0.9
 
 
 def near_copy(variable: Variable, text: str, before: str, others: Sequence[str]) -> str | None:
@@ -172,9 +175,8 @@ class Pending:
 def collect_gradients(
     parameters: Parameters, traces: Sequence[Trace], config: Config
 ) -> list[Pending]:
-    """Each variable that some trace blames, θ first, then φ, the active c_k, and ψ. A complaint
-    about θ or φ that fewer than `update.shared_by` examples share goes to the nearest instinct
-    (28)."""
+    """Each variable that some trace blames: θ, φ, the active c_k, ψ. A complaint about θ or φ that
+    fewer than `update.shared_by` examples share goes to the nearest instinct (28)."""
     update, book = config.update, parameters.codebook
     if not update.text_updates:
         return []
@@ -234,8 +236,7 @@ def apply_rewrites(parameters: Parameters, rewrites: Sequence[Rewrite]) -> Param
 
 @dataclass
 class Updater:
-    """Rewrites variables concurrently. A reply that is only too long is cut at a sentence's end.
-    What a check refuses is asked for once more with the reason."""
+    """Rewrites variables concurrently; what a check refuses is asked for once more."""
 
     ask: Ask
     templates: TemplateSet
@@ -244,8 +245,7 @@ class Updater:
     tally: Tally
 
     async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
-        """In the order of `pending`. Of two instincts that become alike the later one stays as it
-        was."""
+        """In order. Of two instincts that become alike the later one stays as it was."""
         rewrites = await gather_all(self.write(p, step) for p in pending)
         kept: list[str] = []
         for i, rewrite in enumerate(rewrites):
@@ -291,8 +291,7 @@ class Updater:
         return replace(rewrite, kept=False, reason=reason)
 
     def _request(self, pending: Pending, purpose: str, draws: Draws) -> tuple[Request, str]:
-        """The request, and the gradients in it: a seeded choice of `max_gradients`, in batch
-        order."""
+        """The request, and the gradients in it: a seeded choice of them, in batch order."""
         gradients, most = pending.gradients, self.config.update.max_gradients
         if len(gradients) > most:
             draw = draws.generator("gradients")
@@ -331,3 +330,179 @@ class Updater:
             text, cut = shorter, f"cut at a sentence's end, from {words} words"
         reason = self.check(k, text, before, pending.others)
         return replace(rewrite, after=text, kept=reason is None, reason=reason or cut)
+
+
+# Which of a step's rewrites are kept: `update.accept` names the rule (method decision 9).
+
+GROUP = "promptcodebook.acceptance"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A step's rewrites, those a check refused among them, and the batch that led to them."""
+
+    rewrites: tuple[Rewrite, ...]
+    traces: Sequence[Trace]
+    batch: Sequence[Example]
+    state: State
+    epsilon: float
+
+    @property
+    def tried(self) -> list[Rewrite]:
+        """Those that passed the checks. ψ is exempt, since the reward does not depend on it, and a
+        harmful text's rewrite, since it must go even where it pays."""
+        kept = (r for r in self.rewrites if r.kept and r.origin != "safety")
+        return [r for r in kept if r.variable != "critic"]
+
+    def refuse(self, reasons: Mapping[Variable, str]) -> tuple[Rewrite, ...]:
+        """All rewrites in their order, those with a reason refused."""
+        return tuple(
+            replace(r, kept=False, reason=reasons[r.variable]) if r.variable in reasons else r
+            for r in self.rewrites
+        )
+
+
+Judged = tuple[tuple[Rewrite, ...], Sequence[Trace]]
+"""The rewrites, those that a rule refuses not kept and why; and traces of other examples."""
+Run = tuple[Example, Rollout]
+"""An example as it went with the parameters as they are; it has a reward."""
+Pair = tuple[Rollout, Rollout]
+"""A rollout, and the same example's under other parameters."""
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
+    own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by `judge` has ρ
+    and no gradients: it joins r̄, and nothing is rewritten from it."""
+
+    config: Config
+    composer: Composer
+    trial: Trial
+    router: Router
+    pool: Sequence[Example]
+    judge: Callable[[Example, Rollout, State], Coroutine[Any, Any, Trace]]
+
+    async def before(self, proposal: Proposal) -> tuple[list[Run], Sequence[Trace]]:
+        """The rewarded runs under Θ as it is, and the traces of those outside the batch."""
+        state, chosen = proposal.state, list[Example]()
+        if self.config.update.accept_on == "others":
+            inside = {example.id for example in proposal.batch}
+            outside = [example for example in self.pool if example.id not in inside]
+            draw = self.config.randomness.at(state.step, "accept").generator("others")
+            chosen = sorted(outside, key=lambda _: draw.random())[: len(proposal.batch)]
+        prompter = Exploring(self.composer, self.router, state, proposal.epsilon)
+        made = await gather_all(
+            roll_out(prompter, self.trial, x, self.config.randomness.at(state.step, x.id))
+            for x in chosen
+        )
+        rollouts = made if chosen else [trace.rollout for trace in proposal.traces]
+        pairs = zip(chosen or proposal.batch, rollouts, strict=True)
+        runs = [(x, rollout) for x, rollout in pairs if rollout.reward is not None]
+        return runs, await gather_all(self.judge(*run, state) for run in runs if chosen)
+
+    async def accept(self, proposal: Proposal) -> Judged:
+        """The judgement of the rule `update.accept`."""
+        if not proposal.tried:
+            return proposal.rewrites, ()
+        return await find_rule(self.config.update.accept)(self, proposal)
+
+    async def again(
+        self,
+        rewrites: Sequence[Rewrite],
+        runs: Sequence[Run],
+        state: State,
+        held: Callable[[Route], bool],
+    ) -> list[Pair]:
+        """Each run beside its repetition with these rewrites; `held` says which routes stay."""
+        state = replace(state, parameters=apply_rewrites(state.parameters, rewrites))
+        deployed = Deployed(self.composer, state.parameters, state.statistics)
+
+        async def once_more(run: Run) -> Pair:
+            example, first = run
+            route, prompter = first.route, deployed
+            if route is not None and held(route):
+                prompter = Exploring(self.composer, self.router, state, 0.0, (route, Usage()))
+            draws = self.config.randomness.at(state.step, example.id)
+            return first, await roll_out(prompter, self.trial, example, draws)
+
+        return await gather_all(map(once_more, runs))
+
+    def worse(self, pairs: Sequence[Pair]) -> str | None:
+        """Why the examples fare worse, or too few could be run again; None: they do not."""
+        both = [(a.reward, b.reward) for a, b in pairs]
+        known = [(a, b) for a, b in both if a is not None and b is not None]
+        if len(known) * 2 < len(pairs):
+            return f"{len(pairs) - len(known)} of {len(pairs)} examples could not be run again"
+        if not known:
+            return None
+        old, new = (sum(column) / len(known) for column in zip(*known, strict=True))
+        others = self.config.update.accept_on == "others"
+        name = "the reward on other examples" if others else "the batch's reward"
+        return None if new >= old else f"{name} fell from {old:.4f} to {new:.4f}"
+
+
+Rule = Callable[[Rerun, Proposal], Awaitable[Judged]]
+"""Asked only where a rewrite passed the checks; may run examples again, and raises only Stop."""
+
+
+async def always(rerun: Rerun, proposal: Proposal) -> Judged:
+    """What passed the checks is kept: Algorithm 1."""
+    return proposal.rewrites, ()
+
+
+async def improve(rerun: Rerun, proposal: Proposal) -> Judged:
+    """All or none stay, by the examples under all rewrites at once, explored routes fixed."""
+    runs, traces = await rerun.before(proposal)
+    tried = proposal.tried
+    pairs = await rerun.again(tried, runs, proposal.state, lambda route: route.explored)
+    reason = rerun.worse(pairs)
+    return proposal.refuse({r.variable: reason for r in tried} if reason else {}), traces
+
+
+async def improve_each(rerun: Rerun, proposal: Proposal) -> Judged:
+    """Each rewrite stays only if the examples that it touches do not fare worse with it alone: θ
+    where the encoder routes, φ and all new instincts under the routes there were."""
+    runs, traces = await rerun.before(proposal)
+    instincts = [r for r in proposal.tried if isinstance(r.variable, int)]
+    parts = [[r] for r in proposal.tried if not isinstance(r.variable, int)]
+    refused: dict[Variable, str] = {}
+
+    async def judge(part: Sequence[Rewrite]) -> None:
+        held = part[0].variable != "encoder"
+        touched = [run for run in runs if any(_touches(r.variable, run[1]) for r in part)]
+        pairs = await rerun.again(part, touched, proposal.state, lambda route: held)
+        for r in part:
+            reason = rerun.worse([pair for pair in pairs if _touches(r.variable, pair[0])])
+            if reason is not None:
+                refused[r.variable] = reason
+
+    await gather_all(map(judge, [*parts, instincts] if instincts else parts))
+    return proposal.refuse(refused), traces
+
+
+def _touches(variable: Variable, rollout: Rollout) -> bool:
+    """Whether the variable had a part in the run: θ in the routes that were not explored."""
+    route = rollout.route
+    if route is None:
+        return False
+    if isinstance(variable, int):
+        return variable in route.indices
+    return variable != "encoder" or not route.explored
+
+
+RULES: Mapping[str, Rule] = {"always": always, "improve": improve, "improve_each": improve_each}
+
+
+def find_rule(name: str) -> Rule:
+    """The rule of that name, ours or an installed package's. ConfigError: unknown name."""
+    if name in RULES:
+        return RULES[name]
+    plugins = registered(GROUP)
+    if name in plugins.names:
+        return plugins[name].load()
+    known = (*RULES, *sorted(plugins.names))
+    raise ConfigError(
+        f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",
+        hint=f"choose one of: {', '.join(known)}",
+    )

@@ -1,10 +1,5 @@
-"""What every optimizer is: one method, from a problem to a way of prompting.
-
-`optimizer` in a run's configuration names one, an entry point of the group
-`promptcodebook.optimizers`. The verdict compares its result with fixed prompts and with the
-result's own `rivals`. All calls go through the problem's models, so that budget, journal and meter
-are the same for all, and a resumed optimizer meets its paid replies again.
-"""
+"""What every optimizer is: one method, from a problem to a way of prompting. All calls go through
+the problem's models, so that a resumed optimizer meets its paid replies again."""
 
 from __future__ import annotations
 
@@ -31,8 +26,7 @@ GROUP = "promptcodebook.optimizers"
 
 @dataclass(frozen=True)
 class Problem:
-    """Data, task, models and settings; the store, to which an optimizer appends what it must keep
-    beside the replies of its calls; and who hears of progress."""
+    """Data, task, models and settings; the store; who hears of progress."""
 
     assembled: Assembled
     store: RunStore
@@ -41,16 +35,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Result:
-    """A way of prompting, as an optimizer leaves it.
-
-    `name` is its row in the verdict, `title` what it is called in a sentence. `rivals` are other
-    forms of the same result that a user could deploy instead; `references` are shown beside it, and
-    decide nothing. `policy` is the file to deploy, `off_policy` what training's own outcomes say of
-    its routes. `settings` are those that an optimizer of others was run with, its own defaults
-    included, `candidates` the prompts that it tried, in order. `spent` is what the optimizing took.
-    `stop` is set where it was stopped before it was done. `model` is the spec of the executor that
-    it is judged with, '' = the configured one.
-    """
+    """A way of prompting, as an optimizer leaves it: `name` is its row in the verdict. `rivals`
+    could be deployed instead; `references` are only shown. `off_policy` is what training's own
+    outcomes say of its routes. `settings` and `candidates` (the prompts that it tried) are of an
+    optimizer of others. `model` is the spec of the executor that it is judged with, '' = the
+    configured one."""
 
     name: str
     title: str
@@ -90,8 +79,7 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over examples of one split, greedily, announced as `phase`. TooManyFailures when
-    more than half failed, retries included: that is an endpoint or a reward, and no policy."""
+    """The prompter over one split, greedily. TooManyFailures when more than half failed."""
     assembled = problem.assembled
     floor, _ = assembled.config.reward_range
     trial = assembled.trial(greedy=True, model=model)

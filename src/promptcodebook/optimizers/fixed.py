@@ -1,7 +1,4 @@
-"""One prompt for every input: what a learned policy is measured against.
-
-A new baseline is a class here, or in another package, with its line in `baselines`.
-"""
+"""One prompt for every input: what a learned policy is measured against."""
 
 from __future__ import annotations
 
@@ -30,10 +27,8 @@ from promptcodebook.policy.file import (
 from promptcodebook.randomness import Draws
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
-UNTRAINED = "untrained"
-"""Name of the row that a result is set beside to see what training did."""
-ORACLE = "oracle"
-"""Name of the row with the right instructions for each input."""
+UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
+ORACLE = "oracle"  # name of the row with the right instructions for each input
 SHORTLIST = 3
 """Instincts, and prompts, that are measured on the validation split to find the best one."""
 
@@ -65,10 +60,8 @@ def has_best_fixed(config: Config) -> bool:
 
 
 async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> Result | None:
-    """The best of the policy's own prompts for every input, by the validation split: what it is
-    worth where routing is not needed. None where it gave no prompt yet, and without
-    `has_best_fixed`. Candidates are the instincts chosen most, verbatim, and the prompts made of
-    them."""
+    """The best of the policy's own prompts for every input, by the validation split: its most
+    chosen instincts, verbatim, and the prompts made of them. None where it gave no prompt yet."""
     config, store = problem.assembled.config, problem.store
     if not has_best_fixed(config):
         return None
@@ -97,8 +90,7 @@ async def best_fixed_row(problem: Problem, policy: PolicyFile, state: State) -> 
 def _typical(
     problem: Problem, policy: PolicyFile, rollouts: Sequence[Rollout], uses: Counter[int]
 ) -> Iterator[str]:
-    """The prompts of the rollouts, those first whose instincts are chosen most, then those that
-    earned most; none that copies its input or gives its answer away, and none of a private task."""
+    """The prompts of most chosen instincts first; none that leaks, none of a private task."""
     plan = problem.assembled.plan
     if plan.task.private:
         return
@@ -107,37 +99,32 @@ def _typical(
         indices = rollout.route.indices if rollout.route is not None else ()
         return sum(uses[k] for k in indices), rollout.reward or 0.0
 
-    shared = policy.concat
     inputs = {e.id: e for e in (*plan.dataset.val, *plan.dataset.train)}
     for rollout in sorted(rollouts, key=standing, reverse=True):
         leaks = NoLeakCheck([inputs[rollout.example_id]])
-        if rollout.prompt and leaks(0, rollout.prompt, shared, ()) is None:
+        if rollout.prompt and leaks(0, rollout.prompt, policy.concat, ()) is None:
             yield rollout.prompt
 
 
 def untrained_row(problem: Problem, state: State) -> Result:
     """The first codebook, routed and composed as the learned one is."""
-    assembled = problem.assembled
-    composer = assembled.composer(assembled.plan.prompt_stages)
+    composer = problem.assembled.composer(problem.assembled.plan.prompt_stages)
     prompter = Deployed(composer, state.parameters, state.statistics)
     return Result(UNTRAINED, "the untrained codebook", prompter)
 
 
 async def best_single_row(problem: Problem, policy: PolicyFile) -> Result:
-    """The one instinct that is best on the validation split, of those that promise most (without
-    one, the first of these)."""
-    train, val = problem.assembled.dataset.train, problem.assembled.dataset.val
-    val = sample(val, problem.assembled.config.validation.subset)
-    texts = policy.parameters.codebook.texts
-    ranking, book = policy.statistics.ranking, policy.parameters.codebook
-    promise = list(policy.statistics.standing)
+    """The one instinct that is best on the validation split, of those that promise most."""
+    assembled, book = problem.assembled, policy.parameters.codebook
+    ranking, promise = policy.statistics.ranking, list(policy.statistics.standing)
     if ranking is not None:
-        ranks = problem.assembled.ranks
-        read = await gather_all(ranks.rank(book, ranking, example.input) for example in train)
+        inputs = [example.input for example in assembled.dataset.train]
+        read = await gather_all(assembled.ranks.rank(book, ranking, text) for text in inputs)
         columns = zip(*(expected.marginal for _, expected, _ in read), strict=True)
         promise = [math.fsum(column) for column in columns]
-    listed = sorted(range(len(texts)), key=lambda k: (-promise[k], k))[:SHORTLIST]
-    prompts = [Prompt(join_prompts(policy.base_prompt, texts[k])) for k in listed]
+    listed = sorted(range(len(book)), key=lambda k: (-promise[k], k))[:SHORTLIST]
+    prompts = [Prompt(join_prompts(policy.base_prompt, book.texts[k])) for k in listed]
+    val = sample(assembled.dataset.val, assembled.config.validation.subset)
     best = await best_prompt(problem, BEST_SINGLE, prompts, val)
     return Result(BEST_SINGLE, "the best single instinct", FixedPrompt(best.text))
 
@@ -156,8 +143,7 @@ async def best_prompt(
 
 
 def reference_rows(problem: Problem) -> Sequence[Result]:
-    """No instruction, unless that is what the user has, and the right ones where the task knows
-    them."""
+    """No instruction, unless the user has none, and the right ones where the task knows them."""
     plan = problem.assembled.plan
     rows: list[Result] = []
     if plan.present_prompt != plan.config.base_prompt:
@@ -170,8 +156,6 @@ def reference_rows(problem: Problem) -> Sequence[Result]:
 
 @dataclass(frozen=True, slots=True)
 class OraclePrompt:
-    """The prompt that the task says is right for an example."""
-
     right: Callable[[Example], str]
     base_prompt: str
 

@@ -1,15 +1,11 @@
-"""GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified.
-
-One component for each stage that gets a prompt of its own, else one for the whole program. It
-begins with what our codebook begins with, reflects on our training split and selects on the
-examples that ours validates on; the role `updater` writes the reflections. What a reflection reads
-beside the program's work is what our critic reads: the reward, what it says, and y*.
-"""
+"""GEPA and GEPA+Merge (Agrawal et al. 2025) through the `gepa` package, unmodified. A reflection
+reads what our critic reads: the reward, what it says, and y*."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 from pydantic import Field
@@ -49,25 +45,56 @@ class GEPA:
 
     async def optimize(self, problem: Problem) -> Result:
         library = import_extra("gepa", "GEPA", "baselines")
-        name = "gepa-merge" if self.merges else "gepa"
-        settings = _settings(problem, merges=self.merges)
+        config = problem.assembled.config
+        given, budget = GepaSettings.of(config), config.budget
+        limits = (budget.calls, budget.tokens, budget.usd, budget.seconds)
+        ours = config.update.epochs * len(problem.assembled.dataset.train)
+        ours *= 1 if limits == (None,) * 4 else _UNDER_A_BUDGET
+        # All that it is run with, the package's own defaults included.
+        settings: dict[str, Any] = {
+            "max_metric_calls": given.rollouts or ours,
+            "reflection_minibatch_size": given.minibatch,
+            "candidate_selection_strategy": "pareto",
+            "frontier_type": "instance",
+            "module_selector": "round_robin",
+            "acceptance_criterion": "strict_improvement",
+            "skip_perfect_score": True,
+            "perfect_score": config.reward_range[1],
+            "use_merge": self.merges,
+            "max_merge_invocations": given.merges,
+            "cache_evaluation": False,
+            "seed": config.seed,
+        }
 
         def work(outside: Outside) -> Mapping[str, str]:
+            def reflect(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+                if isinstance(prompt, str):
+                    return outside.ask([Message("user", prompt)])
+                return outside.ask([Message(turn["role"], turn["content"]) for turn in prompt])
+
             found = library.optimize(
                 seed_candidate=outside.first,
                 trainset=list(outside.train),
                 valset=list(outside.val) or None,
                 adapter=_Adapter(outside, library),
-                reflection_lm=lambda prompt: outside.ask("updater", _messages(prompt)),  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-                logger=_Silent(),
+                reflection_lm=reflect,
+                # Its messages quote data and prompts, and the run's store has what happened.
+                logger=SimpleNamespace(log=lambda message: None),  # pyright: ignore[reportUnknownLambdaType]
                 track_best_outputs=False,
-                **{k: v for k, v in settings.items() if k not in ("library", "reflection")},
+                **settings,
             )
             return found.best_candidate
 
-        title = "the prompt that GEPA+Merge found" if self.merges else "the prompt that GEPA found"
+        name, title = "gepa", "the prompt that GEPA found"
+        if self.merges:
+            name, title = "gepa-merge", "the prompt that GEPA+Merge found"
+        about = {
+            "library": f"gepa {version('gepa')}",
+            "reflection": "role updater, temperature 1, at least 1,024 tokens",
+        }
+        rollouts = settings["max_metric_calls"]
         return await optimize_outside(
-            problem, Library(name, title, settings, work, settings["max_metric_calls"])
+            problem, Library(name, title, {**about, **settings}, work, rollouts)
         )
 
 
@@ -75,44 +102,6 @@ class GEPAMerge(GEPA):
     """GEPA that also crosses prompts of its front stage by stage."""
 
     merges = True
-
-
-def _settings(problem: Problem, *, merges: bool) -> dict[str, Any]:
-    """All that it is run with, the package's own defaults included."""
-    config = problem.assembled.config
-    given, budget = GepaSettings.of(config), config.budget
-    limits = (budget.limits.calls, budget.limits.tokens, budget.limits.usd)
-    ours = config.update.epochs * len(problem.assembled.dataset.train)
-    bounded = any(v is not None for v in (*limits, budget.seconds))
-    return {
-        "library": f"gepa {version('gepa')}",
-        "reflection": "role updater, temperature 1, at least 1,024 tokens",
-        "max_metric_calls": given.rollouts or (_UNDER_A_BUDGET * ours if bounded else ours),
-        "reflection_minibatch_size": given.minibatch,
-        "candidate_selection_strategy": "pareto",
-        "frontier_type": "instance",
-        "module_selector": "round_robin",
-        "acceptance_criterion": "strict_improvement",
-        "skip_perfect_score": True,
-        "perfect_score": config.reward_range[1],
-        "use_merge": merges,
-        "max_merge_invocations": given.merges,
-        "cache_evaluation": False,
-        "seed": config.seed,
-    }
-
-
-def _messages(prompt: str | Sequence[Mapping[str, str]]) -> list[Message]:
-    if isinstance(prompt, str):
-        return [Message("user", prompt)]
-    return [Message(m["role"], m["content"]) for m in prompt]  # pyright: ignore[reportArgumentType]
-
-
-class _Silent:
-    """Takes its messages: they quote data and prompts, and the run's store has what happened."""
-
-    def log(self, message: str) -> None:
-        pass
 
 
 class _Adapter:
@@ -144,7 +133,6 @@ class _Adapter:
         }
 
     def _records(self, example: Example, rollout: Rollout, stage: str) -> list[dict[str, Any]]:
-        """What one rollout shows of a stage; of the whole program where it is one."""
         own = [] if stage == WHOLE else [s for s in rollout.stages if s.name == stage]
         taken = [({"input": s.input}, s.output) for s in own]
         if not taken:
@@ -153,17 +141,13 @@ class _Adapter:
             if stage == WHOLE and len(steps) > 1:
                 inputs["steps on the way"] = steps
             taken = [(inputs, rollout.output)]
-        feedback = self._feedback(example, rollout)
+        low, high = self._outside.problem.assembled.config.reward_range
+        earned = self._outside.reward(rollout)
+        reward = f"Reward {earned:g} ({low:g} is the least, {high:g} the best)."
+        said = reference(example, rollout.feedback)
+        if rollout.failure is not None:
+            said = f"It failed: {rollout.failure.kind}: {rollout.failure.message}"
         return [
-            {"Inputs": inputs, "Generated Outputs": output, "Feedback": feedback}
+            {"Inputs": inputs, "Generated Outputs": output, "Feedback": f"{reward} {said}"}
             for inputs, output in taken
         ]
-
-    def _feedback(self, example: Example, rollout: Rollout) -> str:
-        low, high = self._outside.problem.assembled.config.reward_range
-        reward = (
-            f"Reward {self._outside.reward(rollout):g} ({low:g} is the least, {high:g} the best)."
-        )
-        if rollout.failure is not None:
-            return f"{reward} It failed: {rollout.failure.kind}: {rollout.failure.message}"
-        return f"{reward} {reference(example, rollout.feedback)}"

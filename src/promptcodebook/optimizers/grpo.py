@@ -1,20 +1,18 @@
 """GRPO (Shao et al. 2024) through `trl` and `peft`: the executor's weights are trained, no prompt.
 
-The model writes replies under the present prompt, the task's own reward tells those to one example
-apart, and a LoRA adapter moves towards the better ones. The row `grpo` is the present prompt on the
-last weights, which the transformers engine runs in this process; validation is ignored. A GGUF base
-is unpacked, and the row `converted` shows the unpacked weights before any training.
+The row `grpo` is the present prompt on the last weights, which the transformers engine runs in this
+process. A GGUF base is unpacked; the row `converted` shows it before any training.
 
 trl writes the replies itself, past the run's models. They are metered all the same: the budget
-admits a step before it begins, at its largest possible use, and every reply is booked as a call of
-the executor. They are in no journal: a killed run loses the step it was in.
+admits a step at its largest possible use, and every reply is booked as a call of the executor. They
+are in no journal: a killed run loses the step it was in.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from itertools import count, islice
@@ -33,7 +31,6 @@ from promptcodebook.local.conversion import convert_gguf
 from promptcodebook.local.engine import HF, Weights, find_weights
 from promptcodebook.local.lora import (
     LoraTraining,
-    Trained,
     Watch,
     Written,
     checkpoint_rewards,
@@ -44,20 +41,22 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again
+from promptcodebook.optimizers.outside import (
+    RECENT,
+    LibraryThread,
+    begin_again,
+    failed_with,
+)
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason
 from promptcodebook.types import Prompt, Rollout, Trace
 from promptcodebook.units import plural
 
-CONVERTED = "converted"
-"""The row of a GGUF file's weights, unpacked and not trained."""
+CONVERTED = "converted"  # the row of a GGUF file's weights, unpacked and not trained
 _MODULES = ("torch", "transformers", "accelerate", "llguidance", "trl", "peft", "datasets")
-_FOLDER = "grpo"
-"""In the run's folder: the checkpoints."""
-_ALPHA = 2
-"""Times the rank: the weight that the adapter has."""
+_FOLDER = "grpo"  # in the run's folder: the checkpoints
+_ALPHA = 2  # times the rank: the weight that the adapter has
 _DROPOUT = 0.05
 _OTHERWISE = 'train its prompts instead: optimizer = "gepa", for one'
 
@@ -90,7 +89,9 @@ class GRPO:
 
     settings = GrpoSettings
 
-    def __init__(self, train: Callable[[LoraTraining, Watch], Trained] = train_lora) -> None:
+    def __init__(
+        self, train: Callable[[LoraTraining, Watch], Mapping[str, Any]] = train_lora
+    ) -> None:
         self._train = train
 
     async def optimize(self, problem: Problem) -> Result:
@@ -113,13 +114,13 @@ class GRPO:
             lambda longest: thread.wait_for(meter.begin(longest)),
             lambda step, written: thread.wait_for(meter.score(step, written)),
         )
-        trained: Trained | None = None
+        chosen: Mapping[str, Any] = {}
         failure: Exception | None = None
 
         async def until_the_end() -> EndReason:
-            nonlocal trained, failure
+            nonlocal chosen, failure
             try:
-                trained = await thread.run(lambda: self._train(training, watch))
+                chosen = await thread.run(lambda: self._train(training, watch))
             except PcoError:
                 raise
             except Exception as error:  # of the libraries: that is their result
@@ -130,12 +131,9 @@ class GRPO:
 
         ended, stop = await train_to_reserve(problem, until_the_end())
         assembled, checkpoint = problem.assembled, last_checkpoint(training.folder)
-        remark = _in_words(training, checkpoint, weights)
+        packed, remark = weights.format == "gguf", _in_words(training, checkpoint, weights)
         if failure is not None:
-            said = " ".join(str(failure).split())[:300]
-            if assembled.task.private:
-                said = "what it said is withheld, since the data are private."
-            remark = f"{remark} It failed with {type(failure).__name__}: {said}"
+            remark = f"{remark} It {failed_with(failure, problem)}"
             problem.tell(Note(remark))
 
         def row(name: str, title: str, folder: Path | str | None) -> Result:
@@ -146,45 +144,52 @@ class GRPO:
             return Result(name, title, FixedPrompt(assembled.plan.present_prompt), model=spec)
 
         title = f"the present prompt on {weights.name} unpacked, before training"
-        packed = weights.format == "gguf"
+        shown = ("trl", "peft", "transformers", "torch")
         return replace(
             row("grpo", "the model that GRPO trained", checkpoint),
             references=[row(CONVERTED, title, training.source)] if packed else [],
             ended=ended,
             stop=stop,
             remark=remark,
-            settings=_settings(problem, weights, training, trained, checkpoint),
+            settings={
+                "library": ", ".join(f"{name} {version(name)}" for name in shown),
+                "base": assembled.models.lm.model_of("executor"),
+                "unpacked": packed,
+                **chosen,
+                **training.arguments,
+                **training.lora,
+                "weights": None if checkpoint is None else f"{_FOLDER}/{checkpoint.name}",
+            },
         )
 
 
 def _trainable(assembled: Assembled) -> Weights:
     """The executor's weights. ConfigError where they, or the program, cannot be trained."""
     spec = assembled.models.lm.model_of("executor")
-    if not is_local(spec):
-        raise ConfigError(
-            f"GRPO trains weights that lie on this machine, and the executor is {spec}",
-            hint="name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
-        )
     sampling, program = assembled.models.lm.sampling_of("executor"), assembled.task.program
-    if sampling.temperature == 0:
-        raise ConfigError(
-            "GRPO compares replies to the same example, and at temperature 0 they are all the same",
-            hint="set roles.executor.temperature to 1, say",
-        )
-    if sampling.max_tokens is None:
-        raise ConfigError(
-            "GRPO needs a length cap of its replies", hint="set roles.executor.max_tokens"
-        )
-    if sampling.extra:
-        raise ConfigError(
-            f"GRPO draws replies without {', '.join(sampling.extra)}",
-            hint="take it out of roles.executor.extra",
-        )
-    if assembled.plan.prompt_stages or program.stages or program.roles:
-        raise ConfigError(
-            f"GRPO trains programs of a single call, and {program.name!r} has several",
-            hint=_OTHERWISE,
-        )
+    extra = ", ".join(sampling.extra)
+    refused = {
+        f"GRPO trains weights that lie on this machine, and the executor is {spec}": (
+            not is_local(spec),
+            "name a local model: --lm hf:DIR-or-NAME or --lm smollm2",
+        ),
+        "GRPO compares replies to the same example, and at temperature 0 they are all the same": (
+            sampling.temperature == 0,
+            "set roles.executor.temperature to 1, say",
+        ),
+        "GRPO needs a length cap of its replies": (
+            sampling.max_tokens is None,
+            "set roles.executor.max_tokens",
+        ),
+        f"GRPO draws replies without {extra}": (extra, "take it out of roles.executor.extra"),
+        f"GRPO trains programs of a single call, and {program.name!r} has several": (
+            assembled.plan.prompt_stages or program.stages or program.roles,
+            _OTHERWISE,
+        ),
+    }
+    for why, (holds, hint) in refused.items():
+        if holds:
+            raise ConfigError(why, hint=hint)
     return find_weights(spec)
 
 
@@ -239,12 +244,8 @@ def _training(
         "max_completion_length": sampling.max_tokens,
         "seed": config.seed,
     }
-    lora = {
-        "r": given.rank,
-        "lora_alpha": _ALPHA * given.rank,
-        "lora_dropout": _DROPOUT,
-        "target_modules": "all-linear",
-    }
+    lora: dict[str, Any] = {"r": given.rank, "lora_alpha": _ALPHA * given.rank}
+    lora |= {"lora_dropout": _DROPOUT, "target_modules": "all-linear"}
     folder = Path(problem.store.path).resolve() / _FOLDER
 
     def passes() -> Iterator[int]:
@@ -257,28 +258,7 @@ def _training(
     return LoraTraining(base, folder, conversations, order, arguments, lora, given.four_bit)
 
 
-def _settings(
-    problem: Problem,
-    weights: Weights,
-    training: LoraTraining,
-    trained: Trained | None,
-    checkpoint: Path | None,
-) -> dict[str, Any]:
-    """All that it was run with, and where its weights lie in the run's folder."""
-    shown = ("trl", "peft", "transformers", "torch")
-    return {
-        "library": ", ".join(f"{name} {version(name)}" for name in shown),
-        "base": problem.assembled.models.lm.model_of("executor"),
-        "unpacked": weights.format == "gguf",
-        **({} if trained is None else trained.settings),
-        **training.arguments,
-        **training.lora,
-        "weights": None if checkpoint is None else f"{_FOLDER}/{checkpoint.name}",
-    }
-
-
 def _in_words(training: LoraTraining, checkpoint: Path | None, weights: Weights) -> str:
-    """What was trained, for the verdict."""
     rewards = checkpoint_rewards(checkpoint)
     if checkpoint is None:
         return "GRPO made no step: its row is the model as it was."
@@ -297,13 +277,12 @@ class _Meter:
     """Admits and books what trl writes, and gives it the task's reward. Used in the run's loop."""
 
     def __init__(self, problem: Problem, *, converted: bool) -> None:
-        config = problem.assembled.config
-        judged = len(problem.assembled.plan.judged)
-        self._problem = problem
-        self._trial = problem.assembled.trial()
-        given = GrpoSettings.of(config)
-        self._count = given.group * min(given.batch, len(problem.assembled.dataset.train))
-        self._reserve = VerdictReserve(problem, (len(baselines()) + 1 + converted) * judged)
+        assembled = problem.assembled
+        self._problem, self._models, self._trial = problem, assembled.models, assembled.trial()
+        self._given = GrpoSettings.of(assembled.config)
+        self._count = self._given.group * min(self._given.batch, len(assembled.dataset.train))
+        rows = len(baselines()) + 1 + converted
+        self._reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._recent: deque[Rollout] = deque(maxlen=RECENT)
         self._watch = FailureWatch(self._count)
         self._open: list[Attempt] = []
@@ -311,9 +290,8 @@ class _Meter:
         self._begun = 0.0
 
     async def begin(self, longest: int) -> None:
-        """Reserves the most that a step's replies can take. Raises Stop."""
-        models = self._problem.assembled.models
-        gate, cap = models.budget, models.lm.sampling_of("executor").max_tokens or 0
+        models, gate = self._models, self._models.budget
+        cap = models.lm.sampling_of("executor").max_tokens or 0
         cost = gate.prices.bound(models.lm.model_of("executor"), longest, cap)
         most = Usage(1, longest, cap, 0, cost)
         whole = sum([most] * self._count, Usage())
@@ -324,39 +302,34 @@ class _Meter:
 
     async def score(self, step: int, written: Sequence[Written]) -> list[float]:
         """Books the replies of a step, and gives the reward of each."""
-        took = (time.perf_counter() - self._begun) / len(written)
-        usages = [self._book(each, took) for each in written]
+        models, config = self._models, self._problem.assembled.config
+        seconds = (time.perf_counter() - self._begun) / len(written)
+        usages: list[Usage] = []
+        for each in written:
+            usage = Usage(1, each.prompt_tokens, each.completion_tokens, latency_s=seconds)
+            cost = models.budget.prices.cost(models.lm.model_of("executor"), usage)
+            usages.append(replace(usage, cost=cost))
+            models.ledger.end(self._open.pop(), usages[-1])
         self._open = []
-        self._problem.assembled.models.budget.leave(self._whole)
-        made = await gather_all(
-            self._judge(step, each, usage) for each, usage in zip(written, usages, strict=True)
-        )
+        models.budget.leave(self._whole)
+        pairs = zip(written, usages, strict=True)
+        made = await gather_all(self._judge(step, each, usage) for each, usage in pairs)
         self._recent.extend(made)
         self._reserve.measure(tuple(self._recent))
-        tell = self._problem.tell
-        steps = GrpoSettings.of(self._problem.assembled.config).steps
-        tell(spending(self._problem.assembled.models))
-        tell(Phase("steps of grpo", min(step + 1, steps), steps))
+        self._problem.tell(spending(models))
+        steps = self._given.steps
+        self._problem.tell(Phase("steps of grpo", min(step + 1, steps), steps))
         self._watch.see_rollouts(tuple(map(Trace, made)))
-        floor, _ = self._problem.assembled.config.reward_range
+        floor, _ = config.reward_range
         return [floor if each.reward is None else each.reward for each in made]
 
     def abandon(self) -> None:
         """What was begun and never written is booked at its largest possible use."""
-        models = self._problem.assembled.models
         for attempt in self._open:
-            models.ledger.end(attempt, attempt.most, lost=True)
+            self._models.ledger.end(attempt, attempt.most, lost=True)
         if self._open:
             self._open = []
-            models.budget.leave(self._whole)
-
-    def _book(self, written: Written, seconds: float) -> Usage:
-        models = self._problem.assembled.models
-        usage = Usage(1, written.prompt_tokens, written.completion_tokens, latency_s=seconds)
-        cost = models.budget.prices.cost(models.lm.model_of("executor"), usage)
-        usage = replace(usage, cost=cost)
-        models.ledger.end(self._open.pop(), usage)
-        return usage
+            self._models.budget.leave(self._whole)
 
     async def _judge(self, step: int, written: Written, usage: Usage) -> Rollout:
         assembled = self._problem.assembled

@@ -1,11 +1,7 @@
-"""MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified.
-
-The program is a `dspy.Module` with a predictor for each stage that gets a prompt of its own, else
-one for the whole. A predictor's instruction and demonstrations become that prompt; what runs is our
-program, and what its stages read and wrote is the trace that the demonstrations are bootstrapped
-from. Its proposer asks the role `updater`. The library gets a reward in [0, 1] and no feedback, as
-it uses none. A weak model's reply that its adapter cannot parse ends it: that is its result.
-"""
+"""MIPROv2 (Opsahl-Ong et al. 2024) through the `dspy` package, unmodified. A predictor's
+instruction and demonstrations become the prompt of a stage, or of the program; what its stages read
+and wrote is the trace from which dspy bootstraps. A reply that dspy cannot parse ends it: that is
+its result."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.optimizers.base import Problem, Result
 from promptcodebook.optimizers.outside import WHOLE, Library, Outside, optimize_outside
-from promptcodebook.types import Example, Rollout
+from promptcodebook.types import Example
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -49,7 +45,21 @@ class MIPROv2:
     async def optimize(self, problem: Problem) -> Result:
         require_modules(("dspy", "optuna"), "MIPROv2", "baselines")
         dspy = import_extra("dspy", "MIPROv2", "baselines")
-        settings = _settings(problem)
+        config = problem.assembled.config
+        given = MiproSettings.of(config)
+        # All that it is run with, the package's own defaults included.
+        settings: dict[str, Any] = {
+            "library": f"MIPROv2 (dspy {version('dspy')}, optuna {version('optuna')})",
+            "proposals": "role updater, temperature 1, at least 1,024 tokens",
+            "auto": given.auto,
+            "max_bootstrapped_demos": given.demos,
+            "max_labeled_demos": given.demos,
+            "metric_threshold": None,
+            "minibatch_size": 35,
+            "minibatch_full_eval_steps": 5,
+            "seed": config.seed,
+            "num_threads": config.concurrency,
+        }
 
         def work(outside: Outside) -> Mapping[str, str]:
             with _quiet():
@@ -59,27 +69,8 @@ class MIPROv2:
         return await optimize_outside(problem, library)
 
 
-def _settings(problem: Problem) -> dict[str, Any]:
-    """All that it is run with, the package's own defaults included."""
-    config = problem.assembled.config
-    given = MiproSettings.of(config)
-    return {
-        "library": f"MIPROv2 (dspy {version('dspy')}, optuna {version('optuna')})",
-        "proposals": "role updater, temperature 1, at least 1,024 tokens",
-        "auto": given.auto,
-        "max_bootstrapped_demos": given.demos,
-        "max_labeled_demos": given.demos,
-        "metric_threshold": None,
-        "minibatch_size": 35,
-        "minibatch_full_eval_steps": 5,
-        "seed": config.seed,
-        "num_threads": config.concurrency,
-    }
-
-
 def _compile(dspy: Any, outside: Outside, settings: Mapping[str, Any]) -> Mapping[str, str]:
-    """The texts that its compiled program has."""
-    lm = dspy_model(dspy, lambda asked: Reply(outside.ask("updater", asked)), "updater")
+    lm = dspy_model(dspy, lambda asked: Reply(outside.ask(asked)), "updater")
     program = _program(dspy, outside)
     optimizer = dspy.MIPROv2(
         metric=lambda example, prediction, trace=None: prediction.reward,  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType]
@@ -135,31 +126,33 @@ def _program(dspy: Any, outside: Outside) -> Any:
 
         def forward(self, input: str) -> Any:
             [rollout] = outside.roll_out(self.texts(), [cast("_Input", input).example])
-            self._remember(input, rollout)
-            return dspy.Prediction(output=rollout.output, reward=outside.unit(rollout))
+            trace = dspy.settings.trace
+            if trace is not None and rollout.failure is None:
+                # What the stages read and wrote, where dspy keeps a trace.
+                for stage, name in names.items():
+                    read, written = _names(stage)
+                    steps = [(s.input, s.output) for s in rollout.stages if s.name == stage]
+                    for source, made in [(str(input), rollout.output)] if stage == WHOLE else steps:
+                        inputs, outputs = {read: source}, dspy.Prediction(**{written: made})
+                        trace.append((getattr(self, name), inputs, outputs))
+            low, high = outside.problem.assembled.config.reward_range
+            unit = (outside.reward(rollout) - low) / (high - low)
+            return dspy.Prediction(output=rollout.output, reward=unit)
 
         def texts(self) -> dict[str, str]:
-            """Each stage's instruction and demonstrations; the first instruction is ours to the
-            letter."""
-            return {stage: self._text(stage, getattr(self, name)) for stage, name in names.items()}
-
-        def _text(self, stage: str, predictor: Any) -> str:
-            written = predictor.signature.instructions
-            kept = written == self.first[stage]
-            instruction = outside.first[stage] if kept else written
-            return join_prompts(instruction, _demonstrations(predictor.demos, *_names(stage)))
-
-        def _remember(self, input: str, rollout: Rollout) -> None:
-            """What the stages read and wrote, where dspy keeps a trace."""
-            trace = dspy.settings.trace
-            if trace is None or rollout.failure is not None:
-                return
+            """Each stage's instruction and demonstrations; an unchanged instruction is ours."""
+            found: dict[str, str] = {}
             for stage, name in names.items():
-                read, written = _names(stage)
-                steps = [(s.input, s.output) for s in rollout.stages if s.name == stage]
-                for source, made in [(str(input), rollout.output)] if stage == WHOLE else steps:
-                    inputs, outputs = {read: source}, dspy.Prediction(**{written: made})
-                    trace.append((getattr(self, name), inputs, outputs))
+                predictor, (read, written) = getattr(self, name), _names(stage)
+                instruction = predictor.signature.instructions
+                if instruction == self.first[stage]:
+                    instruction = outside.first[stage]
+                # One that lacks a field of its predictor is left out, as dspy does.
+                demos = [d for d in predictor.demos if d.get(read) and d.get(written)]
+                shown = [f"Input: {d[read]}\nOutput: {d[written]}" for d in demos]
+                examples = "\n\n".join(["Examples:", *shown]) if shown else ""
+                found[stage] = join_prompts(instruction, examples)
+            return found
 
     return Pipeline()
 
@@ -170,13 +163,6 @@ def _names(stage: str) -> tuple[str, str]:
         return "input", "output"
     safe = "".join(c if c.isalnum() else "_" for c in stage)
     return f"{safe}_input", f"{safe}_output"
-
-
-def _demonstrations(demos: Sequence[Any], read: str, written: str) -> str:
-    """As a part of a prompt; one that lacks a field of its predictor is left out, as dspy does."""
-    shown = [d for d in demos if d.get(read) and d.get(written)]
-    texts = [f"Input: {d[read]}\nOutput: {d[written]}" for d in shown]
-    return "\n\n".join(["Examples:", *texts]) if texts else ""
 
 
 @contextmanager
@@ -197,8 +183,8 @@ Ask = Callable[[Sequence[Message]], Reply]
 
 
 def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
-    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in. A
-    temperature that dspy sets is not passed on; our models cache and retry."""
+    """A `dspy.LM` whose every request is one call of `ask`, from whatever thread dspy asks in. What
+    dspy sets of sampling is not passed on."""
     engine = _Engine(dspy, ask)
     return dspy.LM(
         f"promptcodebook/{name}",
@@ -210,8 +196,6 @@ def dspy_model(dspy: Any, ask: Ask, name: str) -> Any:
 
 
 class _Engine:
-    """Where dspy sends a request."""
-
     def __init__(self, dspy: Any, ask: Ask) -> None:
         self._lm15 = dspy.lm15
         self._ask = ask
@@ -220,7 +204,14 @@ class _Engine:
         return self
 
     def complete(self, request: Any) -> Any:
-        reply = self._ask(_messages(request))
+        system = request.system
+        if system is not None and not isinstance(system, str):
+            system = "".join(part.text for part in system)
+        asked = [Message("system", system)] if system else []
+        for turn in request.messages:
+            role = "assistant" if turn.role == "assistant" else "user"
+            asked.append(Message(role, turn.text or ""))
+        reply = self._ask(asked)
         usage = reply.usage
         return self._lm15.Response(
             id=None,
@@ -259,14 +250,3 @@ class _AsyncEngine:
 
     async def aclose(self) -> None:
         """Nothing is open."""
-
-
-def _messages(request: Any) -> list[Message]:
-    system = request.system
-    if system is not None and not isinstance(system, str):
-        system = "".join(part.text for part in system)
-    turns = [
-        Message("assistant" if m.role == "assistant" else "user", m.text or "")
-        for m in request.messages
-    ]
-    return [Message("system", system), *turns] if system else turns

@@ -1,13 +1,6 @@
-"""Optimizers of others: libraries that are not async run in a thread of their own.
-
-What they run or ask goes to the run's loop and passes the problem's models, so that journal, cache,
-budget, meter and limit are the same for all. Draws are keyed by how often the same thing was asked:
-a resumed run meets its paid replies again, if the library is a function of its seed. It begins with
-our codebook and validates on the same examples, greedily; other rollouts use the roles' settings.
-
-A stop comes out of `run` as that stop, whatever the library does with errors: in its threads a stop
-is no Exception, and nothing more is asked.
-"""
+"""Optimizers of others: libraries that are not async run in a thread of their own. What they ask
+goes to the run's loop and models. Draws are keyed by how often the same was asked: a resumed run
+meets its paid replies again, if the library is a function of its seed."""
 
 from __future__ import annotations
 
@@ -21,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from promptcodebook.calls import Message, Request, Role
+from promptcodebook.calls import Message, Request
 from promptcodebook.errors import LMError, PcoError, RequestRefused, message_of
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.structured import strip_think
@@ -29,7 +22,8 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.optimizers.base import Problem, Result, spending, validation_subset
-from promptcodebook.optimizers.selection import VerdictReserve, count_judging, train_to_reserve
+from promptcodebook.optimizers.fixed import baselines
+from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import Amended, Candidate, EndReason, Resumed
 from promptcodebook.tasks.user_code import hush
@@ -40,8 +34,8 @@ _T = TypeVar("_T")
 
 
 class Ended(BaseException):
-    """Raised in the library's threads once the run has stopped. No Exception: a library that
-    continues after every error must not continue after this."""
+    """Raised in the library's threads once the run has stopped. No Exception, which it might
+    swallow."""
 
 
 class LibraryThread:
@@ -58,21 +52,19 @@ class LibraryThread:
         """What `work` returns or raises in a thread of its own. Raises what ended the run first."""
         done: asyncio.Future[tuple[list[_T], BaseException | None]] = self._loop.create_future()
 
+        def hand_over(made: list[_T], raised: BaseException | None) -> None:
+            if not done.done():
+                done.set_result((made, raised))
+
         def thread() -> None:
-            made: list[_T] = []
-            raised: BaseException | None = None
+            made, raised = list[_T](), None
             try:
                 with hush():
                     made.append(work())
             except BaseException as error:
                 raised = error
-
-            def hand_over() -> None:
-                if not done.done():
-                    done.set_result((made, raised))
-
             with suppress(RuntimeError):  # the loop is closed: nothing waits any more
-                self._loop.call_soon_threadsafe(hand_over)
+                self._loop.call_soon_threadsafe(hand_over, made, raised)
 
         threading.Thread(target=thread, name=self._name, daemon=True).start()
         try:
@@ -107,10 +99,8 @@ class LibraryThread:
             return asyncio.run_coroutine_threadsafe(self._tracked(coroutine), self._loop).result()
         except CancelledError:
             raise Ended from None
-        except RequestRefused:
-            raise
         except Exception as error:
-            if isinstance(error, LMError) and error.answered:
+            if _is_its_own(error):
                 raise
             self._end(error)
             raise Ended from error
@@ -128,14 +118,15 @@ class LibraryThread:
             self._running.discard(task)
 
 
-WHOLE = "prompt"
-"""Names the one text of a program whose stages get no prompt each."""
-RECENT = 60
-"""Rollouts that measure what those of the verdict will take."""
-_FEW = 10
-"""Failures that are no accident."""
-_ROOM = 1024
-"""Tokens that a reply has at least, even where the updater's cap is lower."""
+def _is_its_own(error: BaseException) -> bool:
+    """Whether only this request was no good, so that the library may go on."""
+    return isinstance(error, RequestRefused) or (isinstance(error, LMError) and error.answered)
+
+
+WHOLE = "prompt"  # names the one text of a program whose stages get no prompt each
+RECENT = 60  # rollouts that measure what those of the verdict will take
+_FEW = 10  # failures that are no accident
+_ROOM = 1024  # tokens that a reply has at least, even where the updater's cap is lower
 
 
 @dataclass(frozen=True)
@@ -152,8 +143,6 @@ class Library:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A prompt that was run, and what it earned on the examples that validate."""
-
     texts: Mapping[str, str]
     rewards: dict[str, float] = field(default_factory=lambda: dict[str, float]())
     rollouts: int = 0
@@ -173,30 +162,29 @@ class Outside(LibraryThread):
         self.problem = problem
         self.stages = assembled.plan.prompt_stages or (WHOLE,)
         self.train, self.val = dataset.train, validation_subset(problem)
-        self.failed = 0
-        """Rollouts that failed so far."""
+        self.failed = 0  # rollouts
         self._library, self._asked = library, Counter[object]()
         self._drawn, self._greedy = assembled.trial(), assembled.trial(greedy=True)
         self._validating = {e.id for e in self.val or dataset.train}
         self._candidates: dict[tuple[str, ...], _Candidate] = {}
-        self._made = self._replies = self._cut = 0
+        self._made = 0
+        self.replies = {"replies": 0, "replies_cut": 0}
         self._recent: deque[Rollout] = deque(maxlen=RECENT)
-        self._reserve = VerdictReserve(problem, count_judging(problem))
+        rows = len(baselines()) + 1
+        self._reserve = VerdictReserve(problem, rows * len(assembled.plan.judged))
         self._watch = FailureWatch(max(_FEW, min(config.update.batch_size, len(dataset.train))))
 
     @property
     def first(self) -> dict[str, str]:
-        """By stage the user's present prompt, else the first instincts in one, else the zero-shot
-        prompt."""
-        plan = self.problem.assembled.plan
-        init = plan.config.init
-        listed = init.kind in ("expert", "file")
-        known = listed_instincts(plan.config, plan.task.seeds, plan.earlier) if listed else ()
-        text = "\n".join(instinct.text for instinct in known)
-        return dict.fromkeys(self.stages, init.prompt or text or plan.task.zero_shot)
+        """By stage the present prompt, else the first instincts, else the zero-shot prompt."""
+        plan, text = self.problem.assembled.plan, ""
+        if plan.config.init.kind in ("expert", "file"):
+            known = listed_instincts(plan.config, plan.task.seeds, plan.earlier)
+            text = "\n".join(instinct.text for instinct in known)
+        prompt = plan.config.init.prompt or text or plan.task.zero_shot
+        return dict.fromkeys(self.stages, prompt)
 
     def prompt_of(self, texts: Mapping[str, str]) -> Prompt:
-        """The prompt that these texts make."""
         base = self.problem.assembled.config.base_prompt
         whole = {stage: join_prompts(base, texts[stage]) for stage in self.stages}
         return Prompt(whole[WHOLE]) if self.stages == (WHOLE,) else Prompt.of_stages(whole)
@@ -221,14 +209,13 @@ class Outside(LibraryThread):
         candidate = self._candidates.setdefault(key, _Candidate(dict(texts)))
         candidate.rollouts += len(made)
         tell, total = self.problem.tell, self._library.rollouts
-        for rollout in made:
-            if (failure := rollout.failure) is not None:
-                self.failed += 1
-                if self.failed == 1:  # the library gets each as a rollout that earned the least
-                    what = f"{failure.kind}: {failure.message}"
-                    tell(Note(f"a rollout failed at {failure.stage}: {what}"))
-            if rollout.example_id in self._validating:
-                candidate.rewards[rollout.example_id] = self.reward(rollout)
+        failures = [r.failure for r in made if r.failure is not None]
+        if failures and not self.failed:  # the library gets each as one that earned the least
+            first = failures[0]
+            tell(Note(f"a rollout failed at {first.stage}: {first.kind}: {first.message}"))
+        self.failed += len(failures)
+        validated = [r for r in made if r.example_id in self._validating]
+        candidate.rewards.update({r.example_id: self.reward(r) for r in validated})
         self._made += len(made)
         self._recent.extend(made)
         self._reserve.measure(tuple(self._recent))
@@ -238,39 +225,31 @@ class Outside(LibraryThread):
         self._watch.see_rollouts(tuple(map(Trace, made)))
         return made
 
-    def ask(self, role: Role, messages: Sequence[Message]) -> str:
-        """A role's reply, by its own model, at temperature 1 and with room for at least 1,024
-        tokens, as these libraries are published. RequestRefused where only this request was no
-        good."""
-        return self.wait_for(self._ask(role, tuple(messages)))
+    def ask(self, messages: Sequence[Message]) -> str:
+        """A reply of the role updater, at temperature 1 and with room for at least 1,024 tokens, as
+        these libraries are published. RequestRefused where only this request was no good."""
+        return self.wait_for(self._ask(tuple(messages)))
 
-    async def _ask(self, role: Role, messages: tuple[Message, ...]) -> str:
-        times, models = self._count((role, messages)), self.problem.assembled.models
-        sample = self.problem.assembled.config.randomness.integer("outside", role, times)
-        own = models.lm.sampling_of(role)
+    async def _ask(self, messages: tuple[Message, ...]) -> str:
+        times, models = self._count(messages), self.problem.assembled.models
+        sample = self.problem.assembled.config.randomness.integer("outside", "updater", times)
+        own = models.lm.sampling_of("updater")
         cap = None if own.max_tokens is None else max(_ROOM, own.max_tokens)
         drawn = replace(own, temperature=1.0, top_p=None, max_tokens=cap)
-        request = Request(role, messages, sample=sample, sampling=drawn)
-        reply = await models.lm(request)
-        self._replies += 1
+        reply = await models.lm(Request("updater", messages, sample=sample, sampling=drawn))
+        self.replies["replies"] += 1
         if reply.finish == "length":
-            self._cut += 1
+            self.replies["replies_cut"] += 1
             if reply.source == "live":
                 models.tally(Incident.TRUNCATED)
         return strip_think(reply.text)
 
     def _count(self, asked: object) -> int:
-        """How often it was asked for before."""
         self._asked[asked] += 1
         return self._asked[asked] - 1
 
     def _key(self, texts: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(texts[stage] for stage in self.stages)
-
-    def unit(self, rollout: Rollout) -> float:
-        """Its reward in [0, 1]; a failed one earned the least."""
-        low, high = self.problem.assembled.config.reward_range
-        return (self.reward(rollout) - low) / (high - low)
 
     def reward(self, rollout: Rollout) -> float:
         """Its reward in the task's range; a failed one earned the least."""
@@ -279,12 +258,10 @@ class Outside(LibraryThread):
 
     @property
     def best(self) -> Mapping[str, str]:
-        """The first texts of best mean reward, of those measured on the most examples that
-        validate."""
+        """The first texts of best mean reward, of those that were validated on most examples."""
         measured = [c for c in self._candidates.values() if c.rewards]
-        widest = max((len(c.rewards) for c in measured), default=0)
-        wide = [c for c in measured if len(c.rewards) == widest]
-        return max(wide, key=lambda c: c.mean).texts if wide else self.first
+        best = max(measured, key=lambda c: (len(c.rewards), c.mean), default=None)
+        return self.first if best is None else best.texts
 
     def tried(self, texts: Mapping[str, str]) -> tuple[Candidate, ...]:
         """All that was run, in order; `texts` are those that are kept."""
@@ -300,7 +277,6 @@ class Outside(LibraryThread):
         )
 
     def in_words(self, texts: Mapping[str, str]) -> str:
-        """What was tried, for the verdict."""
         prompts, rollouts = plural(len(self._candidates), "prompt"), plural(self._made, "rollout")
         said = f"{self._library.settings['library']} tried {prompts} in {rollouts}"
         said += f", {self.failed} of which failed" if self.failed else ""
@@ -312,20 +288,14 @@ class Outside(LibraryThread):
 
     @property
     def cut_in_words(self) -> str:
-        """What became of the replies it asked for."""
-        advice = ": raise roles.updater.max_tokens" if self._cut else ""
-        asked = f"{self._cut} of the {self._replies} replies it asked for"
+        cut, replies = self.replies["replies_cut"], self.replies["replies"]
+        advice = ": raise roles.updater.max_tokens" if cut else ""
+        asked = f"{cut} of the {replies} replies it asked for"
         return f"{asked} were cut at their length cap{advice}."
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All that the library was run with, and what became of the replies it asked for."""
-        return {**self._library.settings, "replies": self._replies, "replies_cut": self._cut}
 
 
 async def optimize_outside(problem: Problem, library: Library) -> Result:
-    """What the library found, until the budget leaves only what the verdict takes. One that fails
-    gives the present prompt, with the failure in the remark."""
+    """What the library found within the budget; of one that fails the present prompt."""
     begin_again(problem)
     outside = Outside(problem, library)
     found: Mapping[str, str] = outside.first
@@ -336,8 +306,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         try:
             found = await outside.run(lambda: library.work(outside))
         except Exception as error:
-            replied = isinstance(error, LMError) and error.answered
-            if isinstance(error, PcoError) and not (replied or isinstance(error, RequestRefused)):
+            if isinstance(error, PcoError) and not _is_its_own(error):
                 raise
             failure = error
         return "finished"
@@ -346,13 +315,9 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     found = found if stop is None else outside.best
     remark = outside.in_words(found)
     if failure is not None:
-        said = " ".join(message_of(failure).split())
-        said = said if len(said) <= 300 else f"{said[:300]}..."
-        if problem.assembled.task.private:  # it may quote a reply, and so the data
-            said = "what it said is withheld, since the data are private."
         remark = (
-            f"{library.settings['library']} failed with {type(failure).__name__}: {said} The "
-            f"prompt that it began with stands in its place. {outside.cut_in_words}"
+            f"{library.settings['library']} {failed_with(failure, problem)} The prompt that it "
+            f"began with stands in its place. {outside.cut_in_words}"
         )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)
@@ -362,10 +327,19 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
         prompter=FixedPrompt(prompt.text, prompt.stages),
         ended=ended,
         remark=remark,
-        settings=outside.settings,
+        settings={**library.settings, **outside.replies},
         candidates=outside.tried(found),
         stop=stop,
     )
+
+
+def failed_with(failure: Exception, problem: Problem) -> str:
+    """How a library failed. What it said is withheld where data are private: it may quote them."""
+    said = " ".join(message_of(failure).split())
+    said = said if len(said) <= 300 else f"{said[:300]}..."
+    if problem.assembled.task.private:
+        said = "what it said is withheld, since the data are private."
+    return f"failed with {type(failure).__name__}: {said}"
 
 
 def begin_again(problem: Problem) -> None:

@@ -1,15 +1,11 @@
-"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select.
-
-Below it are the rows without training, as optimizers of their own: what a trained codebook must
-beat. All but zero-shot use the codebook that training would begin with (`init`), and leave it as
-the run's policy.
-"""
+"""Prompt Codebook Optimization as an optimizer: initialise, train (Algorithm 1), select. Below it
+are the rows without training, as optimizers of their own."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,21 +17,16 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import ConfigError
 from promptcodebook.incidents import Incident
-from promptcodebook.method.accept import Rerun
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
-from promptcodebook.method.policy import (
-    Composer,
-    Deployed,
-    FixedPrompt,
-    join_prompts,
-)
+from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Credit, Learner, train
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
     NoLeakCheck,
+    Rerun,
     Updater,
     near_copy,
 )
@@ -51,7 +42,7 @@ from promptcodebook.optimizers.fixed import (
 from promptcodebook.optimizers.selection import Selection, train_to_reserve
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
-from promptcodebook.policy.scan import OrderCheck, SafetyCheck, TraceCheck
+from promptcodebook.policy.scan import order_check, safety_check, trace_check
 from promptcodebook.progress import Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
@@ -76,18 +67,23 @@ class PCO:
         state = await first_or_stored(problem)
         training = _train(problem, learner, selection, state)
         ended, stop = await train_to_reserve(problem, training)
-        best = await selection.best()
-        policy = policy_file(assembled, best)
-        rivals = await _rivals(problem, policy, best)
+        best, first = await selection.best(), state_at(store, -1)
+        policy, harm = policy_file(assembled, best), harm_in(store, best.step - 1)
+        rivals = [concat_row(policy)]
+        if (fixed := await best_fixed_row(problem, policy, best)) is not None:
+            rivals.append(fixed)
+        # A harmful first state is no rival, unless no state is better.
+        if harm or not harm_in(store, -1):
+            rivals.append(untrained_row(problem, first))
+        if assembled.config.learns_routes:
+            rivals.append(await best_single_row(problem, policy))
         # The prompts of the rivals that only the run can find, which `fixed_prompt` then knows.
         for row in rivals:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
-        first = state_at(store, -1)
         state = learner.router.recall(first, first, store.steps(traces=True))
         estimate = learner.router.estimate(state, assembled.config.seed)
         learned = in_words(estimate, assembled.config.reward_range)
-        harm = harm_in(store, best.step - 1)
         beware = (
             "Beware before you deploy the learned policy: every state of this run holds a text "
             f"that the safety rules refuse ({harm})."
@@ -107,19 +103,6 @@ class PCO:
         )
 
 
-async def _rivals(problem: Problem, policy: PolicyFile, best: State) -> Sequence[Result]:
-    """Other forms of the result."""
-    rivals = [concat_row(policy)]
-    if (fixed := await best_fixed_row(problem, policy, best)) is not None:
-        rivals.append(fixed)
-    # A harmful first state is no rival, unless no state is better.
-    if not harm_in(problem.store, -1) or harm_in(problem.store, best.step - 1):
-        rivals.append(untrained_row(problem, state_at(problem.store, -1)))
-    if problem.assembled.config.learns_routes:
-        rivals.append(await best_single_row(problem, policy))
-    return rivals
-
-
 def build_learner(assembled: Assembled) -> Learner:
     """Everything Algorithm 1 calls. Raises ConfigError for settings that exclude one another."""
     config, models = assembled.config, assembled.models
@@ -129,10 +112,8 @@ def build_learner(assembled: Assembled) -> Learner:
             "encoder.mode = 'none' leaves only exploration, and explore.policy = 'none' forbids it",
             hint="set one of the two to something else",
         )
-    ask, templates = models.ask, assembled.plan.templates
+    train, trial = assembled.dataset.train, assembled.trial()
     composer = assembled.composer(assembled.plan.prompt_stages)
-    trial = assembled.trial()
-    train = assembled.dataset.train
     router = make_router(config, train, composer, models.lm)
     # What every rewrite must pass (method decision 11); hidden letters, markers, addresses and
     # secrets are refused even where `critic.safety` is off.
@@ -140,14 +121,14 @@ def build_learner(assembled: Assembled) -> Learner:
     checks: list[tuple[Check, Incident | None]] = [
         (LengthCheck(config.update), Incident.REWRITES_LONG),
         (near_copy, Incident.REWRITES_COPYING),
-        (SafetyCheck() if safe else TraceCheck(), Incident.REWRITES_UNSAFE),
+        (safety_check if safe else trace_check, Incident.REWRITES_UNSAFE),
         (NoLeakCheck(train), Incident.REWRITES_LEAKING),
         *((check, None) for check in assembled.task.checks),
     ]
-    parts = ask, templates, models.tally
-    updater = Updater(ask, templates, config, AllChecks(checks, models.tally), models.tally)
+    parts = models.ask, assembled.plan.templates, models.tally
+    updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
     critic = Critic(*parts, SafetyClause.read() if safe else None)
-    credit = Credit(critic, Attribution(*parts), config, OrderCheck(), models.tally)
+    credit = Credit(critic, Attribution(*parts), config, order_check, models.tally)
     return Learner(
         config=config,
         composer=composer,
@@ -162,17 +143,16 @@ def build_learner(assembled: Assembled) -> Learner:
 
 async def first_or_stored(problem: Problem) -> State:
     """The state to train from: initialised now, or read back."""
-    store, assembled = problem.store, problem.assembled
+    store, config = problem.store, problem.assembled.config
     outline = store.outline()
-    if outline.parameters is None:
-        if asks_for_codebook(assembled.config):
-            problem.tell(Phase("writing the first codebook", 0, 1))
-        state = await initialise(assembled)
-        store.append(Started(state.parameters, assembled.config.init.kind, state.statistics))
-        return state
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    store.append(Resumed(outline.step, now))
-    return state_at(store, outline.step)
+    if outline.parameters is not None:
+        store.append(Resumed(outline.step, datetime.now(UTC).isoformat(timespec="seconds")))
+        return state_at(store, outline.step)
+    if asks_for_codebook(config):
+        problem.tell(Phase("writing the first codebook", 0, 1))
+    state = await initialise(problem.assembled)
+    store.append(Started(state.parameters, config.init.kind, state.statistics))
+    return state
 
 
 async def initialise(assembled: Assembled) -> State:
@@ -183,7 +163,6 @@ async def initialise(assembled: Assembled) -> State:
 
 
 def asks_for_codebook(config: Config) -> bool:
-    """Whether a model writes the first codebook."""
     init = config.init
     return init.kind == "random" or (init.kind == "from_prompt" and init.split == "model")
 
@@ -214,7 +193,7 @@ async def _train(
     learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
     before = range(state.step - 1, -1, -1)
-    past = (replace(store.step_at(k), traces=store.traces(k)) for k in before)
+    past = (store.step_at(k, traces=True) for k in before)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     async with aclosing(train(learner, schedule, state, past)) as steps:
         began = time.monotonic()
@@ -232,18 +211,15 @@ async def _train(
 
 
 def _why_nothing_was_learned(store: RunStore) -> str:
-    """Why a run left every text as it was: critiques that are never understood, rewrites that never
-    pass. '' when a text was rewritten, or when nothing went wrong on the way."""
-    outline = store.outline()
-    if outline.step < 0 or outline.parameters != store.parameters_at(-1):
-        return ""
-    faults = Counter[str]()
-    for step in store.steps(traces=True):
-        failed = [t.failure for t in step.traces if t.failure is not None]
-        faults.update(f"{failure.stage} failed with {failure.kind}" for failure in failed)
-        # What a reason quotes comes after its colon.
-        reasons = [r.reason.partition(":")[0] for r in step.rewrites if not r.kept]
-        faults.update(f"a rewrite was refused: {reason}" for reason in reasons)
+    """Why a run left every text as it was; '' when one was rewritten, or nothing went wrong."""
+    outline, faults = store.outline(), Counter[str]()
+    if outline.step >= 0 and outline.parameters == store.parameters_at(-1):
+        for step in store.steps(traces=True):
+            failed = [t.failure for t in step.traces if t.failure is not None]
+            faults.update(f"{failure.stage} failed with {failure.kind}" for failure in failed)
+            # What a reason quotes comes after its colon.
+            reasons = [r.reason.partition(":")[0] for r in step.rewrites if not r.kept]
+            faults.update(f"a rewrite was refused: {reason}" for reason in reasons)
     if not faults:
         return ""
     most, times = faults.most_common(1)[0]
@@ -288,10 +264,7 @@ class BestSingle:
         texts = state.parameters.codebook.texts
         prompts = dict.fromkeys(join_prompts(config.base_prompt, text) for text in texts)
         best = (await best_prompt(problem, BEST_SINGLE, [*map(Prompt, prompts)], examples)).text
-        title, policy = (
-            "the best single instinct, untrained",
-            policy.with_about(**{BEST_SINGLE: best}),
-        )
+        title, policy = "the best single instinct, untrained", policy.with_about(best_single=best)
         return Result(BEST_SINGLE, title, FixedPrompt(best), policy=policy)
 
 
@@ -300,9 +273,8 @@ class RandomRoutes:
 
     async def optimize(self, problem: Problem) -> Result:
         state, policy = await _first(problem)
-        assembled = problem.assembled
-        composer = assembled.composer(assembled.plan.prompt_stages)
-        prompter = Drawn(composer, state.parameters, assembled.config.select)
+        plan, composer = problem.assembled.plan, problem.assembled.composer
+        prompter = Drawn(composer(plan.prompt_stages), state.parameters, plan.config.select)
         return Result("random_routes", "random routes", prompter, policy=policy)
 
 
@@ -323,6 +295,5 @@ class Drawn:
 
 
 async def _first(problem: Problem) -> tuple[State, PolicyFile]:
-    """The state before any step, stored, and its policy file."""
     state = await first_or_stored(problem)
     return state, policy_file(problem.assembled, state)

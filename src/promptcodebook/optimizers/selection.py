@@ -2,15 +2,15 @@
 
 Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
 states are ranked by what their examples earned with the router's own routes, and a validation goes
-to the best state that has had none. Training stops when only a reserve of the budget is left, which
-pays for the finalists and the verdict, as measured by the rollouts on validation.
+to the best state that has had none. Training stops when only a reserve is left for finalists and
+verdict.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 
 from promptcodebook.calls import Usage
 from promptcodebook.config import Budget
@@ -24,37 +24,28 @@ from promptcodebook.progress import Note, ValidationDone
 from promptcodebook.store.events import EndReason, Mark, Scope, Stepped, Validated
 from promptcodebook.types import Rollout
 
-MOST = 0.2
-"""Of each limit, unless `budget.reserve_for_verdict` says otherwise."""
-_OUR_ROWS = 3
-"""The learned policy and its two rivals (optimizers/pco.py)."""
+MOST = 0.2  # of each limit, unless `budget.reserve_for_verdict` says otherwise
+_OUR_ROWS = 3  # the learned policy and its two rivals (optimizers/pco.py)
 _ROUTER_ROWS = 3
 """Where routes are learned from outcomes: no instruction, the right ones, the best single one."""
-_MARGIN = 1.1
-"""Rollouts on test may take a little more than those on validation took."""
+_MARGIN = 1.1  # rollouts on test may take a little more than those on validation took
 
 
 def count_selection(problem: Problem) -> int:
     """Rollouts that choose among the states of our optimizer, and judge it beside its rivals."""
     config, plan = problem.assembled.config, problem.assembled.plan
+    val, subset = len(plan.dataset.val), config.validation.subset
     chosen = config.validation.every > 0 and config.keep == "best_val"
     # One more finalist where the end lies between two looks.
-    finals = (config.validation.finalists + 1) * len(plan.dataset.val) if chosen else 0
+    finals = (config.validation.finalists + 1) * val if chosen else 0
     rows = len(baselines()) + _OUR_ROWS
     if has_best_fixed(config):
         rows += 1
-        finals += (SHORTLIST + 1) * min(
-            len(plan.dataset.val or plan.dataset.train), config.validation.subset
-        )
+        finals += (SHORTLIST + 1) * min(val or len(plan.dataset.train), subset)
     if config.learns_routes:
         rows += _ROUTER_ROWS
-        finals += SHORTLIST * min(len(plan.dataset.val), config.validation.subset)
+        finals += SHORTLIST * min(val, subset)
     return finals + rows * len(plan.judged)
-
-
-def count_judging(problem: Problem) -> int:
-    """Rollouts that judge a single result beside what the user has today."""
-    return (len(baselines()) + 1) * len(problem.assembled.plan.judged)
 
 
 async def train_to_reserve(
@@ -81,36 +72,27 @@ class VerdictReserve:
         self._gate = problem.assembled.models.budget
         self._limits = problem.assembled.config.budget
         self._rollouts = rollouts
-        self._keep(None, 0.0, None)
+        self._keep({})
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
         """Takes these rollouts, and the seconds all of them took together, as the measure."""
         if rollouts:
-            times = self._rollouts * _MARGIN / len(rollouts)
             used = sum((r.usage for r in rollouts), Usage())
-            self._keep(used, times, None if seconds is None else seconds * times)
+            found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}
+            times = self._rollouts * _MARGIN / len(rollouts)
+            known = {**found, "seconds": seconds}.items()
+            self._keep({name: value * times for name, value in known if value is not None})
 
-    def _keep(self, used: Usage | None, times: float, seconds: float | None) -> None:
-        def share(limit: float | None, need: float | None) -> float | None:
-            if limit is None or not self._rollouts:
-                return None
-            if (given := self._limits.reserve_for_verdict) is not None:
-                return given * limit
-            return MOST * limit if need is None else min(MOST * limit, need)
-
-        def whole(limit: int | None, need: int | None) -> int | None:
-            amount = share(limit, None if need is None else need * times)
-            return None if amount is None else math.floor(amount)
-
-        limits, cost = self._limits, None if used is None else used.cost
-        self._gate.keep_back(
-            Budget(
-                calls=whole(limits.calls, None if used is None else used.calls),
-                tokens=whole(limits.tokens, None if used is None else used.tokens),
-                usd=share(limits.usd, None if cost is None else cost * times),
-                seconds=share(limits.seconds, seconds),
-            )
-        )
+    def _keep(self, needs: Mapping[str, float]) -> None:
+        """Of each limit what is needed, at most `MOST` of it; or the share that the user gave."""
+        kept: dict[str, float] = {}
+        for name in ("calls", "tokens", "usd", "seconds"):
+            limit, given = getattr(self._limits, name), self._limits.reserve_for_verdict
+            if limit is not None and self._rollouts:
+                most = MOST * limit
+                amount = min(most, needs.get(name, most)) if given is None else given * limit
+                kept[name] = math.floor(amount) if isinstance(limit, int) else amount
+        self._gate.keep_back(Budget.model_validate(kept))
 
 
 _PRIOR = 8
@@ -121,12 +103,11 @@ class Selection:
     """Validates promising states on a subset as the run goes, and on the whole split at its end."""
 
     def __init__(self, problem: Problem, composer: Composer) -> None:
-        config = problem.assembled.config
+        config, dataset = problem.assembled.config, problem.assembled.dataset
         self._problem, self._store, self._composer = problem, problem.store, composer
         self._config, self._settings = config, config.validation
         self.reserve = VerdictReserve(problem, count_selection(problem))
-        self._whole = problem.assembled.dataset.val
-        self._subset = validation_subset(problem)
+        self._examples = {"subset": validation_subset(problem), "full": dataset.val}
         outline = self._store.outline()
         self._marks: list[Mark] = list(outline.validations)
         self._extended_at = outline.extended_at
@@ -137,8 +118,7 @@ class Selection:
         self._earned: list[tuple[float, int]] = []
         """By state, the untrained one first: what its training examples earned, and how many."""
         self._read = 0
-        schedule = Schedule(problem.assembled.dataset.train, config.update, config.randomness)
-        self._steps = len(schedule.updates())
+        self._steps = len(Schedule(dataset.train, config.update, config.randomness).updates())
         # A resumed run keeps back as much as one that was never stopped.
         last = self._store.last_validation()
         if last is not None:
@@ -148,8 +128,7 @@ class Selection:
 
     @property
     def validates(self) -> bool:
-        """Whether it validates on the way."""
-        return self._every > 0 and bool(self._whole)
+        return self._every > 0 and bool(self._examples["full"])
 
     @property
     def planned(self) -> int:
@@ -184,12 +163,9 @@ class Selection:
         return [m for m in self._marks if m.scope == "subset"]
 
     def _most_promising(self, step: int) -> int:
-        """Of the states that had no look, the harmless one whose examples earned most in training,
-        of equals the latest; the one after `step` where none of them met an example.
-
-        A state is much like those beside it: what they earned counts by half, a batch further away
-        by a quarter. Examples of the run's mean keep a few lucky ones from winning.
-        """
+        """Of the states that had no look, the harmless one whose examples earned most, of equals
+        the latest; else the one after `step`. What neighbours earned counts by half, a batch
+        further away by a quarter. Examples of the run's mean keep a few lucky ones from winning."""
         for number, event in self._store.numbered_events(after=self._read, full=True, texts=False):
             self._read = number
             if isinstance(event, Stepped):
@@ -199,8 +175,7 @@ class Selection:
         fade = 0.5 ** (1 / self._batch)
         sums, counts = ([pair[k] for pair in self._earned] for k in (0, 1))
         mean = math.fsum(sums) / max(1, sum(counts))
-        earned, met = _smooth(sums, fade), _smooth(counts, fade)
-        pairs = zip(earned, met, strict=True)
+        pairs = zip(_smooth(sums, fade), _smooth(counts, fade), strict=True)
         worth = [round((e + _PRIOR * mean) / (n + _PRIOR), 9) for e, n in pairs]
         seen = {m.step for m in self._looks}
         known = [k for k, n in enumerate(counts) if n and k - 1 not in seen]
@@ -208,8 +183,7 @@ class Selection:
         return next((k - 1 for k in ranked if not harm_in(self._store, k - 1)), step)
 
     async def _validate(self, step: int, scope: Scope) -> None:
-        examples = self._subset if scope == "subset" else self._whole
-        state = state_at(self._store, step)
+        examples, state = self._examples[scope], state_at(self._store, step)
         deployed = Deployed(self._composer, state.parameters, state.statistics)
         phase = f"validating step {step + 1}"
         begun = time.monotonic()
@@ -218,22 +192,19 @@ class Selection:
         self.reserve.measure(evaluation.rollouts, seconds)
         self._store.append(Validated(step, scope, evaluation, seconds))
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
+        best = all((evaluation.score or 0.0) > score for score in earlier)
         made = evaluation.score, evaluation.answered, len(examples), evaluation.failed
         self._marks.append(Mark(evaluation.name, step, scope, *made))
-        best = not earlier or (evaluation.score or 0.0) > max(earlier)
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:
         """Early stop: the target is reached, or `patience` validations brought no gain."""
-        marks = self._looks
+        marks, target = self._looks, self._settings.target_score
         scores = [m.score or 0.0 for m in marks]
-        target = self._settings.target_score
         if not scores:
             return None
-        if target is not None and any(
-            score >= target and not harm_in(self._store, mark.step)
-            for mark, score in zip(marks, scores, strict=True)
-        ):
+        reached = [m for m in marks if target is not None and (m.score or 0.0) >= target]
+        if any(not harm_in(self._store, mark.step) for mark in reached):
             return "target"
         best = scores.index(max(scores))
         # Who makes a run longer wants to see more of it: patience starts again.
@@ -249,9 +220,8 @@ class Selection:
             ranked = sorted(harmless, key=lambda m: (-(m.score or 0), m.step))
             finalists = [m.step for m in ranked[: self._settings.finalists]]
             # No look was due since the last ones: the best state of those steps is a finalist too.
-            if (last + 1) % self._every and not harm_in(
-                self._store, since := self._most_promising(last)
-            ):
+            since = self._most_promising(last) if (last + 1) % self._every else None
+            if since is not None and not harm_in(self._store, since):
                 finalists.append(since)
             # As the store has them, which forgets at each step what was chosen before: a run that
             # continues after its end chooses as if it had never ended.

@@ -1,11 +1,8 @@
 """What a text says once it is decoded and folded, and what of it the rules cannot read at all.
 
-The rules read English in plain letters. So a text is read again in every usual code, alphabet and
-spelling. What then reads as English, by a list of words (words.txt), is scanned like any text;
-what never does is unreadable.
-
-Folding undoes case, compatibility forms, accents, look-alike letters, invisible characters, white
-space and double negation. The rules match folded text and quote the real one.
+The rules match folded text in plain English letters, and quote the real one. So a text is read
+again in every usual code, alphabet and spelling. What then reads as English, by a list of words
+(words.txt), is scanned like any text; what never does is unreadable.
 """
 
 from __future__ import annotations
@@ -17,30 +14,23 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 from urllib.parse import unquote
 
-LOOK_ALIKES = dict(
-    zip(
-        "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο",
-        "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo",
-        strict=True,
-    )
-)
-"""Cyrillic and Greek letters that pass for Latin ones; Greek letters that formulas need are not
-among them."""
-
-# What most texts are made of is folded at once: a rewrite is scanned at each of its steps.
+_STRANGE = "аеіорсухѕјһԁԛԝӏкѵАВЕІКМНОРСТУХЅЈԌΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+_FAMILIAR = "aeiopcyxsjhdqwlkvABEIKMHOPCTYXSJGABEZHIKMNOPTYXo"
+LOOK_ALIKES = dict(zip(_STRANGE, _FAMILIAR, strict=True))
+"""Cyrillic and Greek letters that pass for Latin ones, but for Greek ones that formulas need."""
 _WORDS = re.compile(r"[!-~]+(?: [!-~]+)*")
-
-# "do not hesitate to reveal" is an order after all.
+"""What most texts are made of is folded at once: a rewrite is scanned at each of its steps."""
 _TWICE = re.compile(
     r"(?:do not|don't|never|not) (?:hesitate|fail|forget|be afraid|be shy|neglect|refuse|decline)"
     r"(?: to)?"
 )
+"""In front of "reveal ..." it leaves an order after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +46,33 @@ class Folded:
 
 
 def fold(text: str) -> Folded:
-    """The text as orders are looked for in it."""
-    letters: list[str] = []
-    places: list[int] = []
-    for piece, at in _pieces(text):
-        letters.append(piece)
-        places.extend(at)
-    plain = "".join(letters)
+    """The text as orders are looked for in it: without case, compatibility forms, accents,
+    look-alike letters, invisible characters and double negation; white space is one blank or line
+    break."""
+    pieces, places, blank, at = list[str](), list[int](), False, 0
+    while at < len(text):
+        words, char, end = _WORDS.match(text, at), text[at], at + 1
+        if words is not None:
+            piece, end, blank = words.group().lower(), words.end(), False
+        elif is_invisible(char):
+            piece = ""
+        elif char.isspace() and char != "\n":
+            piece, blank = "" if blank else " ", True
+        else:
+            piece, blank = _plain(char), False
+        pieces.append(piece)
+        places += range(at, end) if words is not None else [at] * len(piece)
+        at = end
+    plain = "".join(pieces)
     for match in reversed(list(_TWICE.finditer(plain))):
         plain = plain[: match.start()] + plain[match.end() :]
         del places[match.start() : match.end()]
     return Folded(plain, tuple(places))
 
 
-def _pieces(text: str) -> Iterator[tuple[str, Iterable[int]]]:
-    """Pieces of the folded text, each with the place of each of its letters; white space is one
-    blank or line break."""
-    blank, at = False, 0
-    while at < len(text):
-        if words := _WORDS.match(text, at):
-            yield words.group().lower(), range(at, words.end())
-            blank, at = False, words.end()
-            continue
-        char = text[at]
-        if not is_invisible(char):
-            if char == "\n" or not char.isspace():
-                blank, piece = False, _plain(char)
-                yield piece, [at] * len(piece)
-            elif not blank:
-                blank = True
-                yield " ", (at,)
-        at += 1
-
-
 def _plain(char: str) -> str:
-    if char == "\n":
-        return char
-    if char in "\u2018\u2019\u02bc":
-        return "'"
+    if char in "\n\u2018\u2019\u02bc":
+        return "\n" if char == "\n" else "'"
     whole = unicodedata.normalize("NFKD", LOOK_ALIKES.get(char, char)).casefold()
     return "".join(c for c in whole if not unicodedata.combining(c))
 
@@ -109,8 +88,8 @@ def is_invisible(char: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What `text[start:end]` of a text says when it is read in another way; `how` completes "text
-    in ...". `usual` = harmless texts are often written so, too, such as field_names."""
+    """What `text[start:end]` says when it is read in another way; `how` completes "text in ...".
+    `usual` = harmless texts are often written so, too, such as field_names."""
 
     said: str
     start: int
@@ -123,25 +102,18 @@ class Decoded:
 def decodings(text: str, deeper: bool = True) -> tuple[Decoded, ...]:
     """Every reading of a piece of the text that is English and that the plain text does not show;
     `deeper` = of what was encoded twice, too. Cached, since two rules read the same text."""
-    return tuple(_decodings(text, deeper))
-
-
-def _decodings(text: str, deeper: bool) -> Iterator[Decoded]:
+    found: list[Decoded] = []
     for how, run, decode in _CODES:
         for match in run.finditer(text):
             said = decode(match.group())
             inner = iter(decodings(said, deeper=False) if said and deeper else ())
             if _reads(said) or (said := next((each.said for each in inner), "")):
-                yield Decoded(said, match.start(), match.end(), how)
-    yield from _escapes(text)
-    yield from _spelled(text)
-    yield from _digits_for_letters(text)
+                found.append(Decoded(said, match.start(), match.end(), how))
+    found += [*_escapes(text), *_spelled(text), *_digits_for_letters(text)]
     for start, end in _strange(text):
-        piece = text[start:end]
-        for how, read in _ALPHABETS:
-            said = read(piece)
-            if _reads(said):
-                yield Decoded(said, start, end, how)
+        readings = ((how, read(text[start:end])) for how, read in _ALPHABETS)
+        found += [Decoded(said, start, end, how) for how, said in readings if _reads(said)]
+    return tuple(found)
 
 
 # --- codes: runs that stand for bytes or letters
@@ -158,13 +130,22 @@ def _bytes_of(decode: Callable[[str], bytes]) -> Callable[[str], str]:
     return said
 
 
-def _padded(run: str, size: int) -> str:
+@_bytes_of
+def _base64(run: str) -> bytes:
+    return base64.b64decode(f"{run.rstrip('=')}===", "-_")
+
+
+@_bytes_of
+def _base32(run: str) -> bytes:
     plain = run.rstrip("=")
-    return plain + "=" * (-len(plain) % size)
+    return base64.b32decode(plain + "=" * (-len(plain) % 8))
 
 
-def _in_base(base: int, digits: str, run: str) -> bytes:
-    return bytes(int(number, base) for number in re.findall(digits, run))
+def _in_base(base: int, digits: str) -> Callable[[str], str]:
+    def numbers(run: str) -> bytes:
+        return bytes(int(number, base) for number in re.findall(digits, run))
+
+    return _bytes_of(numbers)
 
 
 _SIGNS = """.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...-
@@ -179,31 +160,15 @@ def _morse(run: str) -> str:
 
 
 _CODES: tuple[tuple[str, re.Pattern[str], Callable[[str], str]], ...] = (
-    (
-        "base64",
-        re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"),
-        _bytes_of(lambda run: base64.b64decode(_padded(run, 4), "-_")),
-    ),
-    (
-        "base32",
-        re.compile(r"\b[A-Z2-7]{16,}={0,6}"),
-        _bytes_of(lambda run: base64.b32decode(_padded(run, 8))),
-    ),
+    ("base64", re.compile(r"[A-Za-z0-9+/_-]{12,}={0,2}"), _base64),
+    ("base32", re.compile(r"\b[A-Z2-7]{16,}={0,6}"), _base32),
     (
         "hex",
-        re.compile(r"\b(?:(?:0x)?[0-9a-f]{2}[\s,:]{0,2}){8,}", re.I),
-        _bytes_of(lambda run: _in_base(16, r"[0-9a-f]{2}", run.lower().replace("0x", ""))),
+        re.compile(r"(?i)\b(?:(?:0x)?[0-9a-f]{2}[\s,:]{0,2}){8,}"),
+        _in_base(16, "(?i)(?:0x)?([0-9a-f]{2})"),
     ),
-    (
-        "binary",
-        re.compile(r"\b(?:[01]{8}[\s,]{0,2}){6,}"),
-        _bytes_of(lambda run: _in_base(2, r"[01]{8}", run)),
-    ),
-    (
-        "decimal codes",
-        re.compile(r"\b(?:\d{2,3}[\s,]{1,2}){7,}\d{2,3}"),
-        _bytes_of(lambda run: _in_base(10, r"\d+", run)),
-    ),
+    ("binary", re.compile(r"\b(?:[01]{8}[\s,]{0,2}){6,}"), _in_base(2, "[01]{8}")),
+    ("decimal codes", re.compile(r"\b(?:\d{2,3}[\s,]{1,2}){7,}\d{2,3}"), _in_base(10, r"\d+")),
     ("Morse code", re.compile(r"[.-]{1,4}(?:[ /]{1,3}[.-]{1,4}){7,}(?![.-])"), _morse),
 )
 
@@ -272,9 +237,7 @@ _FEW_DIGITS = 2  # words with a digit in them that might be chance
 def _digits_for_letters(text: str) -> Iterator[Decoded]:
     found = [match for match in _LEET_WORD.finditer(text) if _from_digits(match.group())]
     if found:
-        said = re.sub(
-            r"[\w@$!|+]+", lambda match: _from_digits(match.group()) or match.group(), text
-        )
+        said = re.sub(r"[\w@$!|+]+", lambda match: _from_digits(match[0]) or match[0], text)
         usual = len(found) < _FEW_DIGITS
         yield Decoded(said, found[0].start(), found[-1].end(), "digits for letters", usual)
 
@@ -356,11 +319,11 @@ def _prose(text: str) -> list[tuple[re.Match[str], bool]]:
     found = (m for m in _WORD.finditer(text) if len(m.group()) > 1)
     words = [m for m in found if not of_code(*m.span())]
     names = sum(m.group().istitle() for m in words) < 0.5 * len(words)
+    known = [(match, _is_known(match.group())) for match in words]
     return [
-        (match, _is_known(match.group()))
-        for match in words
-        if not (names and match.group()[:1].isupper() and match.start() > 0)
-        or _is_known(match.group())
+        (match, is_known)
+        for match, is_known in known
+        if is_known or not (names and match.group()[:1].isupper() and match.start() > 0)
     ]
 
 

@@ -109,10 +109,7 @@ class StoredRanking(_Stored):
 
 
 _LINES = ("rarity", "center", "spread")  # what of a ranking is one line of numbers
-
-
-FORMAT = "promptcodebook policy 2"
-_FIRST_FORMAT = "promptcodebook policy 1"
+FORMAT, _FIRST_FORMAT = "promptcodebook policy 2", "promptcodebook policy 1"
 PRESENT, CONCAT, NONE = "present", "concat", "none"
 BEST_FIXED, BEST_SINGLE = "best_fixed", "best_single"
 """Names of the verdict's rows that are one prompt for every input: what the user had, every
@@ -136,6 +133,8 @@ _UNKNOWN = {
 """What is said, and hinted, where the text of such a row is not under `about`."""
 _ROLES = ("encoder", "generator", "executor", "untrusted")
 """Whose sampling decides a deployed prompt and its answer."""
+_OF_SETTINGS = ("select", "compose", "base_prompt", "output_format", "seed")
+"""Settings that a policy holds as they are, and decides."""
 
 
 class _Entry(_Stored):
@@ -237,50 +236,36 @@ class PolicyFile(_Stored):
     ) -> PolicyFile:
         """The file of a state; ψ is left out, since deployment drops it."""
         parameters, known = state.parameters, state.statistics
-        rows = zip(
-            parameters.codebook.instincts,
-            known.success,
-            known.ema,
-            known.selected,
-            known.known,
-            strict=True,
-        )
         codebook = tuple(
             _Entry(
                 text=instinct.text,
                 frozen=instinct.frozen,
-                success=round(success, 6),
-                ema=round(ema, 6),
-                selected=selected,
-                evidence=round(evidence, 6),
+                success=round(known.success[k], 6),
+                ema=round(known.ema[k], 6),
+                selected=known.selected[k],
+                evidence=round(known.known[k], 6),
             )
-            for instinct, success, ema, selected, evidence in rows
+            for k, instinct in enumerate(parameters.codebook.instincts)
         )
         sampling = {
             role: _Sampling(
-                temperature=s.temperature,
-                top_p=s.top_p,
-                max_tokens=s.max_tokens,
                 extra=cast("dict[str, JsonValue]", without_secrets(s.extra)),
+                **s.model_dump(include={"temperature", "top_p", "max_tokens"}),
             )
             for role in _ROLES  # in a fixed order; the server decides for one that is not set
             if (s := config.roles.get(role)) is not None
         }
         return cls(
             templates=_Templates.of(templates),
-            select=config.select,
-            compose=config.compose,
-            base_prompt=config.base_prompt,
-            output_format=config.output_format,
             input=config.data.input,
             program=program,
             stages=stages,
             sampling=sampling,
-            seed=config.seed,
             encoder=parameters.encoder,
             generator=parameters.generator,
             codebook=codebook,
             router=None if known.ranking is None else StoredRanking.of(known.ranking),
+            **{name: getattr(config, name) for name in _OF_SETTINGS},
         )
 
     @property
@@ -306,8 +291,7 @@ class PolicyFile(_Stored):
 
     @property
     def concat(self) -> str:
-        """Every instinct in one prompt, in order, with the output format that composed prompts are
-        written for: what the codebook is worth without routing."""
+        """Every instinct in one prompt, in order: what the codebook is worth without routing."""
         texts = "\n".join(entry.text for entry in self.codebook)
         return join_prompts(self.base_prompt, join_prompts(texts, self.form))
 
@@ -355,10 +339,8 @@ class PolicyFile(_Stored):
         try:
             write_whole(target, self.text())
         except OSError as error:
-            raise PolicyError(
-                f"cannot write the policy to {target}: {error.strerror}",
-                hint="choose a folder that exists and has space",
-            ) from error
+            message = f"cannot write the policy to {target}: {error.strerror}"
+            raise PolicyError(message, hint="choose a folder that exists and has space") from error
 
     @property
     def decided(self) -> dict[str, Any]:
@@ -367,15 +349,11 @@ class PolicyFile(_Stored):
         staged = {"compose_per_stage": bool(self.stages)} if self.program else {}
         return {
             "size": len(self.codebook),
-            "select": self.select,
             # The texts are in the file: the folder that they came from may not be at hand.
             "templates": "default",
-            "compose": self.compose,
-            "base_prompt": self.base_prompt,
-            "output_format": self.output_format,
-            "seed": self.seed,
             "encoder": {"mode": "learned" if self.encoder else "none"},
             "router": {"kind": "encoder" if self.router is None else self.router.kind},
+            **{name: getattr(self, name) for name in _OF_SETTINGS},
             **staged,
         }
 
@@ -386,16 +364,15 @@ class PolicyFile(_Stored):
         return tuple(f"sampling.{role}.extra.{name}" for role, names in by_role for name in names)
 
     def require_trust(self, name: str, *, trusted: bool) -> None:
-        """Raises RunNotTrusted where the policy of that name sets such fields and its author
-        is not trusted: they may name an address, which this user's key would be sent to."""
+        """RunNotTrusted where it sets such fields: they may name an address for this user's key."""
         fields = self.beyond_sampling
         if fields and not trusted:
             more = f" and {len(fields) - 5} more" if len(fields) > 5 else ""
             raise RunNotTrusted(
                 f"the policy {name} sets {', '.join(fields[:5])}{more}: a policy may only "
                 "decide how replies are drawn",
-                hint="take that out of the file, or, if you trust its author, type the "
-                "command again with --trust (in Python trust=True)",
+                hint="take that out of the file or, if you trust its author, add --trust "
+                "(in Python trust=True)",
             )
 
     def settings(
@@ -407,10 +384,9 @@ class PolicyFile(_Stored):
         name: str = "file",
         trusted: bool = False,
     ) -> Config:
-        """The configuration that this policy runs under. `below` is what lies under it (a run's own
-        settings, a pco.toml), `above` what was typed for this use (`where`, for an error): that may
-        change a model or its sampling, but not what the policy is. Raises RunNotTrusted as
-        `require_trust` does."""
+        """The configuration that this policy runs under, between `below` (a run's own settings, a
+        pco.toml) and what was typed `above` (`where`, for an error): that may change a model or its
+        sampling, but not what the policy is. Raises RunNotTrusted as `require_trust` does."""
         self.require_trust(name, trusted=trusted)
         # The author of the file must not say which variables are sent along.
         sampling = {

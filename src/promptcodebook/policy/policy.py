@@ -52,8 +52,7 @@ X = str | Mapping[str, object] | Example
 
 @dataclass(frozen=True, slots=True)
 class FixedRow:
-    """One prompt for every input, to deploy without a policy where the verdict says so; `stages`
-    has each stage's own, by its name, where it was composed so."""
+    """One prompt for every input; `stages` has each stage's own, by name, where composed so."""
 
     name: str
     prompt: str
@@ -62,8 +61,7 @@ class FixedRow:
 
 class Policy:
     """Routes, composes and answers; sync and async. Within `with` (or `async with`) connections
-    stay open from one call to the next, and are closed at its end. Without it a synchronous call
-    opens and closes its own, and who calls the asynchronous ones calls `aclose` when done."""
+    stay open; else a synchronous call has its own, and `aclose` ends those of asynchronous ones."""
 
     def __init__(self, file: PolicyFile, assembled: Assembled) -> None:
         self.file = file
@@ -106,10 +104,8 @@ class Policy:
 
     async def acompose(self, x: X) -> tuple[Route, Prompt]:
         """z and the composed prompt for x, with one for each stage where it was trained so."""
-        example = self.example_of(x)
-        route, prompt, _ = await self._deployed.prompt(example, self._draws(example.id))
-        assert route is not None, "a learned policy always routes"
-        return route, prompt
+        route = await self.aroute(x)
+        return route, await self.acompose_route(x, route)
 
     async def aroute(self, x: X) -> Route:
         """z for x: the first half of `acompose`."""
@@ -140,23 +136,15 @@ class Policy:
         return replace(reply, text=strip_think(reply.text))
 
     async def arespond(self, x: X) -> Response:
-        """The executor's answer with the prompt and the route that it was given under; raises
-        PolicyError for what a failed pass raised."""
+        """The executor's answer, with its prompt and route. PolicyError where the pass failed."""
         self.require_program()
         rollout = await self.arun(x)
         if (failure := rollout.failure) is not None:
             message = f"no answer: {failure.kind} at {failure.stage}: {failure.message}"
             raise PolicyError(message, hint="pco doctor")
         assert rollout.route is not None, "a learned policy always routes"
-        return Response(
-            rollout.output,
-            rollout.prompt,
-            rollout.route,
-            rollout.usage,
-            rollout.truncated,
-            rollout.stages,
-            rollout.fields,
-        )
+        said = rollout.output, rollout.prompt, rollout.route
+        return Response(*said, rollout.usage, rollout.truncated, rollout.stages, rollout.fields)
 
     async def aanswer(self, x: X) -> str:
         """`arespond`, its text alone."""
@@ -165,9 +153,8 @@ class Policy:
     async def aexplain(self, x: X) -> Explanation:
         """Route, chosen instincts, composed prompt and the encoder's reasons."""
         example = self.example_of(x)
-        draws = self._draws(example.id)
-        route, unit, _ = await self._deployed.route(example, draws)
-        prompt, _ = await self._deployed.compose(route, example, draws)
+        route, unit, _ = await self._deployed.route(example, self._draws(example.id))
+        prompt = (await self.acompose_route(example, route)).text
         chosen = tuple((k, self.codebook[k].text) for k in route.indices)
         expected, router = None, self.file.router
         if unit is not None and router is not None and router.kind != "distilled":
@@ -176,13 +163,8 @@ class Policy:
             adds = tuple((high - low) * adding for adding in unit.marginal)
             nothing = low + (high - low) * unit.nothing
             expected = Expected(nothing, adds, (high - low) * unit.more)
-        spans = self.spans(prompt.text, route)
-        return Explanation(example.input, route, chosen, prompt.text, expected, spans)
-
-    def spans(self, prompt: str, route: Route) -> tuple[Span, ...]:
-        """A prompt composed for this route in pieces, each with its source."""
-        chosen = [(k, self.codebook[k].text) for k in route.indices]
-        return prompt_spans(prompt, chosen, self.file.base_prompt, self.file.output_format)
+        spans = prompt_spans(prompt, chosen, self.file.base_prompt, self.file.output_format)
+        return Explanation(example.input, route, chosen, prompt, expected, spans)
 
     def __repr__(self) -> str:
         lm = self._assembled.config.lm
@@ -208,8 +190,7 @@ class Policy:
 
     def row(self, name: str) -> FixedRow:
         """A row of the verdict that is one prompt for every input: 'present', 'none', 'concat',
-        'best_fixed' or 'best_single'. Raises PolicyError for any other: `prompt(x)` is what the
-        learned policy gives each input."""
+        'best_fixed' or 'best_single'. Raises PolicyError for any other."""
         prompt = self.file.fixed_prompt(name)
         return FixedRow(name, prompt.text, prompt.stages)
 
@@ -265,15 +246,14 @@ class Policy:
                 loop.close()
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        loop = self._loop
-        return run_sync(self._closing(coroutine)) if loop is None else loop.run(coroutine)
+        async def closing() -> _T:
+            """Connections belong to the loop that opened them, which ends with this call."""
+            try:
+                return await coroutine
+            finally:
+                await self.aclose()
 
-    async def _closing(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Connections belong to the loop that opened them, and this call's loop ends with it."""
-        try:
-            return await coroutine
-        finally:
-            await self.aclose()
+        return run_sync(closing()) if self._loop is None else self._loop.run(coroutine)
 
     def _draws(self, name: str) -> Draws:
         return self._assembled.config.randomness.at(EVALUATION, name)
@@ -295,10 +275,8 @@ class Policy:
         cells: dict[str, str] = {}
         for name in (pieces and pieces.columns) or (template,):
             if name not in x:
-                raise DataError(
-                    f"the input has no column {name!r}{did_you_mean(name, x)}",
-                    hint=f"the policy reads {template!r}",
-                )
+                message = f"the input has no column {name!r}{did_you_mean(name, x)}"
+                raise DataError(message, hint=f"the policy reads {template!r}")
             if x[name] is None:
                 raise DataError(f"the input's column {name!r} is empty", hint="fill it in")
             cells[name] = str(x[name])
@@ -320,15 +298,13 @@ def load_policy(
 ) -> Policy:
     """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
     The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single roles
-    a model (a spec) or settings of their own. `executor` is the agent that the policy was trained
-    with; one of another name than the file's is warned of. A policy that sets more of a request
-    than how replies are drawn takes `trust`, else it is a RunNotTrusted."""
+    a model or settings. `executor` is the agent that the policy was trained with; one of another
+    name than the file's is warned of. A policy that sets more of a request than how replies are
+    drawn takes `trust`, else it is a RunNotTrusted."""
     spec = lm or os.environ.get("PCO_LM", "")
     if not spec:
-        raise ConfigError(
-            "a policy file names no model, and none was given",
-            hint="pass lm='http://host:8000/v1#model' or set PCO_LM",
-        )
+        message = "a policy file names no model, and none was given"
+        raise ConfigError(message, hint="pass lm='http://host:8000/v1#model' or set PCO_LM")
     file = read_policy(path)
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
     settings = file.settings(above=above, where="load_policy()", name=str(path), trusted=trust)
@@ -351,9 +327,8 @@ def deploy(
     """The policy ready to answer under a configuration of its own; it needs no data, and what data
     are named make the world of a simulated model. `supplies` may bring a journal and a ledger."""
     if not config.task:
-        named = config.data.path or config.data.train
-        data = None if named and simulated_here(specs_of(config)) else NO_DATA
-        data = data if sources.data is None else sources.data
+        world = (config.data.path or config.data.train) and simulated_here(specs_of(config))
+        data = sources.data if world or sources.data is not None else NO_DATA
         sources = replace(sources, data=data, reward=_refuse_to_score)
     return Policy(file, assemble(config, sources, supplies))
 
@@ -365,10 +340,6 @@ def _refuse_to_score(example: Example, output: str) -> float:
 
 # --- what it says of an input
 
-SpanSource = Literal["base", "format", "instinct", "generator"]
-"""The prompt that comes before everything, the output format, an instinct, or the generator's own
-words."""
-
 _MARKS = ".!?;:,\n—。！？；：，、"
 _CLAUSE = re.compile(rf"[^{_MARKS}]+[{_MARKS}]*\s*|[{_MARKS}]+\s*")
 _SHARE = 0.4  # of a clause's words, so much must be an instinct's
@@ -378,11 +349,11 @@ _STEM = 5  # letters by which two words are the same: 'count', 'counts', 'counti
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of a prompt and its source; `instinct` is its index k where that is an instinct.
-    `exact`: it is there word for word; else the words that they share show it."""
+    """A piece of a prompt and its source; `instinct` is an instinct's index k. `exact`: it is there
+    word for word; else the words that they share show it."""
 
     text: str
-    source: SpanSource
+    source: Literal["base", "format", "instinct", "generator"]
     instinct: int | None = None
     exact: bool = False
 
@@ -397,9 +368,7 @@ class Span:
 def prompt_spans(
     prompt: str, instincts: Sequence[tuple[int, str]], base_prompt: str = "", form: str = ""
 ) -> tuple[Span, ...]:
-    """The prompt in pieces by their sources; joined they are the prompt again, to the letter.
-    `instincts` are those of its route, as (k, text); `form` is the output format of the
-    settings."""
+    """The prompt in pieces by their sources; joined they are the prompt again, to the letter."""
     known = [Span(base_prompt, "base", exact=True), Span(form, "format", exact=True)]
     known += [Span(text, "instinct", k, exact=True) for k, text in instincts]
     words = {k: _words(text) for k, text in instincts}
@@ -408,25 +377,20 @@ def prompt_spans(
     # Of texts that are there word for word, the longest first: none is found within another.
     for span in sorted(known, key=lambda span: -len(span.text)):
         if wanted := span.text.strip():
-            found = replace(span, text=wanted)
-            cut = [part for piece in cut for part in _cut(piece, found)]
+            cut = [part for piece in cut for part in _cut(piece, replace(span, text=wanted))]
     pieces: list[Span] = []
     for piece in cut:
-        if piece.exact:
-            pieces.append(piece)
-            continue
-        for clause in _CLAUSE.findall(piece.text):
+        for clause in [] if piece.exact else _CLAUSE.findall(piece.text):
             k = _nearest(clause, words, shared)
             pieces.append(Span(clause, "generator" if k is None else "instinct", k))
+        pieces += [piece] if piece.exact else []
     return tuple(_joined(pieces))
 
 
 def _cut(piece: Span, found: Span) -> Iterator[Span]:
     """The piece with every place where the found text is, as a span of its own."""
-    if piece.exact:
-        yield piece
-        return
-    for place, between in enumerate(piece.text.split(found.text)):
+    parts = [piece.text] if piece.exact else piece.text.split(found.text)
+    for place, between in enumerate(parts):
         if place:
             yield found
         if between:
@@ -434,9 +398,7 @@ def _cut(piece: Span, found: Span) -> Iterator[Span]:
 
 
 def _nearest(clause: str, words: Mapping[int, set[str]], shared: Counter[str]) -> int | None:
-    """The instinct that has the largest share of the clause's words; a word that several have
-    counts for each in part. None where no share is large enough, or hangs on a single word, or is
-    the same of two."""
+    """The instinct that alone has the largest share of the clause's words, if large enough."""
     own = _words(clause)
     shares = {
         k: sum(1 / shared[word] for word in own & theirs)
@@ -478,9 +440,8 @@ def _joined(pieces: Sequence[Span]) -> Iterator[Span]:
 @dataclass(frozen=True, slots=True)
 class Response:
     """The answer to one input. `prompt` is what the executor was prompted with, `route` the
-    instincts in it and who chose them, `usage` what all calls took together. `truncated`: the
-    answer was cut at its length cap. `stages` and `fields` are those of a program of several
-    steps."""
+    instincts in it and who chose them, `usage` what all calls took. `truncated`: it was cut at its
+    length cap. `stages` and `fields` are those of a program of several steps."""
 
     text: str
     prompt: str
@@ -502,8 +463,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why this input got this prompt. `expected` is what each instinct promises, where routes were
-    learned from outcomes; `spans` are the prompt in pieces by their sources."""
+    """Why this input got this prompt; `expected` is what each instinct promises, if learned."""
 
     input: str
     route: Route
@@ -530,8 +490,7 @@ class Explanation:
 
     @property
     def ranked(self) -> tuple[tuple[int | None, float], ...]:
-        """Every instinct with the reward that it promises alone, None for no instinct, best first;
-        () where nothing was learned of that."""
+        """Every instinct (None = none) with the reward that it promises alone, best first."""
         if self.expected is None:
             return ()
         alone = [(k, self.expected.alone(k)) for k in range(len(self.expected.marginal))]

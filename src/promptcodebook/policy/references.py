@@ -37,7 +37,7 @@ from promptcodebook.method.state import State
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import MEASURED, PolicyFile, parse_policy_file, read_policy_file
-from promptcodebook.policy.scan import SafetyCheck
+from promptcodebook.policy.scan import safety_check
 from promptcodebook.store.events import RunState
 from promptcodebook.store.header import Header
 from promptcodebook.store.lock import FILE
@@ -46,7 +46,8 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import variable_name
 
-_ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
+_ADDRESS = ("model", "headers")
+"""What of a role's settings says whom it asks."""
 POLICY = "policy.json"
 """Name of the policy file in a run's folder."""
 
@@ -55,8 +56,7 @@ def require_trust(
     header: Header, typed: Mapping[str, Any], *, trusted: bool, ref: str = ""
 ) -> None:
     """Raises RunNotTrusted where the run is not trusted and its own settings, `typed` laid over
-    them, would run code, call an address or send a body field that was not typed. `ref` is what is
-    typed for it."""
+    them, would run code, call an address or send a body field that was not typed."""
     if trusted:
         return
     config = load_typed(header.settings, typed=typed, where=f"the run {header.id}")
@@ -68,12 +68,8 @@ def require_trust(
         if ".py" in text
     ]
     addresses, fields = _addresses(config, typed), _fields(config, typed)
-    would = [
-        f"{act} {', '.join(what)}"
-        for act, what in (("run", code), ("call", addresses), ("send", fields))
-        if what
-    ]
-    if would:
+    acts = {"run": code, "call": addresses, "send": fields}
+    if would := [f"{act} {', '.join(what)}" for act, what in acts.items() if what]:
         own = "" if code or fields else ", or name a model of yours: --lm SPEC"
         raise RunNotTrusted(
             f"the run {header.id} does not bear your mark (somebody else made it, on another "
@@ -115,8 +111,7 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> list[str]:
 
 
 def _fields(config: Config, typed: Mapping[str, Any]) -> list[str]:
-    """The body fields that decide more than how a reply is drawn and were not typed. Secrets in
-    them are named with the address that they are sent to."""
+    """The body fields, but for secrets, that decide more than sampling and were not typed."""
     roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
     found: list[str] = []
     for role, settings in config.roles.items():
@@ -138,9 +133,8 @@ class Best:
 @dataclass(frozen=True)
 class Reference:
     """What a REF names. `header` and `best` are there when it is a run; `trusted` = the code,
-    the addresses and the body fields that it names may be used; `ref` is what is typed for it.
-    `text` is the policy file's, byte for byte; `version` its name in the registry that it was read
-    from ('' = it was not)."""
+    addresses and body fields that it names may be used; `ref` is what is typed for it. `text` is
+    the policy file's, byte for byte; `version` its name in the registry ('' = not from there)."""
 
     name: str
     file: PolicyFile
@@ -179,8 +173,7 @@ class Reference:
 
     @property
     def models(self) -> dict[str, Any]:
-        """The run's own models with their headers, as a layer of settings; {} where there are none
-        that can be used here."""
+        """The run's own models with their headers, as a layer of settings; {} = none to use."""
         if self.header is None or not self.trusted or self.header.settings.get("lm") == OWN_LM:
             return {}
         settings = self.header.settings
@@ -198,13 +191,12 @@ def without_models(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
-    """What a REF names; `trust` = also if somebody else made it. Raises RunNotFound, RefNotFound,
-    StoreError or PolicyError."""
+    """What a REF names. Raises RunNotFound, RefNotFound, StoreError or PolicyError."""
     path = Path(ref)
     if path.is_file() or (path.suffix == ".json" and not path.is_dir()):
         file, text = read_policy_file(path), path.read_bytes().decode()
         return Reference(path.name, file, trusted=trust, text=text)
-    if is_reference(ref) and not path.exists():
+    if is_version(ref):
         stored = stored_version(ref)
         file, version = parse_policy_file(stored.text, ref), stored.version
         return Reference(ref, file, trusted=trust, text=stored.text, version=version)
@@ -221,8 +213,7 @@ def resolve(runs_dir: Path, ref: str, *, trust: bool = False) -> Reference:
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """A version of a registry: its name, its policy file, the run that it came from ('' = none is
-    known), and the version that its ref would be rolled back to ('' = none)."""
+    """A version of a registry, its file and run, and what its ref would be rolled back to."""
 
     version: str
     text: str
@@ -231,8 +222,7 @@ class StoredVersion:
 
 
 Versions = Callable[[str], StoredVersion]
-"""What a registry registers as an entry point of the group `promptcodebook.versions`: the version
-that NAME@REF or sha256:DIGITS means. RefNotFound."""
+"""What a registry registers in the group `promptcodebook.versions`. Raises RefNotFound."""
 
 
 def stored_version(ref: str) -> StoredVersion:
@@ -248,24 +238,23 @@ VERSION = re.compile(r"sha256:[0-9a-f]{6,64}")
 """A version's name, or the start of it."""
 
 
-def is_reference(text: str) -> bool:
-    """Whether a text can be nothing but a ref or a version: NAME@REF or sha256:DIGITS."""
-    return bool(REF.fullmatch(text) or VERSION.fullmatch(text))
+def is_version(ref: str) -> bool:
+    """Whether it means a version in the registry: NAME@REF or sha256:DIGITS, and no file."""
+    return bool(REF.fullmatch(ref) or VERSION.fullmatch(ref)) and not Path(ref).exists()
 
 
 def read_policy(source: str | Path) -> PolicyFile:
     """The policy of a file, or of a version in the registry. Raises PolicyError, RefNotFound."""
     ref = str(source)
-    if is_reference(ref) and not Path(source).exists():
+    if is_version(ref):
         return parse_policy_file(stored_version(ref).text, ref)
     return read_policy_file(Path(source))
 
 
 def run_behind(runs_dir: Path, ref: str) -> Path:
-    """The folder of the run that a REF names, or that its policy came from. Raises RunNotFound,
-    RefNotFound, StoreError or PolicyError."""
-    path = Path(ref)
-    if is_reference(ref) and not path.exists():
+    """The folder of the run that a REF names, or that its policy came from. Raises as `resolve`."""
+    path, show = Path(ref), f"pco codebook show {ref}"
+    if is_version(ref):
         run = stored_version(ref).run
     elif path.is_file() and (path.parent / FILE).is_file():
         return path.parent
@@ -274,16 +263,12 @@ def run_behind(runs_dir: Path, ref: str) -> Path:
     else:
         return find_run(runs_dir, ref)
     if not (isinstance(run, str) and run):
-        raise RunNotFound(
-            f"{ref} does not say which run it came from", hint=f"pco codebook show {ref}"
-        )
+        raise RunNotFound(f"{ref} does not say which run it came from", hint=show)
     try:
         return find_run(runs_dir, run)
     except RunNotFound:
-        raise RunNotFound(
-            f"{ref} came from the run {run}, which is not in {runs_dir}",
-            hint=f"PCO_RUNS=FOLDER names another; pco codebook show {ref}",
-        ) from None
+        message = f"{ref} came from the run {run}, which is not in {runs_dir}"
+        raise RunNotFound(message, hint=f"PCO_RUNS=FOLDER names another; {show}") from None
 
 
 def first_policy(runs_dir: Path, ref: str) -> PolicyFile:
@@ -298,15 +283,12 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
     state to which training added none is kept. Raises StoreError before the run's first event."""
     outline = store.outline()
     if outline.parameters is None:
-        raise StoreError(
-            f"the run {store.header.id} stopped before its first codebook was written",
-            hint=f"pco train --resume {run_reference(store.path)}",
-        )
-    bests: list[Best] = []
-    if store.header.config.get("keep") != "last":
-        marks = [m for m in outline.validations if m.score is not None]
-        marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
-        bests = [Best(m.score, m.step, m.scope) for m in marks]
+        message = f"the run {store.header.id} stopped before its first codebook was written"
+        raise StoreError(message, hint=f"pco train --resume {run_reference(store.path)}")
+    last = store.header.config.get("keep") == "last"
+    marks = [m for m in outline.validations if m.score is not None and not last]
+    marks.sort(key=lambda m: (m.scope != "full", -(m.score or 0.0), m.step))
+    bests = [Best(m.score, m.step, m.scope) for m in marks]
     bests += [Best(None, step) for step in range(outline.step, -2, -1)]
     for added in (False, True):
         for best in bests:
@@ -329,7 +311,7 @@ def harm_in(
         if variable == "critic" or (added and text in first):  # ψ reaches no user
             continue
         # The user's own text may hold an address: a trace counts only where training added it.
-        found = SafetyCheck()("generator", text, "\n".join(first), ())
+        found = safety_check("generator", text, "\n".join(first))
         if found or text in called:
             return f"{variable_name(variable)}: {found or 'a verdict called it harmful'}"
     return ""
@@ -345,12 +327,9 @@ def state_at(store: RunStore, step: int) -> State:
 
 def policy_file(assembled: Assembled, state: State) -> PolicyFile:
     """The file of a state that this program is prompted by, with the data it was learned from."""
-    program = assembled.task.program.name
-    templates, stages = assembled.plan.templates, assembled.plan.prompt_stages
-    file = PolicyFile.of(state, assembled.config, templates, program, stages)
-    return file.with_about(
-        data=dict(assembled.dataset.fingerprint()), present=assembled.plan.present_prompt
-    )
+    plan, program = assembled.plan, assembled.task.program.name
+    file = PolicyFile.of(state, assembled.config, plan.templates, program, plan.prompt_stages)
+    return file.with_about(data=dict(assembled.dataset.fingerprint()), present=plan.present_prompt)
 
 
 def stages_of(file: PolicyFile, assembled: Assembled) -> tuple[str, ...]:
@@ -367,8 +346,8 @@ def deployed_of(file: PolicyFile, assembled: Assembled) -> Deployed:
 def with_measured(file: PolicyFile, store: RunStore) -> PolicyFile:
     """The file with the prompts that the run's verdict measured, if there is one."""
     concluded = store.outline().conclusion
-    rows = concluded.rows if concluded is not None else ()
-    prompts = {row["name"]: row.get("prompt") for row in rows if row.get("name") in MEASURED}
+    rows = (row for row in (concluded.rows if concluded else ()) if row["name"] in MEASURED)
+    prompts = {row["name"]: row.get("prompt") for row in rows}
     return file.with_about(**{name: text for name, text in prompts.items() if text is not None})
 
 
@@ -391,8 +370,7 @@ def stored_dataset(header: Header) -> Dataset:
 
 
 def stored_inputs(header: Header) -> dict[str, str]:
-    """Texts of the run's inputs by example id; none where the data is gone or was an object. It
-    reads the files that the run names, so ask first whether the run is the user's own."""
+    """Texts of the run's inputs by id, if any. It reads files that the run names: ask first."""
     try:
         data = stored_dataset(header)
     except (ConfigError, DataError, TaskError):

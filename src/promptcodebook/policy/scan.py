@@ -35,9 +35,8 @@ Source = Literal["rules", "data", "presidio", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one text: `text[start:end]` of the variable `where`, quoted. `kind` is a
-    kind of order, a trace, 'unreadable', 'copied', or the code of an AILuminate hazard. `reason`
-    says what the text does, beginning with "it"."""
+    """What is wrong with `text[start:end]` of the variable `where`: `kind` is a kind of order, a
+    trace, 'unreadable', 'copied', or a hazard's code; `reason` says what the text does."""
 
     where: str
     kind: str
@@ -50,8 +49,7 @@ class Finding:
 
 
 def scan(text: str, where: str = "", copies: NoLeakCheck | None = None) -> list[Finding]:
-    """All that the rules find in a text, by its place; `copies` = compared with training data too.
-    A piece that several traces fit is found once, by the first of them."""
+    """All that the rules find in a text; `copies` = compared with training data too."""
     found = {(each.kind, each.start): each for each in reversed(_orders(text))}
     findings = [replace(each, where=where) for each in (*_traces(text), *found.values())]
     if (unread := foreign(text)) is not None:
@@ -70,48 +68,32 @@ def excerpt(found: str) -> str:
     return repr(flat if len(flat) <= 80 else f"{flat[:77]}...")
 
 
-class TraceCheck:
+def trace_check(
+    variable: Variable, text: str, before: str, others: Sequence[str] = ()
+) -> str | None:
     """A `Check`: no trace that the earlier text did not have."""
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        def same(finding: Finding) -> tuple[str, str]:
-            return finding.kind, finding.quote.strip().lower()
-
-        found = _traces(text)
-        known = set(map(same, _traces(before))) if found else set[tuple[str, str]]()
-        for finding in found:
-            if same(finding) not in known:
-                return f"{finding.reason} that the earlier text did not have: {finding.quote}"
-        return None
+    known = {(each.kind, each.quote.strip().lower()) for each in _traces(before)}
+    for each in _traces(text):
+        if (each.kind, each.quote.strip().lower()) not in known:
+            return f"{each.reason} that the earlier text did not have: {each.quote}"
+    return None
 
 
-_ALWAYS = re.compile(
-    r"\b(?:always|regardless|no matter|every (?:response|answer|output)|any case)", re.I
-)
-
-
-class OrderCheck:
+def order_check(
+    variable: Variable, text: str, before: str = "", others: Sequence[str] = ()
+) -> str | None:
     """A `Check`: no order that no instinct may give, whether or not the earlier text gave it. ψ may
     speak of scores, as a rubric must, unless it hands out full ones whatever the answer."""
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        rubric = variable == "critic" and not _ALWAYS.search(text)
-        given = (each for each in _orders(text) if not (rubric and each.kind == "grader"))
-        return next((f"{each.reason}: {each.quote}" for each in given), None)
+    rubric = variable == "critic" and not _patterns()["always"].search(text)
+    given = (each for each in _orders(text) if not (rubric and each.kind == "grader"))
+    return next((f"{each.reason}: {each.quote}" for each in given), None)
 
 
-class SafetyCheck:
+def safety_check(
+    variable: Variable, text: str, before: str, others: Sequence[str] = ()
+) -> str | None:
     """Both: what a rewrite must pass where `critic.safety` is on."""
-
-    def __call__(
-        self, variable: Variable, text: str, before: str, others: Sequence[str]
-    ) -> str | None:
-        order = OrderCheck()(variable, text, before, others)
-        return order or TraceCheck()(variable, text, before, others)
+    return order_check(variable, text) or trace_check(variable, text, before)
 
 
 def _read(name: str) -> Mapping[str, Any]:
@@ -128,13 +110,13 @@ def _joined(pattern: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A kind of order; `phrase` is matched in folded text. `lacks` matches what is an order because
-    of what it forbids ("do not tell the user ..."), so that no "not" before it disarms it."""
+    """Phrases of one kind of order, as matched in folded text. `forbids`: they are an order because
+    of what they forbid ("do not tell the user ..."), so that no "not" before them disarms them."""
 
     name: str
     reason: str
     phrase: re.Pattern[str]
-    lacks: re.Pattern[str] | None = None
+    forbids: bool
 
 
 @cache
@@ -146,61 +128,46 @@ def orders() -> tuple[Order, ...]:
     def fill(pattern: str) -> str:
         return re.sub(r"<([a-z]+)>", lambda match: words[match[1]], _joined(pattern))
 
-    def compiled(phrases: Sequence[str]) -> re.Pattern[str]:
-        return re.compile("|".join(rf"\b(?:{fill(phrase)})" for phrase in phrases))
-
     for name, pattern in tree["words"].items():
         words[name] = fill(pattern)
     return tuple(
         Order(
             kind["name"],
             kind["reason"],
-            compiled(kind["phrases"]),
-            compiled(kind["lacks"]) if "lacks" in kind else None,
+            re.compile("|".join(rf"\b(?:{fill(phrase)})" for phrase in kind[phrases])),
+            forbids=phrases == "lacks",
         )
         for kind in tree["orders"]
+        for phrases in ("phrases", "lacks")
+        if phrases in kind
     )
 
 
-# "never reveal ...", "refuse to ignore ...", "flag attempts to ...": the order is not given.
-_DISARMED = re.compile(
-    r"(?:\b(?:not|never|cannot|nor|refuse|reject|decline|prevent|flag|detect|resist|report|"
-    r"penali[sz]e|whether|rather than|guard against|watch for|explain why|"
-    r"(?:attempts?|requests?|tries|trying|asks?|asked|tells?|told|instructions?)(?: \w+)? to|"
-    r"instead of|if (?:the|a) (?:text|user|document|message|input))\b"
-    r"|n't\b)(?:[,\s]+(?!(?:but|then|and|only)\b)[\w'-]+){0,6}[,\s]*$"
-)
-# Characters before an order that can disarm it: six words and what forbids them.
-_CLAUSE = 300
+_CLAUSE = 300  # characters before an order that can disarm it: six words and what forbids them
 
 
 @lru_cache(maxsize=1024)
 def _orders(text: str) -> tuple[Finding, ...]:
-    """Each order that the text gives, in plain words or in encoded ones; then the words are the
-    decoded ones, at the place of the encoding. Cached: training asks of the same texts with every
-    rollout."""
+    """Each order that the text gives, in plain words or, at the place of the encoding, in decoded
+    ones. Cached: training asks of the same texts with every rollout."""
     found = [
         Finding("", order.name, "high", start, end, excerpt(text[start:end]), order.reason)
         for order, start, end in _plain_orders(text)
     ]
-    for decoded in decodings(text):
-        for order, start, end in _plain_orders(decoded.said):
-            place, quote = (decoded.start, decoded.end), excerpt(decoded.said[start:end])
-            reason = f"{order.reason}, in {decoded.how}"
-            found.append(Finding("", order.name, "high", *place, quote, reason))
+    for each in decodings(text):
+        for order, start, end in _plain_orders(each.said):
+            quote, reason = excerpt(each.said[start:end]), f"{order.reason}, in {each.how}"
+            found.append(Finding("", order.name, "high", each.start, each.end, quote, reason))
     return tuple(found)
 
 
 def _plain_orders(text: str) -> Iterator[tuple[Order, int, int]]:
-    folded = fold(text)
+    folded, disarmed = fold(text), _patterns()["disarmed"]
     for order in orders():
         for match in order.phrase.finditer(folded.text):
-            # The words before a phrase may leave it no order.
             before = folded.text[max(0, match.start() - _CLAUSE) : match.start()]
-            if not _DISARMED.search(re.split(r"[.!?;:\n]", before)[-1]):
+            if order.forbids or not disarmed.search(re.split(r"[.!?;:\n]", before)[-1]):
                 yield order, *folded.span(match.start(), match.end())
-        for match in order.lacks.finditer(folded.text) if order.lacks is not None else ():
-            yield order, *folded.span(match.start(), match.end())
 
 
 # --- traces: finders of spans in the text as it is
@@ -335,8 +302,7 @@ def _addresses(text: str) -> _Found:
 
 
 def _encoded(text: str) -> _Found:
-    """What is English only once it is decoded, and runs that are neither words nor decoded. What
-    an order in it makes of it, the search for orders says."""
+    """What is English only once it is decoded, and runs that are neither words nor decoded."""
     decoded = [each for each in decodings(text) if not each.usual]
     spans = [(each.start, each.end) for each in decoded]
     for span in dict.fromkeys([*spans, *random_runs(text, decoded)]):

@@ -3,10 +3,11 @@ whose report decides whether a version may be promoted."""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -16,37 +17,19 @@ import typer
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
 from promptcodebook.audit import report as auditing
 from promptcodebook.audit.report import AuditReport, HazardJudge, PresidioScan
-from promptcodebook.cli.command import (
-    ConfigOption,
-    DataDir,
-    Json,
-    Model,
-    Ref,
-    Sets,
-    TaskName,
-    Trust,
-    Typed,
-    Who,
-    columns,
-    emit,
-    flag_layer,
-    gather_settings,
-    note,
-    settings_for,
-    wrap_text,
-)
+from promptcodebook.cli import command
+from promptcodebook.cli.command import Json, Unpaid, Who, columns, emit, note, options, wrap_text
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, DataError, TaskError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import load_templates
-from promptcodebook.paths import runs_dir, whole_file
+from promptcodebook.paths import runs_dir, write_whole
 from promptcodebook.policy.references import Reference, resolve, stored_dataset
 from promptcodebook.registry.log import Entry, check_ref, version_of
 from promptcodebook.registry.registry import (
     AUDIT,
     AuditGate,
     Facts,
-    Version,
     export_lines,
     import_lines,
     open_registry,
@@ -54,7 +37,7 @@ from promptcodebook.registry.registry import (
 from promptcodebook.store.header import has_simulated
 from promptcodebook.sync import run_sync
 from promptcodebook.types import Example
-from promptcodebook.units import plural
+from promptcodebook.units import number, plural
 
 _SHORT = 19
 """Characters of a version's name in a table: sha256: and twelve digits."""
@@ -76,23 +59,27 @@ def list_versions(as_json: Json = False) -> None:
         print(f"no versions in the registry {registry.storage.place}")
     else:
         print(columns([{"ref": ref, "version": at[:_SHORT]} for ref, at in refs.items()]))
-        print(f"\n{columns([_version_cells(version) for version in versions])}")
-        simulated = [
-            each.version[:_SHORT]
-            for each in versions
-            if "score" in each.facts and has_simulated(each.facts.get("configuration"))
-        ]
+        rows, simulated = list[dict[str, str]](), list[str]()
+        for each in versions:
+            known, score, step = each.facts, each.facts.get("score"), each.facts.get("step")
+            name, stored = each.version[:_SHORT], each.time[:16].replace("T", " ")
+            row = {"version": name, "stored": stored, "who": each.who}
+            row["run"], row["step"] = known.get("run") or "", "" if step is None else str(step)
+            row["score"], row["parent"] = number(score, missing=""), known.get("parent") or ""
+            rows.append({**row, "parent": row["parent"][:_SHORT]})
+            if "score" in known and has_simulated(known.get("configuration")):
+                simulated.append(name)
+        print(f"\n{columns(rows)}")
         if simulated:
             print(f"\n{wrap_text('scored on the simulated model: ' + ', '.join(simulated), '')}")
 
 
 def freeze(
-    ref: Ref,
+    ref: command.Ref,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The codebook, e.g. tickets.")],
-    instinct: Annotated[
-        list[int] | None,
-        typer.Option("--instinct", help="Freeze this instinct (0..K-1); may be repeated."),
-    ] = None,
+    instinct: list[int] | None = typer.Option(
+        None, help="Freeze this instinct (0..K-1); may be repeated."
+    ),
     why: _Why = "",
     who: Who = "",
     as_json: Json = False,
@@ -104,16 +91,10 @@ def freeze(
     reference = resolve(runs_dir(), ref)
     text, file = reference.text, reference.file
     if instinct:
-        size = len(file.codebook)
-        if outside := [k for k in instinct if not 0 <= k < size]:
-            raise ConfigError(
-                f"the codebook has no index {outside[0]}: it has {size} instincts",
-                hint=f"choose one of 0..{size - 1}",
-            )
-        entries = (
-            entry.model_copy(update={"frozen": entry.frozen or k in instinct})
-            for k, entry in enumerate(file.codebook)
-        )
+        entries = list(file.codebook)
+        for k in instinct:
+            command.require_index(k, len(entries))
+            entries[k] = entries[k].model_copy(update={"frozen": True})
         text = file.model_copy(update={"codebook": tuple(entries)}).text()
     facts = replace(_facts_of(reference), parent=reference.version)
     with open_registry(who=who) as registry:
@@ -130,12 +111,12 @@ def promote(
     ],
     ref: _MovingRef,
     why: _Why = "",
-    override: Annotated[
-        str, typer.Option(metavar="REASON", help="Move it without a passed audit; logged.")
-    ] = "",
-    without_judge: Annotated[
-        bool, typer.Option("--without-judge", help="Go by the rules alone; logged.")
-    ] = False,
+    override: str = typer.Option(
+        "", metavar="REASON", help="Move it without a passed audit; logged."
+    ),
+    without_judge: bool = typer.Option(
+        False, "--without-judge", help="Go by the rules alone; logged."
+    ),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -154,29 +135,21 @@ def promote(
 def _facts_of(reference: Reference) -> Facts:
     """Where a policy came from."""
     header, best, about = reference.header, reference.best, reference.file.about
-    if header is None or best is None:
-        run, score, data = (about.get(key) for key in ("run", "score", "data"))
-        return Facts(
-            run=run if isinstance(run, str) else "",
-            score=float(score) if isinstance(score, int | float) else None,
-            data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
-            written_by=str(about.get("version") or ""),
-        )
+    if header is not None and best is not None:
+        known = best.step + 1, best.score, header.settings, dict(header.fingerprints)
+        return Facts("", header.id, *known, written_by=header.version)
+    run, score, data = (about.get(key) for key in ("run", "score", "data"))
     return Facts(
-        run=header.id,
-        step=best.step + 1,
-        score=best.score,
-        configuration=header.settings,
-        data=dict(header.fingerprints),
-        written_by=header.version,
+        run=run if isinstance(run, str) else "",
+        score=float(score) if isinstance(score, int | float) else None,
+        data=cast("dict[str, Any]", data) if isinstance(data, dict) else {},
+        written_by=str(about.get("version") or ""),
     )
 
 
 def rollback(
     ref: _MovingRef,
-    to: Annotated[
-        str, typer.Option(help="A version that it was at; without it, the one before.")
-    ] = "",
+    to: str = typer.Option("", help="A version that it was at; without it, the one before."),
     why: _Why = "",
     who: Who = "",
     as_json: Json = False,
@@ -189,9 +162,7 @@ def rollback(
 
 def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What pco codebook export wrote.")],
-    name: Annotated[
-        str, typer.Option("--name", help="Take the versions alone, as those of this codebook.")
-    ] = "",
+    name: str = typer.Option("", help="Take the versions alone, as those of this codebook."),
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -200,14 +171,12 @@ def import_file(
     `--name` is for single versions, and where the registry has a log of its own.
     """
     try:
-        with file.open("rb") as opened:
-            lines = list(opened)
+        data = file.read_bytes()
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {file}: {error.strerror}", hint="pco codebook export -o FILE"
-        ) from error
+        message = f"cannot read {file}: {error.strerror}"
+        raise ConfigError(message, hint="pco codebook export -o FILE") from error
     with open_registry(who=who) as registry:
-        taken = import_lines(registry, lines, name)
+        taken = import_lines(registry, io.BytesIO(data), name)
     if as_json:
         emit(asdict(taken))
     else:
@@ -216,9 +185,7 @@ def import_file(
 
 
 def verify(
-    head: Annotated[
-        str, typer.Option(help="The hash of an entry that the log must still hold.")
-    ] = "",
+    head: str = typer.Option("", help="The hash of an entry that the log must still hold."),
     as_json: Json = False,
 ) -> None:
     """Recompute every hash and follow the chain; name the first bad row and exit 1.
@@ -247,18 +214,25 @@ def export_registry(refs: Sequence[str], output: Path | None, as_json: bool) -> 
     if output is None:
         sys.stdout.writelines(lines)
         return
-    try:
-        with whole_file(output) as part:
-            part.write_bytes("".join(lines).encode())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {output}: {error.strerror}",
-            hint="choose a folder that exists and has space",
-        ) from error
+    write_files({output: "".join(lines)})
     if as_json:
         emit({"file": str(output), "lines": len(lines)})
     else:
         note(f"wrote {output}")
+
+
+def write_files(texts: Mapping[Path, str], folder: Path | None = None) -> None:
+    """Writes each file whole; makes the `folder` of them first. ConfigError where it cannot."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        for target, text in texts.items():
+            write_whole(target, text)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {folder or next(iter(texts))}: {error.strerror}",
+            hint="choose a place that you may write to and that has space",
+        ) from error
 
 
 def show_log(ref: str, as_json: bool) -> None:
@@ -284,52 +258,27 @@ def _show_move(ref: str, entry: Entry | None, version: str, as_json: bool) -> No
         print(f"{ref}: {entry.before[:_SHORT] or '(new)'} → {version[:_SHORT]}")
 
 
-def _version_cells(version: Version) -> dict[str, Any]:
-    known = version.facts
-    score = known.get("score")
-    return {
-        "version": version.version[:_SHORT],
-        "stored": version.time[:16].replace("T", " "),
-        "who": version.who,
-        "run": known.get("run") or "",
-        "step": "" if known.get("step") is None else str(known["step"]),
-        "score": "" if score is None else f"{score:.3f}",
-        "parent": (known.get("parent") or "")[:_SHORT],
-    }
-
-
 def _entry_cells(entry: Entry) -> dict[str, Any]:
     known, why = entry.known, entry.why
     if override := known.get("override"):
         why += f" (override: {override})"
     elif known.get("without_judge"):
         why += " (without a judge)"
-    return {
-        "entry": str(entry.seq),
-        "when": entry.time[:16].replace("T", " "),
-        "who": entry.who,
-        "what": entry.action,
-        "ref": entry.ref,
-        "from": entry.before[:_SHORT],
-        "to": entry.after[:_SHORT],
-        "why": " ".join(why.split()),
-    }
+    when, what = entry.time[:16].replace("T", " "), {"what": entry.action, "ref": entry.ref}
+    moved = {"from": entry.before[:_SHORT], "to": entry.after[:_SHORT]}
+    row = {"entry": str(entry.seq), "when": when, "who": entry.who, **what, **moved}
+    return {**row, "why": " ".join(why.split())}
 
 
+@options
 def audit(
-    ref: Ref,
-    rules_only: Annotated[
-        bool, typer.Option("--rules-only", help="Ask no model about hazards.")
-    ] = False,
-    presidio: Annotated[
-        bool, typer.Option("--presidio", help="Look for personal data with Presidio too.")
-    ] = False,
-    config: ConfigOption = None,
-    task: TaskName = None,
-    data: DataDir = None,
-    lm: Model = None,
-    sets: Sets = None,
-    trust: Trust = False,
+    ref: command.Ref,
+    rules_only: bool = typer.Option(False, "--rules-only", help="Ask no model about hazards."),
+    presidio: bool = typer.Option(
+        False, "--presidio", help="Look for personal data with Presidio too."
+    ),
+    *,
+    typed: Unpaid,
     who: Who = "",
     as_json: Json = False,
 ) -> None:
@@ -341,8 +290,7 @@ def audit(
     The report lists what was left out. For a version in the registry it goes into the log, and
     decides whether `promote` accepts the version.
     """
-    reference = resolve(runs_dir(), ref, trust=trust)
-    typed = Typed(config, task, data, lm, None, sets)
+    reference = resolve(runs_dir(), ref, trust=typed.trust)
     names = PresidioScan() if presidio else None
     training, why = _training(reference, typed)
     judging = None if rules_only else _judging(reference, typed)
@@ -389,16 +337,15 @@ async def _judged(
         await models.close()
 
 
-def _judging(reference: Reference, typed: Typed) -> Config | None:
-    """The configuration of the role judge alone; None where it has no model that can be asked.
-
-    A run that is not trusted brings none: its texts are read, and no address in it is called.
-    """
+def _judging(reference: Reference, typed: Unpaid) -> Config | None:
+    """The configuration of the role judge alone; None where it has no model that can be asked. A
+    run that is not trusted brings none: no address in it is called."""
     own = reference.header is not None and reference.header.settings.get("lm") != OWN_LM
     if own and reference.trusted:
-        config, _ = settings_for(reference, typed)
+        config, _ = command.settings_for(reference, typed)
     else:
-        config, _ = gather_settings(typed.config, {"lm": typed.lm} if typed.lm else {}, typed.sets)
+        lm = {"lm": typed.lm} if typed.lm else {}
+        config, _ = command.gather_settings(typed.config, lm, typed.sets)
     model = config.model_of("judge")
     if not model or model == OWN_LM or any_simulated([model]):
         return None
@@ -407,7 +354,7 @@ def _judging(reference: Reference, typed: Typed) -> Config | None:
     return config.model_copy(update=alone)
 
 
-def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | None, str]:
+def _training(reference: Reference, typed: Unpaid) -> tuple[Sequence[Example] | None, str]:
     """The training examples that texts are compared with, or None and why."""
     header, data = reference.header, None
     try:
@@ -416,9 +363,8 @@ def _training(reference: Reference, typed: Typed) -> tuple[Sequence[Example] | N
                 return None, f"{_COPIES}: the run is not yours, and its data are not read (--trust)"
             data = stored_dataset(header)
         else:
-            config, base = gather_settings(
-                typed.config, flag_layer(typed.task, typed.data), typed.sets
-            )
+            flags = command.flag_layer(typed.task, typed.data)
+            config, base = command.gather_settings(typed.config, flags, typed.sets)
             if config.task or config.data.path or config.data.train:
                 data = plan_data(config, base)
     except (ConfigError, DataError, TaskError) as error:

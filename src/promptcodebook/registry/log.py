@@ -1,14 +1,12 @@
-"""The log of a registry: a chain of entries, all that follows from it, and the SQLite file that it
-lies in: what a team on one machine or one shared folder needs.
+"""The log of a registry: a chain of entries, all that follows from it, and its SQLite file.
 
 Each entry holds the hash of the one before it, so a later entry shows any change to an earlier one.
 What each ref points to and which versions exist follows from the entries alone. A version is named
 by the SHA-256 of its policy file's bytes: `sha256:` and 64 digits.
 
-The file has no write-ahead log: a commit is on the disk before it returns, and a kill leaves the
-file as before or as after. A writer holds the file's lock from reading the log to its commit, so
-two never follow the same entry. Each look opens the file, so a copy put in its place is the
-registry from then on.
+The file has no write-ahead log: a commit is on the disk before it returns. A writer holds the
+file's lock from reading the log to its commit, so two never follow the same entry. Each look opens
+the file, so a copy put in its place is the registry from then on.
 """
 
 from __future__ import annotations
@@ -52,12 +50,9 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the log; a move of a ref unless `action` is 'attest'.
-
-    `time` is ISO 8601 (UTC). `ref` is NAME@REF, '' for an attestation. `before` and `after` are
-    versions, `before` '' for a new ref. `facts` is a JSON object as text: what is known of a stored
-    version, what a gate found, what is attested. `hash` is over all the rest.
-    """
+    """One line of the log; a move of a ref unless `action` is 'attest', which has `ref` ''. `time`
+    is ISO 8601 (UTC); `before` and `after` are versions, `before` '' for a new ref; `facts` is a
+    JSON object as text: of a stored version, of a gate, or attested. `hash` is over the rest."""
 
     seq: int
     time: str
@@ -108,10 +103,8 @@ def version_of(policy: bytes) -> str:
 def check_name(name: str) -> str:
     """The name of a codebook. Raises ConfigError."""
     if not re.fullmatch(WORD, name):
-        raise ConfigError(
-            f"a codebook cannot be called {name!r}",
-            hint="up to 60 letters, digits, '-', '_' and '.', such as tickets",
-        )
+        hint = "up to 60 letters, digits, '-', '_' and '.', such as tickets"
+        raise ConfigError(f"a codebook cannot be called {name!r}", hint=hint)
     return name
 
 
@@ -119,15 +112,11 @@ def check_ref(ref: str) -> str:
     """A ref that may be promoted to and rolled back, NAME@REF. Raises ConfigError."""
     match = REF.fullmatch(ref)
     if match is None or _NUMBERED.fullmatch(match[2]):
-        raise ConfigError(
-            f"{ref!r} is no ref",
-            hint="a codebook, '@' and a word, such as tickets@production; not a number like v1",
-        )
+        hint = "a codebook, '@' and a word, such as tickets@production; not a number like v1"
+        raise ConfigError(f"{ref!r} is no ref", hint=hint)
     if match[2].lower() == LATEST:
-        raise ConfigError(
-            f"{ref} points to the newest version and is not moved by hand",
-            hint=f"take another word, such as {match[1]}@production",
-        )
+        message = f"{ref} points to the newest version and is not moved by hand"
+        raise ConfigError(message, hint=f"take another word, such as {match[1]}@production")
     return ref
 
 
@@ -217,18 +206,14 @@ class Log:
         if not VERSION.fullmatch(text):
             if (version := self.at(text)) is not None:
                 return version
-            raise RefNotFound(
-                f"no ref {text!r} in the registry{did_you_mean(text, self._history)}",
-                hint="pco codebook list shows the refs",
-            )
+            message = f"no ref {text!r} in the registry{did_you_mean(text, self._history)}"
+            raise RefNotFound(message, hint="pco codebook list shows the refs")
         found = [version for version in self.versions if version.startswith(text)]
         if len(found) == 1:
             return found[0]
         several = f"{len(found)} versions begin with {text}" if found else f"no version {text}"
-        raise RefNotFound(
-            f"{several} in the registry",
-            hint="give more digits" if found else "pco codebook list shows what there is",
-        )
+        hint = "give more digits" if found else "pco codebook list shows what there is"
+        raise RefNotFound(f"{several} in the registry", hint=hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,47 +241,36 @@ class Fault:
 
 class Storage(Protocol):
     """A place for one log and its policy files, shared by processes. An entry is there whole or not
-    at all. Raises StoreError; RegistryDamaged for rows that are not as written."""
+    at all. Raises StoreError; RegistryDamaged for rows that are not as written.
+
+    place    what messages call it
+    read     the log with all that is committed by now, to be read only
+    append   adds what `propose` asks for to the log as it is then; the new entries
+    policy   the bytes stored for a version that the log knows, not checked
+    poll     the version that a ref points to now, as cheaply as possible; None for no such ref
+    check    all rows read again: the log up to its first bad entry, and what is wrong
+    """
 
     @property
-    def place(self) -> str:
-        """What messages call it."""
-        ...
-
-    def read(self) -> Log:
-        """The log with all that is committed by now, to be read only."""
-        ...
-
-    def append(self, propose: Propose) -> tuple[Entry, ...]:
-        """Adds what `propose` asks for to the log as it is then; returns the new entries."""
-        ...
-
-    def policy(self, version: str) -> bytes:
-        """The bytes stored for a version that the log knows, not checked."""
-        ...
-
-    def poll(self, ref: str) -> str | None:
-        """The version that a ref points to now, as cheaply as possible; None for no such ref."""
-        ...
-
-    def check(self) -> tuple[Log, list[Fault]]:
-        """All rows read again: the log up to its first bad entry, and what is wrong."""
-        ...
+    def place(self) -> str: ...
+    def read(self) -> Log: ...
+    def append(self, propose: Propose) -> tuple[Entry, ...]: ...
+    def policy(self, version: str) -> bytes: ...
+    def poll(self, ref: str) -> str | None: ...
+    def check(self) -> tuple[Log, list[Fault]]: ...
 
 
 VERIFY = "pco codebook verify names the first bad row; put a copy in the registry's place"
-
 _FIELDS = tuple(field.name for field in fields(Entry))
 _COLUMNS = ", ".join(_FIELDS)
 _UNREADABLE = (sqlite3.Error, UnicodeError)
 """What SQLite raises for a damaged file; the second where its message quotes the damage."""
+_TEXTS = ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
 _LAYOUT = Layout(
     what="registry",
     version=1,
     script=(
-        "CREATE TABLE log (seq INTEGER PRIMARY KEY, "
-        + ", ".join(f"{name} TEXT NOT NULL" for name in _FIELDS[1:])
-        + ")",
+        f"CREATE TABLE log (seq INTEGER PRIMARY KEY, {_TEXTS})",
         "CREATE INDEX log_by_ref ON log (ref, seq)",
         "CREATE TABLE policies (id INTEGER PRIMARY KEY, version TEXT NOT NULL, "
         "policy BLOB NOT NULL)",
@@ -358,18 +332,20 @@ class SqliteStorage:
         return proposal.entries
 
     def policy(self, version: str) -> bytes:
-        wanted = "SELECT policy FROM policies WHERE version = ?"
-        with self._reading() as db:
-            row = None if db is None else db.execute(wanted, (version,)).fetchone()
-        if row is None or not isinstance(row[0], bytes):
+        policy = self._first("SELECT policy FROM policies WHERE version = ?", version)
+        if not isinstance(policy, bytes):
             raise damaged(self.place, f"the policy file of {version} is missing")
-        return row[0]
+        return policy
 
     def poll(self, ref: str) -> str | None:
         newest = "SELECT after FROM log WHERE ref = ? ORDER BY seq DESC LIMIT 1"
+        return self._first(newest, ref)
+
+    def _first(self, statement: str, value: str) -> Any:
+        """The one value of the first row, if there is one."""
         with self._reading() as db:
-            row = None if db is None else db.execute(newest, (ref,)).fetchone()
-        return None if row is None else str(row[0])
+            row = None if db is None else db.execute(statement, (value,)).fetchone()
+        return None if row is None else row[0]
 
     def check(self) -> tuple[Log, list[Fault]]:
         log, faults = Log(), list[Fault]()
@@ -378,9 +354,8 @@ class SqliteStorage:
         try:
             with closing(connect(self._path, _LAYOUT, write=False)) as db:
                 faults += [*_log_faults(db, log), *_policy_faults(db, log)]
-                said = db.execute("PRAGMA integrity_check").fetchall()
-                faults += [Fault("the file", " ".join(text.split())) for (text,) in said
-                           if text != "ok"]  # fmt: skip
+                said = [text for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
+                faults += [Fault("the file", " ".join(text.split())) for text in said]
         except (PcoError, *_UNREADABLE) as error:
             faults.append(Fault("the file", str(error)))
         return log, faults
@@ -435,10 +410,8 @@ def _policy_faults(db: sqlite3.Connection, log: Log) -> list[Fault]:
     for number, version, policy in db.execute("SELECT * FROM policies ORDER BY id"):
         found.add(version)
         if not isinstance(policy, bytes) or version_of(policy) != version:
-            place = f"row {number} of the policies"
-            faults.append(Fault(place, f"its bytes are not those of {version}"))
-    for version, entry in log.versions.items():
-        if version not in found:
-            missing = f"the policy file that it stored is missing: {version}"
-            faults.append(Fault(f"row {entry.seq} of the log", missing))
-    return faults
+            wrong = f"its bytes are not those of {version}"
+            faults.append(Fault(f"row {number} of the policies", wrong))
+    missing = "the policy file that it stored is missing"
+    lacking = [(v, entry.seq) for v, entry in log.versions.items() if v not in found]
+    return faults + [Fault(f"row {seq} of the log", f"{missing}: {v}") for v, seq in lacking]

@@ -36,10 +36,8 @@ _MOST_ABOUT = 500
 
 
 class MlflowStorage:
-    """The server at a URL. Credentials come from MLflow's own variables.
-
-    Raises ConfigError for a URL with a password in it, MissingExtra without the client.
-    """
+    """The server at a URL. Credentials come from MLflow's own variables. Raises ConfigError for a
+    URL with a password in it, MissingExtra without the client."""
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).username or urlsplit(url).password:

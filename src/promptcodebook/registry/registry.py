@@ -57,13 +57,9 @@ _MOST_WORDS = 4000
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a version came from, outside of its hash.
-
-    `parent` is the version that it was made from ('' = unknown), `run` a run's id, `step` the
-    updates behind it, `score` its validation score, `configuration` the run's settings without
-    secrets, `data` the fingerprint of each split, `written_by` the version of this library. Two
-    versions with the same `digest` prompt alike: it leaves out what a file says `about` itself.
-    """
+    """Where a version came from, outside of its hash: the version that it was made from, a run's
+    id, the updates behind it, the run's settings without secrets, the fingerprint of each split,
+    the version of this library. Two versions with the same `digest` prompt alike."""
 
     parent: str = ""
     run: str = ""
@@ -77,8 +73,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A stored policy: its name (`sha256:` and digits), where it came from, when and by whom it was
-    first stored, and the refs that point to it."""
+    """A stored policy: where it came from, when and by whom it was first stored, and its refs."""
 
     version: str
     facts: Mapping[str, Any]
@@ -94,17 +89,14 @@ class Version:
 
 
 Gate = Callable[[Version, PolicyFile, str], Mapping[str, JsonValue]]
-"""What a version must pass before a ref moves to it: says what the log's entry should say, or
-raises PromotionRefused. A rollback passes none."""
+"""What a version must pass before a ref moves to it: facts for the log, or PromotionRefused."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditGate:
     """A high finding counts against a version until a later audit that covered as much has none.
-
     `attestations` gives what was attested of a version under a topic, in order. `without_judge` =
-    audits by the rules alone are enough, and the log's entry says so.
-    """
+    audits by the rules alone are enough, and the log's entry says so."""
 
     attestations: Callable[[str, str], Sequence[Mapping[str, Any]]]
     without_judge: bool = False
@@ -115,21 +107,19 @@ class AuditGate:
             with suppress(PolicyError):  # one in another version's form counts as no audit
                 reports.append(AuditReport.from_json(tree))
         reports = [report for report in reports if report.policy == policy.digest]
-        short = version.version[:19]
+        short, stays = version.version[:19], f"{ref} does not move"
         audit = f"pco codebook audit {short}"
         if not reports:
-            raise PromotionRefused(
-                f"{short} was never audited, and {ref} does not move",
-                hint=f"{audit}, then promote it; or --override REASON",
-            )
+            hint = f"{audit}, then promote it; or --override REASON"
+            raise PromotionRefused(f"{short} was never audited, and {stays}", hint=hint)
         for place, report in enumerate(reports):
             if report.fails and not any(later.undoes(report) for later in reports[place + 1 :]):
-                worst = report.of("high")
+                worst, *others = report.of("high")
                 judge = f" as {report.judge} judges it" if report.judge else ""
-                more = f", and {len(worst) - 1} more" if worst[1:] else ""
+                more = f", and {len(others)} more" if others else ""
                 raise PromotionRefused(
-                    f"{short} failed its audit{judge}: {worst[0].kind} in {worst[0].where}{more}; "
-                    f"{ref} does not move",
+                    f"{short} failed its audit{judge}: {worst.kind} in {worst.where}{more}; "
+                    f"{stays}",
                     hint=f"{audit} shows what was found; --override REASON moves it all the same",
                 )
         audited: list[JsonValue] = []
@@ -138,8 +128,7 @@ class AuditGate:
             return {"audited": audited}
         if not self.without_judge:
             raise PromotionRefused(
-                f"no model judged {short}, the rules alone miss most harm in prose, and {ref} does "
-                "not move",
+                f"no model judged {short}, the rules alone miss most harm in prose, and {stays}",
                 hint=f"{audit} --lm URL#MODEL asks a judge; --without-judge goes by the rules",
             )
         return {"audited": audited, "without_judge": True}
@@ -160,10 +149,8 @@ class Verification:
 
 
 class Registry:
-    """Stores versions and moves refs; safe for threads and processes.
-
-    The log names `who` did it; `clock` says when.
-    """
+    """Stores versions and moves refs; safe for threads and processes. The log names `who` did it;
+    `clock` says when."""
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None
@@ -173,11 +160,9 @@ class Registry:
         self._clock = clock or (lambda: datetime.now(UTC))
 
     def freeze(self, policy: str, name: str, facts: Facts | None = None, why: str = "") -> Version:
-        """Stores the text of a policy file permanently and moves NAME@latest to it.
-
-        The same bytes are stored once. The parent is the version that NAME@latest pointed to,
-        unless the facts name one. Raises PolicyError for a text that is no policy file.
-        """
+        """Stores the text of a policy file for good and moves NAME@latest to it. The same bytes are
+        stored once. The parent is the version that NAME@latest pointed to, unless the facts name
+        one. Raises PolicyError for a text that is no policy file."""
         known = asdict(facts or Facts())
         self.store(policy, f"{check_name(name)}@{LATEST}", "freeze", known, why)
         return self.version(version_of(policy.encode()))
@@ -202,12 +187,10 @@ class Registry:
     def promote(
         self, source: str, ref: str, why: str = "", override: str = "", gate: Gate | None = None
     ) -> Entry | None:
-        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means.
-
-        The version must pass `gate`: by default an audit with a judge. A reason to `override` it
-        moves the ref all the same, and the entry keeps the reason and what the gate said. Returns
-        the log's entry, None where the ref did not move. Raises RefNotFound and PromotionRefused.
-        """
+        """Moves NAME@REF to the version that `source` (NAME@REF or sha256:DIGITS) means; the log's
+        entry, None where the ref did not move. The version must pass `gate`: by default an audit
+        with a judge. A reason to `override` it moves the ref all the same, and the entry keeps the
+        reason and what the gate said. Raises RefNotFound and PromotionRefused."""
         check_ref(ref)
         version = self.version(source)
         audits = AuditGate(self.attestations) if gate is None else gate
@@ -232,35 +215,24 @@ class Registry:
         return next(iter(self.storage.append(propose)), None)
 
     def rollback(self, ref: str, to: str = "", why: str = "") -> Entry:
-        """Moves NAME@REF back to the version before, or to a version `to` that it was at.
-
-        Rolled back twice it goes back two versions. Raises RefNotFound where there is none.
-        """
+        """Moves NAME@REF back to the version before, or to a version `to` that it was at. Rolled
+        back twice it goes back two versions. Raises RefNotFound where there is none."""
         check_ref(ref)
 
-        def target(log: Log) -> str:
+        def propose(log: Log) -> Proposal:
             log.resolve(ref)  # names the refs that exist
             *earlier, now = log.history(ref)
-            if not to:
-                if earlier:
-                    return earlier[-1]
-                raise RefNotFound(
-                    f"{ref} has no version before {now}", hint=f"pco codebook promote VERSION {ref}"
-                )
-            version = log.resolve(to)
+            version = log.resolve(to) if to else earlier[-1] if earlier else ""
+            if not version:
+                hint = f"pco codebook promote VERSION {ref}"
+                raise RefNotFound(f"{ref} has no version before {now}", hint=hint)
             if version == now:
-                raise PolicyError(
-                    f"{ref} points to {version} already", hint=f"pco codebook log {ref}"
-                )
+                hint = f"pco codebook log {ref}"
+                raise PolicyError(f"{ref} points to {version} already", hint=hint)
             if version not in earlier:
-                raise PolicyError(
-                    f"{ref} was not at {version} before it came to {now}",
-                    hint=f"pco codebook promote {version} {ref}",
-                )
-            return version
-
-        def propose(log: Log) -> Proposal:
-            return Proposal((self._entry(log, "rollback", ref, target(log), why, {}),))
+                message = f"{ref} was not at {version} before it came to {now}"
+                raise PolicyError(message, hint=f"pco codebook promote {version} {ref}")
+            return Proposal((self._entry(log, "rollback", ref, version, why, {}),))
 
         return self.storage.append(propose)[-1]
 
@@ -329,11 +301,8 @@ class Registry:
         return Watch(self.storage, ref, self.resolve(ref))
 
     def verify(self, head: str = "") -> Verification:
-        """Recomputes the hash of every entry and policy file, and follows the chain.
-
-        A chain cannot show that its last entries were removed: `head`, the hash of an entry noted
-        elsewhere, can ('' = none).
-        """
+        """Recomputes the hash of every entry and policy file, and follows the chain. That its last
+        entries were removed only `head` can show, the hash of an entry noted elsewhere."""
         log, faults = self.storage.check()
         if head not in ("", FIRST) and all(entry.hash != head for entry in log.entries):
             what = f"no entry has the hash {head}: entries are missing at its end"
@@ -370,21 +339,17 @@ class Registry:
         ).sealed()
 
 
+@dataclass(slots=True)
 class Watch:
-    """Polls a ref: what a server asks before a request, or once in a while."""
+    """Polls a ref; `version` is where it pointed to when it was last asked."""
 
-    def __init__(self, storage: Storage, ref: str, version: str) -> None:
-        self._storage = storage
-        self._ref = ref
-        self.version = version
-        """The version that the ref pointed to when it was last asked."""
+    storage: Storage
+    ref: str
+    version: str
 
     def poll(self) -> str | None:
-        """The version that the ref moved to since it was last asked; None where it did not.
-
-        One look at an index (SQLite) or one request (MLflow). Raises StoreError.
-        """
-        now = self._storage.poll(self._ref)
+        """The version that the ref moved to since; None where it did not. Raises StoreError."""
+        now = self.storage.poll(self.ref)
         if now is None or now == self.version:
             return None
         self.version = now
@@ -399,11 +364,9 @@ def user_name() -> str:
 
 
 def open_registry(location: str | Path | None = None, who: str = "") -> Registry:
-    """The registry in a SQLite file or, for a URL, on an MLflow server; None = `$PCO_REGISTRY`,
-    else the user's own. A file is made with its first version.
-
-    Raises ConfigError for a URL that holds a password, MissingExtra without MLflow's client.
-    """
+    """The registry in a SQLite file, made with its first version, or on the MLflow server of a URL;
+    None = `$PCO_REGISTRY`, else the user's own. Raises ConfigError for a URL that holds a password,
+    MissingExtra without MLflow's client."""
     place = str(location or registry_location())
     if place.startswith(("http://", "https://")):
         from promptcodebook.registry.mlflow import MlflowStorage
@@ -433,8 +396,8 @@ class Taken:
 
 
 def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[str]:
-    """A registry as JSON lines to hand on; `sources` (NAME@REF, sha256:DIGITS) = these versions
-    without the log, none = everything. Raises RefNotFound, RegistryDamaged.
+    """A registry as JSON lines; `sources` (NAME@REF, sha256:DIGITS) = these versions without the
+    log, none = everything. Raises RefNotFound, RegistryDamaged.
 
         {"kind":"registry","format":"promptcodebook registry 1",...}
         {"kind":"version","version":"sha256:...","policy":"...","facts":{...}}     each version
@@ -453,11 +416,10 @@ def export_lines(registry: Registry, sources: Iterable[str] = ()) -> Iterator[st
         trees.append({"kind": "version", **stored})
     trees += [{"kind": "entry", "entry": asdict(entry)} for entry in log]
     trees.append({"kind": "end", "lines": len(trees) + 1})
-    sum_ = ""
+    summed: dict[str, Any] = {"sum": ""}
     for tree in trees:
-        summed = _summed(tree, sum_)
-        sum_ = summed["sum"]
-        yield canonical(summed) + "\n"
+        summed = _summed(tree, summed["sum"])
+        yield f"{canonical(summed)}\n"
 
 
 def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
@@ -466,27 +428,18 @@ def _summed(tree: Mapping[str, object], before: str) -> dict[str, Any]:
 
 
 def import_lines(registry: Registry, lines: Iterable[bytes], name: str = "") -> Taken:
-    """Takes in what was exported, once all of it is verified.
-
-    A whole registry comes into an empty one, or into one whose log it continues, so that both have
-    the same head. `name` takes the versions alone, as new entries of this codebook: for single
-    versions, and for a registry with another log.
-
-    Raises RegistryDamaged naming the first bad line, StoreError where the logs differ.
-    """
+    """Takes in what was exported, once all of it is verified: a whole registry into an empty one,
+    or into one whose log it continues. `name` takes the versions alone, as new entries of this
+    codebook. Raises RegistryDamaged naming the first bad line, StoreError where the logs differ."""
     versions, theirs = _read_lines(lines)
     before = len(registry.versions())
     if name:
         ref = f"{check_name(name)}@{LATEST}"
-        entries = sum(
-            registry.store(tree["policy"], ref, "import", tree["facts"]) is not None
-            for tree in versions.values()
-        )
+        stored = (registry.store(t["policy"], ref, "import", t["facts"]) for t in versions.values())
+        entries = sum(entry is not None for entry in stored)
     elif not theirs.entries:
-        raise StoreError(
-            "the file holds single versions and no log",
-            hint="name the codebook that they belong to: pco codebook import FILE --name NAME",
-        )
+        hint = "name the codebook that they belong to: pco codebook import FILE --name NAME"
+        raise StoreError("the file holds single versions and no log", hint=hint)
     else:
         for version, tree in versions.items():
             parse_policy_file(tree["policy"], version)
@@ -510,15 +463,8 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
     """The version lines by version, and the log: each line is verified, and none is missing."""
     versions, log = dict[str, dict[str, Any]](), Log()
     number, sum_, ended = 0, "", False
-
-    def bad(number: int, fault: object) -> RegistryDamaged:
-        return RegistryDamaged(
-            f"line {number} of the file: {fault}; nothing was taken in",
-            hint="export it again, or get another copy",
-        )
-
-    for number, line in enumerate(lines, 1):
-        try:
+    try:
+        for number, line in enumerate(lines, 1):
             if ended:
                 raise Broken("it comes after the end")
             tree = json.loads(line)
@@ -527,12 +473,13 @@ def _read_lines(lines: Iterable[bytes]) -> tuple[dict[str, dict[str, Any]], Log]
                 raise Broken("it is not as it was written: its hash differs")
             sum_, ended = summed["sum"], tree["kind"] == "end"
             _take_line(tree, versions, log, number)
-        except Broken as fault:
-            raise bad(number, fault) from None
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            raise bad(number, "it is no line of an exported registry") from None
-    if not ended:
-        raise bad(number + 1, "it is missing: the file ends before its end")
+        if not ended:
+            number += 1
+            raise Broken("it is missing: the file ends before its end")
+    except (Broken, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        fault = error if isinstance(error, Broken) else "it is no line of an exported registry"
+        message = f"line {number} of the file: {fault}; nothing was taken in"
+        raise RegistryDamaged(message, hint="export it again, or get another copy") from None
     return versions, log
 
 

@@ -15,7 +15,6 @@ from promptcodebook.assemble import OWN_LM
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.config.loading import default_tree
 from promptcodebook.method.state import State
-from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.references import Best, kept_state
 from promptcodebook.report.pages import MISSING, Chart, Picture, draw, render
 from promptcodebook.report.private import withhold_ending
@@ -24,7 +23,7 @@ from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Codebook, Rollout
+from promptcodebook.types import Codebook
 from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
@@ -38,29 +37,18 @@ _ENDED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeployedState:
-    """The state that is used of the run, as far as it has come."""
-
-    state: State
-    best: Best
-
-    @property
-    def step(self) -> int:
-        """The step that left it behind; -1 = untrained."""
-        return self.best.step
-
-
 @dataclass(frozen=True)
 class Context:
-    """The run as a whole: header, state, spend and counts; `deployed` is None without a codebook.
-    `inputs` are texts by example id, `defaults` the configuration that sets nothing; `lost` is the
-    most that attempts lost to failures can have cost, which is not part of `usage`; `running` = it
-    was being written when this was read."""
+    """The run as a whole: header, state, spend and counts. `deployed` is the state that is used of
+    it, None without a codebook, and `deployed_as` how that was chosen. `inputs` are texts by
+    example id, `defaults` the configuration that sets nothing; `lost` is the most that attempts
+    lost to failures can have cost, which is not part of `usage`; `running` = it was being written
+    when this was read."""
 
     header: Header
     state: RunState
-    deployed: DeployedState | None
+    deployed: State | None
+    deployed_as: Best
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
     elapsed_s: float
@@ -75,10 +63,11 @@ class Context:
         state = store.outline()
         if store.header.private:
             state = withhold_ending(state, store.header.id)
+        none = (None, Best(None, -1))
         return cls(
             store.header,
             state,
-            None if state.parameters is None else DeployedState(*kept_state(store)),
+            *(none if state.parameters is None else kept_state(store)),
             store.usage(),
             store.tallies(),
             store.elapsed_s,
@@ -108,7 +97,6 @@ class Context:
 
     @property
     def limits(self) -> Limits:
-        """The budget that the run was given."""
         return Limits(*(self.setting(f"budget.{name}") for name in ("calls", "tokens", "usd")))
 
     @property
@@ -146,12 +134,7 @@ class Context:
     @property
     def codebook(self) -> Codebook:
         """The deployed one; empty where the run has none."""
-        return self.deployed.state.parameters.codebook if self.deployed else Codebook(())
-
-    def instincts_of(self, row: str, rollout: Rollout, first: Codebook) -> Instincts:
-        """What a rollout of this row of the verdict was routed over: of the run's `first` codebook
-        where the row is that one untrained, else of the deployed one."""
-        return routed_over(rollout, first if row == UNTRAINED else self.codebook)
+        return self.deployed.parameters.codebook if self.deployed else Codebook(())
 
     @property
     def models(self) -> dict[Role, str]:
@@ -161,7 +144,6 @@ class Context:
 
     @property
     def simulated(self) -> bool:
-        """Whether any model was simulated, in process or served: figures must say so."""
         return self.header.simulated
 
     @property
@@ -170,18 +152,7 @@ class Context:
         return f"{'simulated, ' if self.simulated else ''}run {self.header.id}"
 
     def draw(self, chart: Chart) -> Picture | None:
-        """The drawing of a chart, which says where its numbers are simulated."""
         return draw(chart, "simulated" if self.simulated else "")
-
-
-Instincts = tuple[tuple[int, str], ...]
-"""Those of a route, each as (k, text)."""
-
-
-def routed_over(rollout: Rollout, codebook: Codebook) -> Instincts:
-    """The instincts of a rollout's route, with the texts that they have in this codebook."""
-    indices = () if rollout.route is None else rollout.route.indices
-    return tuple((k, codebook[k].text) for k in indices if k < len(codebook))
 
 
 def without_credentials(text: str) -> str:
@@ -200,12 +171,10 @@ def state_name(index: int) -> str:
 
 
 class Section:
-    """A part of the report: it takes every event once, in order, and then shows what it kept. It
-    keeps only what it will show, so that a long run takes no more memory than a short one. Its
-    `anchor` names its template."""
+    """A part of the report: it takes every event once, in order, and then shows what it kept, which
+    is no more of a long run than of a short one. Its `anchor` names its template."""
 
-    title = ""
-    anchor = ""
+    title, anchor = "", ""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -218,7 +187,6 @@ class Section:
         return {}
 
     def render(self) -> Markup:
-        """The section's body."""
         template = f"report/templates/{self.anchor}.html.jinja"
         return render(template, context=self.context, **self.values())
 
@@ -238,20 +206,17 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
     score = number(best.score if best else None, missing=MISSING)
     sizes = ", ".join(f"{n:,} {split}" for split, n in header.sizes.items())
     done, planned = state.step + 1, context.planned
-    budget = [
-        None if limits.calls is None else f"{limits.calls:,} calls",
-        None if limits.tokens is None else f"{count_text(limits.tokens)} tokens",
-        None if limits.usd is None else money(limits.usd),
-    ]
+    budget = [] if limits.calls is None else [f"{limits.calls:,} calls"]
+    budget += [] if limits.tokens is None else [f"{count_text(limits.tokens)} tokens"]
+    budget += [] if limits.usd is None else [money(limits.usd)]
     lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
     try:
         started = f"{datetime.fromisoformat(header.created):%Y-%m-%d %H:%M %Z}".strip()
     except ValueError:
         started = header.created
     sessions = f", in {state.resumes + 1} sessions" if state.resumes else ""
-    if state.ended is None:
-        ended = "not yet: it is running" if context.running else "no: it was cut off"
-    else:
+    ended = "not yet: it is running" if context.running else "no: it was cut off"
+    if state.ended is not None:
         detail = f" ({shorten(state.detail, 300)})" if state.detail else ""
         ended = f"{_ENDED[state.ended]}{detail}"
     return [
@@ -263,8 +228,8 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
         ("data", sizes or "sizes not recorded"),
         ("steps", f"{done:,}" if planned is None else f"{done:,} of {planned:,}"),
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
-        ("deployed", state_name(deployed.step) if deployed else "nothing"),
-        ("budget", ", ".join(filter(None, budget)) or "no limit"),
+        ("deployed", state_name(context.deployed_as.step) if deployed else "nothing"),
+        ("budget", ", ".join(budget) or "no limit"),
         ("spent", ", ".join(spent_parts(context.spent, limits)) + lost),
         ("started", started),
         ("ran for", f"{duration(context.elapsed_s)}{sessions}"),

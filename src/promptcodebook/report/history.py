@@ -1,15 +1,11 @@
-"""What every text of Θ went through: each rewrite, its step, gradient and word-level change.
-
-A biography runs on to the end of training; the deployed state is marked in it. Of
-another optimizer: the prompts that it tried.
-"""
+"""What every text of Θ went through: each rewrite, its step, gradient and word-level change, with
+the deployed state marked. Of another optimizer: the prompts that it tried."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -19,21 +15,16 @@ from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
-FIRST, LAST, REFUSED = 6, 14, 4
-"""Rewrites of one variable shown: on either side of the mark the first ones and the latest ones,
-and the latest refused ones."""
+FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
 DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
     ("encoder", "θ", "encoder: directive and selection criteria"),
     ("generator", "φ", "generator: directive and style guide"),
     ("critic", "ψ", "critic: directive and evaluation criteria"),
 )
-MOST_MARKUP = 5_000_000
-"""Characters that the section may have."""
+MOST_MARKUP = 5_000_000  # Characters that the section may have.
 
 
 class _Most(NamedTuple):
-    """How many rewrites of one variable are shown, on either side of the mark."""
-
     first: int
     last: int
     refused: int
@@ -41,13 +32,12 @@ class _Most(NamedTuple):
 
 _SHARES = (_Most(FIRST, LAST, REFUSED), _Most(3, 5, 2), _Most(1, 2, 1), _Most(1, 1, 1))
 """Fewer where the section would be too large to be mailed."""
-_Dated = tuple[int, Rewrite]
-"""A rewrite with its step."""
+_Dated = tuple[int, Rewrite]  # A rewrite with its step.
 
 
 @dataclass
 class _Stretch:
-    """Kept rewrites in order: all are counted, the first and the latest remembered."""
+    """Kept rewrites: all are counted, the first and the latest remembered."""
 
     first: list[_Dated] = field(default_factory=list[_Dated])
     last: deque[_Dated] = field(default_factory=lambda: deque[_Dated](maxlen=LAST))
@@ -58,7 +48,7 @@ class _Stretch:
         (self.first if len(self.first) < FIRST else self.last).append(dated)
 
     def shown(self, most: _Most) -> tuple[list[_Dated], int, list[_Dated]]:
-        """The first ones, how many are left out, and the latest."""
+        """The first, how many are left out, and the latest."""
         first = self.first[: most.first]
         latest = [*self.first[most.first :], *self.last][-most.last :]
         return first, self.count - len(first) - len(latest), latest
@@ -66,7 +56,7 @@ class _Stretch:
 
 @dataclass
 class _Biography:
-    """A bounded memory of one variable, up to the deployed state and after it, with full counts."""
+    """One variable up to the deployed state and after it."""
 
     deployed: _Stretch = field(default_factory=_Stretch)
     later: _Stretch = field(default_factory=_Stretch)
@@ -94,12 +84,11 @@ class _Biography:
 class HistorySection(Section):
     """Θ over time: every c_k, θ, φ and ψ."""
 
-    title = "What changed"
-    anchor = "history"
+    title, anchor = "What changed", "history"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._deployed = context.deployed.step if context.deployed else -1
+        self._deployed = context.deployed_as.step
         self._biographies: dict[Variable, _Biography] = {}
         self._start: Parameters | None = None
 
@@ -140,14 +129,7 @@ class HistorySection(Section):
 
 
 class CandidatesSection(Section):
-    """What another optimizer tried, as its verdict has it."""
-
-    title = "Prompts tried"
-    anchor = "candidates"
-
-    def values(self) -> Mapping[str, Any]:
-        concluded = self.context.state.conclusion
-        return {"candidates": concluded.candidates if concluded is not None else ()}
+    title, anchor = "Prompts tried", "candidates"
 
 
 def candidate_sections(context: Context) -> list[Section]:

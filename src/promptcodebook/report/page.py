@@ -1,8 +1,5 @@
-"""The report of a run: one HTML file that needs no other file and no network.
-
-Its last sections say how the run was operated: what went wrong on the way, what it cost, and under
-which settings.
-"""
+"""The report of a run: one HTML file that needs no other file and no network. Its last sections say
+how the run was operated: what went wrong, what it cost, and under which settings."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ from promptcodebook.units import spent_parts
 _OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
 _SAMPLING = ("temperature", "top_p", "max_tokens")
-HIDDEN = ("roles.*.headers",)
-"""Headers may hold secrets, which a report must not show."""
+HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
 
 
 def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
@@ -58,8 +54,7 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
 
 def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
     """The report as a page; `inputs` are the examples' texts by id, where they are known. Of a run
-    on private data (`Header.private`) it shows lengths in the place of such texts. The run's events
-    pass by once, one at a time: memory does not grow with the run's length."""
+    on private data (`Header.private`) it shows lengths in the place of such texts."""
     private = store.header.private
     context = Context.of(store, {} if private else inputs or {})
     sections = (
@@ -94,10 +89,7 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
 
 
 class IncidentsSection(Section):
-    """Counts failures by stage and kind; keeps the first traceback."""
-
-    title = "Incidents"
-    anchor = "incidents"
+    title, anchor = "Incidents", "incidents"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -108,9 +100,9 @@ class IncidentsSection(Section):
     def add(self, event: Event) -> None:
         match event:
             case Stepped(step):
-                self._add_traces(step_name(step.index), step.traces)
+                self._add("training", step_name(step.index), step.traces)
             case Broke(step, traces):
-                self._add_traces(f"{step_name(step)}, which broke", traces)
+                self._add("training", f"{step_name(step)}, which broke", traces)
             case Validated(step, _, evaluation):
                 self._add("validation", f"validation, {step_name(step)}", evaluation.rollouts)
             case Compared(evaluation):
@@ -118,20 +110,15 @@ class IncidentsSection(Section):
             case _:
                 pass
 
-    def _add_traces(self, where: str, traces: Iterable[Trace]) -> None:
-        for trace in traces:
-            self._add("training", where, (trace.rollout,))
-            self._add_failure("training", where, trace.rollout.example_id, trace.failure)
-
-    def _add(self, phase: str, where: str, rollouts: Iterable[Rollout]) -> None:
-        for rollout in rollouts:
+    def _add(self, phase: str, where: str, run: Iterable[Rollout | Trace]) -> None:
+        for each in run:
+            rollout, later = (
+                (each, None) if isinstance(each, Rollout) else (each.rollout, each.failure)
+            )
             self._truncated += rollout.truncated
-            self._add_failure(phase, where, rollout.example_id, rollout.failure)
-
-    def _add_failure(self, phase: str, where: str, example: str, failure: Failure | None) -> None:
-        if failure is not None:
-            self._failures[phase, failure.stage, failure.kind] += 1
-            self._first = self._first or (f"{where}, example {example}", failure)
+            for failure in filter(None, (rollout.failure, later)):
+                self._failures[phase, failure.stage, failure.kind] += 1
+                self._first = self._first or (f"{where}, example {rollout.example_id}", failure)
 
     def values(self) -> Mapping[str, Any]:
         tallies = dict(self.context.tallies)
@@ -152,11 +139,9 @@ class IncidentsSection(Section):
 
 
 class SpendSection(Section):
-    """Everything paid in all sessions of the run, and nothing that came from a cache. An unknown
-    price is shown as unknown, never as 0."""
+    """Everything paid in all sessions. An unknown price is shown as unknown, never as 0."""
 
-    title = "Usage and cost"
-    anchor = "cost"
+    title, anchor = "Usage and cost", "cost"
 
     def values(self) -> Mapping[str, Any]:
         context, usage = self.context, self.context.usage
@@ -166,8 +151,6 @@ class SpendSection(Section):
         return {
             "rows": [*rows, ("all roles", "", total)] if rows else (),
             "tokens": total.tokens,
-            # Apart from what was paid: it is unknown what of it a server bills.
-            "lost": context.lost,
             "of_limits": spent_parts(context.spent, context.limits) if limited else None,
             "unpriced": [role for role, u in usage.items() if u.cost is None],
             "known": sum(u.cost or 0.0 for u in usage.values()),
@@ -175,10 +158,7 @@ class SpendSection(Section):
 
 
 class SettingsSection(Section):
-    """Models by role, what differs from the defaults, and the data's fingerprints."""
-
-    title = "Settings"
-    anchor = "settings"
+    title, anchor = "Settings", "settings"
 
     def values(self) -> Mapping[str, Any]:
         context = self.context
@@ -198,7 +178,6 @@ class SettingsSection(Section):
                 for d in differences(context.defaults, context.header.settings, HIDDEN)
                 if d.new is not None or context.setting(d.key) is None
             ][:_MOST_SETTINGS],
-            "prints": context.header.fingerprints,
         }
 
 

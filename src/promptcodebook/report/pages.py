@@ -1,11 +1,8 @@
 """Pages from templates, and the figures on them.
 
 One environment fills in every template, and escapes every value: inputs, replies, feedback and
-tracebacks are untrusted. Markup comes from our own template files alone, and addresses from
-`address` and from files that lie in the page itself.
-
-A chart is laid out once as SVG. Its colours come from the page's style sheet by class, so one
-drawing serves both themes and print; the script of a page only moves what is drawn here.
+tracebacks are untrusted. Markup comes from our own template files alone. A chart is laid out once
+as SVG, with classes of the style sheet; the script of a page only moves what is drawn here.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ from promptcodebook.text import printable, shorten, word_changes
 from promptcodebook.types import variable_name
 from promptcodebook.units import count_text, duration, money, number, percent, plural
 
-MISSING = "—"
-"""Shown where there is no number."""
+MISSING = "—"  # Shown where there is no number.
 
 
 def render(template: str, /, **values: Any) -> Markup:
@@ -93,12 +89,10 @@ def digest(text: str) -> str:
 
 
 def read_style() -> str:
-    """The style sheet of pages, of the drawings in them and of interactive charts."""
     return "\n".join(map(read_asset, ("style.css", "figure.css", "chart.css")))
 
 
 def read_asset(name: str) -> str:
-    """A file of this package, by its path in it."""
     return files("promptcodebook.report").joinpath(name).read_text("utf-8")
 
 
@@ -106,25 +100,18 @@ def read_asset(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """A table of what a figure shows; it has one of `every` points."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str | float]]
-    every: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Picture:
-    """A drawing with its words and its numbers; `size` is the extent of its view box, in pixels
-    where `fixed`. `legend` has names and looks. Where a script can read values off the drawing,
-    `range` is what its field spans: the ends of x, then of y."""
+    """A drawing with its words and its numbers (`rows`, one of `every` points); `size` is its view
+    box, in pixels where `fixed`. `legend` has names and looks. `range`, the ends of x and then of
+    y, is there where a script can read values off the drawing."""
 
     title: str
     description: str
     size: tuple[float, float]
     shapes: Markup
-    numbers: Numbers
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str | float]]
+    every: int = 1
     fixed: bool = False
     legend: Sequence[tuple[str, str]] = ()
     x_label: str = ""
@@ -132,11 +119,10 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """That of its files."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
 
 
-def csv_text(numbers: Numbers, source: str) -> str:
+def csv_text(picture: Picture, source: str) -> str:
     """The numbers, each row with its source; no text in it is taken for a formula."""
 
     def cell(value: str | float) -> str | float:
@@ -145,18 +131,18 @@ def csv_text(numbers: Numbers, source: str) -> str:
         formula = value.startswith(("=", "+", "-", "@", "\t", "\r"))
         return printable(f"'{value}" if formula else value)
 
-    if numbers.every > 1:
-        source += f", one point in {numbers.every}"
+    if picture.every > 1:
+        source += f", one point in {picture.every}"
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow([*numbers.columns, "source"])
-    writer.writerows([*map(cell, row), source] for row in numbers.rows)
+    writer.writerow([*picture.columns, "source"])
+    writer.writerows([*map(cell, row), source] for row in picture.rows)
     return target.getvalue()
 
 
 def svg_text(picture: Picture, source: str) -> str:
-    """The drawing under its title, on white. Its colours are those of the light theme, by value:
-    not every program that opens an SVG file knows variables."""
+    """The drawing under its title, in the colours of the light theme (not every program that opens
+    an SVG file knows variables)."""
     light = read_asset("style.css").partition("}")[0]
     colours = {name: of.strip() for name, of in re.findall(r"(--[\w-]+):\s*([^;]+);", light)}
     variable = r"var\((--[\w-]+)\)"
@@ -168,11 +154,9 @@ def svg_text(picture: Picture, source: str) -> str:
 # --- charts of lines, bands and marks
 
 Point = tuple[float, float]
-
 _WIDE, _SMALL = 440, 320  # the width of a chart in pixels; its height is half of it
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 14, 14, 34
-_MOST_DRAWN, _MOST_FILED = 800, 2_000
-"""Points drawn of one line, where more are averaged, and those in the file of its numbers."""
+_MOST_DRAWN, _MOST_FILED = 800, 2_000  # Points of a line: more are averaged, or left out of files.
 _FEW_POINTS = 15  # A line through so few is drawn with its points
 
 
@@ -195,25 +179,15 @@ class Area:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """One marked point with its words."""
-
-    x: float
-    y: float
-    label: str
-    look: str = "main"
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """`y` fixes the vertical range; None = what the data need. `scattered` = places, not a course:
-    several may share an x."""
+    """`spots` are marked points with a label and a look. `y` fixes the vertical range; None = what
+    the data need. `scattered` = places, not a course: several may share an x."""
 
     title: str
     x_label: str
     lines: Sequence[Line]
     areas: Sequence[Area] = ()
-    spots: Sequence[Spot] = ()
+    spots: Sequence[tuple[Point, str, str]] = ()
     y: tuple[float, float] | None = None
     scattered: bool = False
     small: bool = False
@@ -221,7 +195,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """Where points lie: `x` and `y` are what its width and height span."""
+    """`x` and `y` are what its width and height span."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -239,8 +213,7 @@ class _Field:
 
 
 def draw(chart: Chart, mark: str = "") -> Picture | None:
-    """The chart with its axes, its words and its numbers; None where there is nothing to draw.
-    `mark` says in the drawing whose numbers it shows."""
+    """None where there is nothing to draw. `mark` says in the drawing whose numbers it shows."""
     finite = [[p for p in line.points if all(map(math.isfinite, p))] for line in chart.lines]
     kept = zip(chart.lines, finite, strict=True)
     lines = [Line(line.name, points, line.look) for line, points in kept if points]
@@ -266,30 +239,28 @@ def draw(chart: Chart, mark: str = "") -> Picture | None:
         columns=[(field.at(x, 0)[0], _short(x)) for x in ticks(*field.x, 6) if x == int(x)],
         areas=map(partial(_area, field), areas),
         lines=map(partial(_line, field), lines),
-        spots=[(spot, *field.at(spot.x, spot.y)) for spot in chart.spots],
+        spots=[(label, look, *field.at(*point)) for point, label, look in chart.spots],
     )
     legend = [(each.name, each.look) for each in (*lines, *areas)]
-    return Picture(
-        chart.title,
-        " ".join(map(_in_words, lines)),
-        (width, width // 2),
-        shapes,
-        _numbers(chart, lines, areas),
-        legend=legend if len(legend) > 1 else (),
-        x_label=chart.x_label,
-        range=None if chart.scattered else (*field.x, *field.y),
-    )
-
-
-def _numbers(chart: Chart, lines: Sequence[Line], areas: Sequence[Area]) -> Numbers:
-    """Points of the chart, none averaged; of a series that is too long, evenly chosen ones."""
+    # Filed are points as they are; of a series that is too long, evenly chosen ones.
     every = math.ceil(max(len(each.points) for each in (*lines, *areas)) / _MOST_FILED)
     rows: list[tuple[str | float, ...]] = []
     for line in lines:
         rows += [(line.name, x, y, "", "") for x, y in line.points[::every]]
     for area in areas:
         rows += [(area.name, x, "", low, high) for x, low, high in area.points[::every]]
-    return Numbers(("series", chart.x_label, "value", "low", "high"), rows, every)
+    return Picture(
+        chart.title,
+        " ".join(map(_in_words, lines)),
+        (width, width // 2),
+        shapes,
+        ("series", chart.x_label, "value", "low", "high"),
+        rows,
+        every,
+        legend=legend if len(legend) > 1 else (),
+        x_label=chart.x_label,
+        range=None if chart.scattered else (*field.x, *field.y),
+    )
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -312,7 +283,6 @@ def _thin(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _line(field: _Field, line: Line) -> dict[str, Any]:
-    """Its outline, and its points where they are few or all that is drawn."""
     points, dots = _thin(line.points), line.look == "dots"
     few = len(points) <= (1 if line.look == "limit" else _FEW_POINTS)
     return {
@@ -340,9 +310,6 @@ def _short(value: float) -> str:
 
 
 def _in_words(line: Line) -> str:
-    first, last = line.points[0], line.points[-1]
-    top = max(line.points, key=lambda p: p[1])
-    return (
-        f"{line.name}: from {_short(first[1])} at {first[0]:g} to {_short(last[1])} at "
-        f"{last[0]:g}, highest {_short(top[1])} at {top[0]:g}."
-    )
+    places = line.points[0], line.points[-1], max(line.points, key=lambda p: p[1])
+    first, last, top = (f"{_short(y)} at {x:g}" for x, y in places)
+    return f"{line.name}: from {first} to {last}, highest {top}."

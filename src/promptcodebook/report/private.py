@@ -1,8 +1,7 @@
 """What a report shows of a run on private data: figures, routes, and texts that are shared anyway.
 
-A report is a file that is handed on. Of a run whose data are real people's, it shows no input,
-prompt, stage, output or feedback, nor what models said of them: their lengths replace them.
-The texts of the codebook and the directives stay, since every rewrite of them was checked.
+It shows no input, prompt, stage, output or feedback, nor what models said of them: their lengths
+replace them. The texts of the codebook and the directives stay, since every rewrite was checked.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ _QUOTATION = re.compile(r"""(?:^|\s)["'`‘“«]""")
 
 
 def withhold_ending(state: events.RunState, run: str) -> events.RunState:
-    """The state without what the error that ended the run of this id may have quoted (a run of
-    version 0.1 kept the server's words), and without the prompts of another optimizer, which saw
-    the data. How to resume a failed run is no secret."""
+    """The state without what the error that ended the run may have quoted (version 0.1 kept the
+    server's words), and without the prompts of another optimizer, which saw the data."""
     hint = f"pco train --resume {run}" if state.ended == "failed" else state.hint
     concluded = state.conclusion and withhold(state.conclusion)
     return replace(state, detail=_kind(state.detail), hint=hint, conclusion=concluded)
@@ -63,14 +61,8 @@ _TEXTS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 }
 """By type and field, what replaces a text."""
 _AROUND = (
-    events.Broke,
-    events.Compared,
-    events.Concluded,
-    types.Evaluation,
-    events.Stepped,
-    types.Trace,
-    events.Validated,
-    *_TEXTS,
+    *(events.Broke, events.Compared, events.Concluded, events.Stepped, events.Validated),
+    *(types.Evaluation, types.Trace, *_TEXTS),
 )
 
 

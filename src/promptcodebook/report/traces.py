@@ -1,36 +1,25 @@
-"""How one rollout is shown: a list of its parts.
-
-What a run has on record of one example, when training drew it and in the verdict's rows; and a
-seeded handful of training rollouts, one of each kind, for the report.
-"""
+"""How one rollout is shown: a list of its parts. What a run has on record of one example; and a
+seeded handful of training rollouts, one of each kind, for the report."""
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.policy.policy import prompt_spans
 from promptcodebook.policy.references import kept_state
 from promptcodebook.randomness import keyed_int
-from promptcodebook.report.context import Context, Instincts, Section, routed_over
+from promptcodebook.report.context import Context, Section
 from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import (
-    Codebook,
-    Evaluation,
-    Failure,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    Variable,
-)
+from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
 from promptcodebook.units import number
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
@@ -39,12 +28,18 @@ _COLOURS = 6  # of spans; the number beside each tells instincts apart where the
 _MOST = 5  # training rollouts shown
 
 Parts = list[tuple[str, Any]]
+Instincts = tuple[tuple[int, str], ...]  # Those of a route, each as (k, text).
 
 
-def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str] = ("", "")) -> Parts:
-    """Route, prompt, stages, output and feedback by name, those that are there. `instincts` are the
-    texts that it was routed over, `own` the base prompt and output format that prompts hold. A
-    prompt is in pieces, each with its source: `places` are those of instincts in the colours."""
+def routed_over(rollout: Rollout, codebook: Codebook) -> Instincts:
+    """The instincts of a rollout's route, with the texts that they have in this codebook."""
+    indices = () if rollout.route is None else rollout.route.indices
+    return tuple((k, codebook[k].text) for k in indices if k < len(codebook))
+
+
+def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Parts:
+    """Route, prompt, stages, output and feedback by name, those that are there. `own` are the base
+    prompt and the output format; `places` are the colours of instincts in a prompt."""
     prompt: Any = shorten(rollout.prompt, _LONG)
     if instincts and prompt:
         prompt = {
@@ -76,11 +71,9 @@ def parts_of_trace(
     if trace.verdict is not None:
         figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
         verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
-    symbols = {"encoder": "θ", "generator": "φ", "critic": "ψ"}
-    gradients = [
-        (f"g {symbols[v]}" if isinstance(v, str) else f"g c{v}", shorten(text, _SHORT))
-        for v, text in trace.gradients.blamed.items()
-    ]
+    symbols: dict[Variable, str] = {"encoder": "θ", "generator": "φ", "critic": "ψ"}
+    blamed = trace.gradients.blamed.items()
+    gradients = [(f"g {symbols.get(v, f'c{v}')}", shorten(text, _SHORT)) for v, text in blamed]
     parts = [
         ("input", shorten(known or "", _LONG)),
         *parts_of(trace.rollout, instincts, own),
@@ -89,6 +82,15 @@ def parts_of_trace(
         ("failure", _failure(trace.failure)),
     ]
     return [(name, body) for name, body in parts if body]
+
+
+def judged_parts(
+    context: Context, row: str, rollout: Rollout, first: Codebook
+) -> tuple[str, Parts]:
+    """A rollout of this row of the verdict under its heading. The untrained row was routed over the
+    run's `first` codebook, all others over the deployed one."""
+    instincts = routed_over(rollout, first if row == UNTRAINED else context.codebook)
+    return f"{row}: {reward_text(rollout)}", parts_of(rollout, instincts, context.own_words)
 
 
 def reward_text(rollout: Rollout) -> str:
@@ -118,9 +120,8 @@ def _failure(failure: Failure | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One time that training drew the example. `instincts` are the texts that it was routed over;
-    `rewrites` are those of the step whose text the example's gradients blamed: what changed because
-    of it, and of the others of its batch that blamed the same. `reverted` were taken back."""
+    """One time that training drew the example. `rewrites` are those of the step whose text its
+    gradients blamed; `reverted` were taken back."""
 
     step: int
     trace: Trace
@@ -130,7 +131,7 @@ class Training:
 
     @classmethod
     def of(cls, step: Step, trace: Trace, codebook: Codebook) -> Training:
-        """Of a trace of the step, which began with this codebook."""
+        """The step began with this codebook."""
         blamed = trace.gradients.blamed
         rewrites = tuple(r for r in step.rewrites if r.variable in blamed)
         instincts = routed_over(trace.rollout, codebook)
@@ -139,8 +140,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`trainings` in order; for an example of the validation split `validated` is what the kept
-    policy made of it, for one of the test split `judged` are the verdict's rows by name."""
+    """`validated` is what the kept policy made of it, `judged` has the verdict's rows."""
 
     example_id: str
     trainings: tuple[Training, ...]
@@ -152,35 +152,31 @@ def read_record(run: Path, example_id: str) -> Record | None:
     """What the run in that folder has of the example; None where it has nothing. Of private data
     the texts are withheld. Raises RunNotFound, StoreError."""
 
-    def own(evaluation: Evaluation) -> tuple[Rollout, ...]:
-        return tuple(r for r in evaluation.rollouts if r.example_id == example_id)
+    def own(rollouts: Sequence[Rollout]) -> tuple[Rollout, ...]:
+        return tuple(r for r in rollouts if r.example_id == example_id)
 
     with closing(RunStore.open(run)) as store:
         trained = store.outline().parameters is not None
         found = store.validation_at(kept_state(store)[1].step) if trained else None
-        validated = own(found.evaluation) if found else ()
-        judged = tuple((e.name, r) for e in store.test_evaluations() for r in own(e))
-        trainings = tuple(_trainings(store, example_id)) if trained else ()
+        validated = own(found.evaluation.rollouts) if found else ()
+        judged = tuple((e.name, r) for e in store.test_evaluations() for r in own(e.rollouts))
         if store.header.private:
             validated, judged = withhold(validated), withhold(judged)
-    if not (trainings or validated or judged):
-        return None
-    return Record(example_id, trainings, next(iter(validated), None), judged)
-
-
-def _trainings(store: RunStore, example_id: str) -> Iterator[Training]:
-    codebook = store.started().parameters.codebook
-    for step in store.steps(traces=True):
-        for trace in step.traces:
-            if trace.rollout.example_id == example_id:
+        trainings = list[Training]()
+        codebook = store.started().parameters.codebook if trained else Codebook(())
+        for step in store.steps(traces=True):
+            for trace in (t for t in step.traces if t.rollout.example_id == example_id):
                 alone = replace(step, traces=(trace,))
                 shown = withhold(alone) if store.header.private else alone
-                yield Training.of(shown, shown.traces[0], codebook)
-        codebook = step.parameters.codebook
+                trainings.append(Training.of(shown, shown.traces[0], codebook))
+            codebook = step.parameters.codebook
+    if not (trainings or validated or judged):
+        return None
+    return Record(example_id, tuple(trainings), next(iter(validated), None), judged)
 
 
 def _ranks(trace: Trace) -> dict[str, float | None]:
-    """Its rank in each kind that is shown, where the lowest is shown (None = it is none)."""
+    """Its rank in each kind (None = it is none); the lowest is shown."""
     reward, route = trace.rollout.reward, trace.rollout.route
     late = 1.0 if trace.failure is not None else None
     return {
@@ -195,8 +191,7 @@ def _ranks(trace: Trace) -> dict[str, float | None]:
 class ExamplesSection(Section):
     """Keeps a few candidates of each kind; a draw keyed by seed, step and example decides ties."""
 
-    title = "Training examples"
-    anchor = "examples"
+    title, anchor = "Training examples", "examples"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -224,11 +219,9 @@ class ExamplesSection(Section):
         # One of each kind, no input twice. Failures choose first and are shown last.
         chosen: dict[str, tuple[str, Training]] = {}
         for kind, best in self._best.items():
-            others = ((each.trace.rollout.example_id, each) for _, _, each in best)
-            for name, each in others:
-                if name not in chosen:
-                    chosen[name] = kind, each
-                    break
+            offered = (each for _, _, each in best if each.trace.rollout.example_id not in chosen)
+            if each := next(offered, None):
+                chosen[each.trace.rollout.example_id] = kind, each
         return {
             "examples": [
                 {

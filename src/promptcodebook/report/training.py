@@ -10,45 +10,23 @@ from typing import Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import mean_interval
-from promptcodebook.method.state import (
-    average_success,
-    entropy,
-    has_collapsed,
-    selected_since,
-    utilisation,
-    utilisation_bound,
-)
+from promptcodebook.method import state
+from promptcodebook.method.state import entropy, has_collapsed, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
-from promptcodebook.report.pages import (
-    MISSING,
-    Area,
-    Chart,
-    Line,
-    Numbers,
-    Picture,
-    Point,
-    Spot,
-    render,
-)
+from promptcodebook.report.pages import MISSING, Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
-from promptcodebook.types import Rollout, Step, Variable
+from promptcodebook.types import Step, Variable
 from promptcodebook.units import number, percent
 
-WINDOW = 10
-"""Steps that moving figures look back over."""
+WINDOW = 10  # Steps that moving figures look back over.
 _PARTS = 4  # stretches that the training of a router is shown in
-MOST_COLUMNS = 60
-"""Columns of the heat map; a longer run has several steps in each."""
+MOST_COLUMNS = 60  # Columns of the heat map; a longer run has several steps in each.
 _LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
-_INNER, _NARROW, _WIDE = 900, 15, 36
-"""Width of all columns where that leaves each between narrow and wide, in pixels."""
+_INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at least and at most.
 
 
 class CurvesSection(Section):
-    """Keeps a dozen numbers a step."""
-
-    title = "Training"
-    anchor = "training"
+    title, anchor = "Training", "training"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -108,16 +86,10 @@ class CurvesSection(Section):
             scope: max((m.n for m in marks if m.scope == scope), default=0)
             for scope in ("subset", "full")
         }
-        reward = Chart(
-            "Training reward",
-            "step",
-            [
-                Line("batch mean", self._points["batch mean"], "dots"),
-                Line(f"mean of {WINDOW} steps", self._points["mean"]),
-            ],
-            [Area("± 1 sd", self._bands["spread"])],
-            y=self.context.reward_range,
-        )
+        means = Line("batch mean", self._points["batch mean"], "dots")
+        moving = Line(f"mean of {WINDOW} steps", self._points["mean"])
+        spread, y = [Area("± 1 sd", self._bands["spread"])], self.context.reward_range
+        reward = Chart("Training reward", "step", [means, moving], spread, y=y)
         return {
             "window": WINDOW,
             "bits": math.log2(max(1, len(self.context.codebook))),
@@ -134,21 +106,17 @@ class CurvesSection(Section):
             for scope in ("subset", "full")
         )
         best = self.context.state.best
-        spots: list[Spot] = []
+        spots: list[tuple[Point, str, str]] = []
         if best is not None and best.score is not None:
             look = "second" if best.scope == "full" else "main"
-            spots.append(Spot(best.step + 1, best.score, f"best {number(best.score)}", look))
-        return Chart(
-            "Validation reward",
-            "step (0 = untrained)",
-            [Line("subset", subset), Line("whole split", whole, "second")],
-            [
-                Area("95 %, subset", sorted(self._bands["subset"])),
-                Area("95 %, whole split", sorted(self._bands["full"]), "area second"),
-            ],
-            spots=spots,
-            y=self.context.reward_range,
-        )
+            spots.append(((best.step + 1, best.score), f"best {number(best.score)}", look))
+        lines = [Line("subset", subset), Line("whole split", whole, "second")]
+        bands = [
+            Area("95 %, subset", sorted(self._bands["subset"])),
+            Area("95 %, whole split", sorted(self._bands["full"]), "area second"),
+        ]
+        y = self.context.reward_range
+        return Chart("Validation reward", "step (0 = untrained)", lines, bands, spots, y)
 
     def _small_charts(self) -> Iterable[Chart]:
         points, now = self._points, f"last {WINDOW} steps"
@@ -171,22 +139,17 @@ class CurvesSection(Section):
 
 
 class RouterSection(Section):
-    """How routes were learned from outcomes: what was tried, how sure it grew, what it is worth.
-    Keeps sums by stretch of the training and by instinct, not by step."""
+    """What was tried, how sure the router grew, what its routes are worth."""
 
-    title = "How the router learned"
-    anchor = "router"
+    title, anchor = "How the router learned", "router"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._steps = max(1, context.state.step + 1)
-        self._stretches: list[defaultdict[str, float]] = [
-            defaultdict(float) for _ in range(min(_PARTS, self._steps))
-        ]
-        self._with: Counter[int] = Counter()
-        self._earned: defaultdict[int, float] = defaultdict(float)
-        self._test: Counter[int] = Counter()
-        self._tested = 0
+        parts = min(_PARTS, self._steps)
+        self._stretches = [defaultdict[str, float](float) for _ in range(parts)]
+        self._with, self._earned = Counter[int](), defaultdict[int, float](float)
+        self._test, self._tested = Counter[int](), 0
 
     def add(self, event: Event) -> None:
         if isinstance(event, Compared) and event.evaluation.name == "learned":
@@ -196,21 +159,18 @@ class RouterSection(Section):
         if isinstance(event, Stepped):
             place = event.step.index * len(self._stretches) // self._steps
             stretch = self._stretches[min(place, len(self._stretches) - 1)]
-            for trace in event.step.traces:
-                self._count(trace.rollout, stretch)
-
-    def _count(self, rollout: Rollout, stretch: defaultdict[str, float]) -> None:
-        route = rollout.route
-        if route is None or rollout.reward is None:
-            return
-        stretch["rollouts"] += 1
-        stretch["reward"] += rollout.reward
-        stretch["other"] += route.explored
-        stretch["chance"] += route.propensity or 0.0
-        stretch["instincts"] += len(route.indices)
-        for k in route.indices:
-            self._with[k] += 1
-            self._earned[k] += rollout.reward
+            for rollout in (trace.rollout for trace in event.step.traces):
+                route = rollout.route
+                if route is None or rollout.reward is None:
+                    continue
+                stretch["rollouts"] += 1
+                stretch["reward"] += rollout.reward
+                stretch["other"] += route.explored
+                stretch["chance"] += route.propensity or 0.0
+                stretch["instincts"] += len(route.indices)
+                for k in route.indices:
+                    self._with[k] += 1
+                    self._earned[k] += rollout.reward
 
     def values(self) -> Mapping[str, Any]:
         deployed, conclusion = self.context.deployed, self.context.state.conclusion
@@ -222,7 +182,7 @@ class RouterSection(Section):
             ("over no instinct", estimate.over_none.scaled(0.0, high - low), True),
         )
         return {
-            "ranking": None if deployed is None else deployed.state.statistics.ranking,
+            "ranking": None if deployed is None else deployed.statistics.ranking,
             "estimate": estimate,
             "estimates": rows,
             "stretches": [self._cells(place) for place in range(len(self._stretches))],
@@ -233,7 +193,6 @@ class RouterSection(Section):
         }
 
     def _cells(self, place: int) -> tuple[str, ...]:
-        """A stretch: its steps, its rollouts, and means over them."""
         size, of = len(self._stretches), self._stretches[place]
         first, last = (self._steps * at // size for at in (place, place + 1))
         steps = f"{first + 1} to {last}" if first + 1 < last else str(last)
@@ -251,18 +210,14 @@ def router_sections(context: Context) -> list[Section]:
 
 
 class CodebookSection(Section):
-    """Counts rewrites as they pass; the rest is the deployed state."""
-
-    title = "Codebook"
-    anchor = "codebook"
+    title, anchor = "Codebook", "codebook"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._rewrites: Counter[Variable] = Counter()
 
     def add(self, event: Event) -> None:
-        deployed = self.context.deployed
-        if isinstance(event, Stepped) and deployed and event.step.index <= deployed.step:
+        if isinstance(event, Stepped) and event.step.index <= self.context.deployed_as.step:
             self._rewrites.update(r.variable for r in event.step.rewrites if r.kept)
 
     def values(self) -> Mapping[str, Any]:
@@ -274,9 +229,9 @@ def codebook_values(context: Context) -> dict[str, Any]:
     deployed = context.deployed
     if deployed is None:
         return {"deployed": None}
-    best, statistics = deployed.best, deployed.state.statistics
+    best, statistics = context.deployed_as, deployed.statistics
     why = "the last one" if best.score is None else f"the best validated one ({number(best.score)})"
-    untried = " Nothing was selected yet." if deployed.step < 0 else ""
+    untried = " Nothing was selected yet." if best.step < 0 else ""
     counts = statistics.selected
     tried = [k for k, times in enumerate(counts) if times]
     points = [(float(counts[k]), statistics.success[k]) for k in tried]
@@ -285,29 +240,28 @@ def codebook_values(context: Context) -> dict[str, Any]:
         "Usage against success",
         "times selected",
         [Line("instinct", points, "dots")],
-        spots=[Spot(*at, str(k), "second") for k, at in zip(tried, points, strict=True)],
+        spots=[(at, str(k), "second") for k, at in zip(tried, points, strict=True)],
         y=(0.0, 1.0),
         scattered=True,
     )
     return {
         "deployed": deployed,
-        "caption": f"The codebook as it is deployed: {state_name(deployed.step)}, {why}.{untried} "
+        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} "
         "success is the moving mean of the reward, r̄ of reward minus penalty (it may fall below "
         "0); both move only when an instinct is selected.",
         "sums": [
             ("entropy", f"{number(entropy(counts), 2)} bits"),
             ("utilisation", f"{percent(utilisation(counts))} ({len(tried)} of {len(counts)})"),
-            ("average success", number(average_success(counts, statistics.success))),
+            ("average success", number(state.average_success(counts, statistics.success))),
         ],
         "usage": context.draw(usage),
     }
 
 
 class RoutingSection(Section):
-    """Which instincts were selected when: a row for each; keeps counts by column, not by step."""
+    """Which instincts were selected when: a row for each."""
 
-    title = "Routing over time"
-    anchor = "routing"
+    title, anchor = "Routing over time", "routing"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -342,15 +296,19 @@ class RoutingSection(Section):
             return {"each": each, "picture": None, "highest": 0.0}
         # Of a column's routes, the share that held instinct k.
         select = max(1, int(self.context.setting("select")))
-        routes = [sum(counts) / select for counts in self._counts]
         shares = [
-            [min(1.0, times / n) if n else 0.0 for times in counts]
-            for counts, n in zip(self._counts, routes, strict=True)
+            [min(1.0, times / (sum(counts) / select)) if any(counts) else 0.0 for times in counts]
+            for counts in self._counts
         ]
         highest = max(max(column) for column in shares) or 1.0
         return {"each": each, "picture": self._picture(shares, highest), "highest": highest}
 
     def _picture(self, shares: list[list[float]], highest: float) -> Picture:
+        def step_range(column: int) -> str:
+            first = column * self._steps + 1
+            last = min(first + self._steps - 1, max(first, self.context.state.step + 1))
+            return f"step {first}" if first == last else f"steps {first} to {last}"
+
         columns = len(shares)
         width, height = columns * self._cell, self._size * _CELL_H
         shapes = render(
@@ -359,7 +317,7 @@ class RoutingSection(Section):
             rewrites=self._rewrites,
             shares=shares,
             top_share=highest,
-            step_range=self._step_range,
+            step_range=step_range,
             steps=self._steps,
             cell=(self._cell, _CELL_H),
             size=(width, height),
@@ -378,23 +336,17 @@ class RoutingSection(Section):
             f"{self._size} instincts over {columns} columns; the most used is {most}.",
             (_LEFT + width + 6, _TOP + height + _BOTTOM),
             shapes,
-            Numbers(("instinct", "from step", "selected", "share of routes"), rows),
+            ("instinct", "from step", "selected", "share of routes"),
+            rows,
             fixed=True,
         )
 
-    def _step_range(self, column: int) -> str:
-        first = column * self._steps + 1
-        last = min(first + self._steps - 1, max(first, self.context.state.step + 1))
-        return f"step {first}" if first == last else f"steps {first} to {last}"
-
 
 class TheorySection(Section):
-    """Two theorems beside what was measured: utilisation (Theorem 3) and additivity (Theorem 5).
-    Keeps the entries that exploration reached, and of the residuals δ their number, the sums of δ
-    and |δ|, and the largest |δ|: of those that count ρ(g_ψ) and those that do not, apart."""
+    """Theorem 3 (utilisation) and Theorem 5 (additivity) beside what was measured. Of the residuals
+    δ it keeps number, sums of δ and |δ|, and largest |δ|: with ρ(g_ψ) and without, apart."""
 
-    title = "Theory beside measurement"
-    anchor = "theory"
+    title, anchor = "Theory beside measurement", "theory"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -434,7 +386,7 @@ class TheorySection(Section):
         size, select = len(context.codebook), int(context.setting("select"))
         tau = float(context.setting("explore.tau"))
         narrow, wide = (
-            utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
+            state.utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
             for wide in (False, True)
         )
         return [

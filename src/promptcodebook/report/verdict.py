@@ -10,8 +10,8 @@ from typing import Any
 
 from promptcodebook.optimizers.fixed import UNTRAINED
 from promptcodebook.report.context import Context, Section
-from promptcodebook.report.pages import Numbers, Picture, render, ticks
-from promptcodebook.report.traces import parts_of, reward_text
+from promptcodebook.report.pages import Picture, render, ticks
+from promptcodebook.report.traces import judged_parts
 from promptcodebook.run.verdict import FIGURES, Row, read_rows
 from promptcodebook.store.events import Amended, Compared, Event, RunState, Started, Stepped
 from promptcodebook.text import shorten
@@ -20,12 +20,10 @@ from promptcodebook.units import number, plural
 
 UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
 """Said where rows are judged and no verdict is reached."""
-MOST, _OF_A_KIND = 12, 5
-"""Test examples shown, and wins or losses among them while there are enough of the other."""
+MOST, _OF_A_KIND = 12, 5  # Test examples shown, and wins (or losses) among them at first.
 _TITLE = 160
 _WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
-_NAME, _LETTER = 24, 8
-"""Letters of a row's name shown beside its interval, and the width of one, in pixels."""
+_NAME, _LETTER = 24, 8  # Letters of a row's name that are shown, and the width of one in pixels.
 
 
 def _rows_of(state: RunState) -> tuple[Row, ...]:
@@ -34,10 +32,7 @@ def _rows_of(state: RunState) -> tuple[Row, ...]:
 
 
 class VerdictSection(Section):
-    """The stored conclusion; before there is one, what has been judged so far."""
-
-    title = "Verdict"
-    anchor = "verdict"
+    title, anchor = "Verdict", "verdict"
 
     def values(self) -> Mapping[str, Any]:
         rows = _rows_of(self.context.state)
@@ -47,7 +42,6 @@ class VerdictSection(Section):
 
 
 def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
-    """A dot and its interval for each row, on one scale; the last row is highlighted."""
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
     names = [r.name if len(r.name) <= _NAME else f"{r.name[: _NAME - 1]}…" for r in rows]
@@ -61,13 +55,8 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
         "report/templates/forest.svg.jinja",
         ticks=[(at(tick), number(tick, 2)) for tick in ticks(low, high)],
         rows=[
-            (
-                _TOP + _ROW * (place + 0.5),
-                name,
-                r.score.mean,
-                *map(at, (r.score.mean, r.score.low, r.score.high)),
-            )
-            for place, (name, r) in enumerate(zip(names, rows, strict=True))
+            (_TOP + _ROW * (place + 0.5), name, s.mean, *map(at, (s.mean, s.low, s.high)))
+            for place, (name, s) in enumerate(zip(names, (r.score for r in rows), strict=True))
         ],
         top=_TOP,
         bottom=bottom,
@@ -75,14 +64,13 @@ def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
     )
     words = " ".join(f"{r.name}: {number(r.score.mean)} ({r.score.ends()})." for r in rows)
     scores = [(r.name, r.score.mean, r.score.low, r.score.high, r.score.n) for r in rows]
-    numbers = Numbers(("row", "score", "low", "high", "n"), scores)
-    return Picture("Scores on the test split", words, (_WIDTH, bottom + 26), shapes, numbers)
+    size, columns = (_WIDTH, bottom + 26), ("row", "score", "low", "high", "n")
+    return Picture("Scores on the test split", words, size, shapes, columns, scores)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One test example under two rows; `difference` is the second's reward less the first's, where
-    a failed one counts as the bottom of the range."""
+    """One test example under two rows; `difference` is the second's reward less the first's."""
 
     first: Rollout
     second: Rollout
@@ -90,10 +78,7 @@ class Pair:
 
     @property
     def outcome(self) -> str:
-        """'win', 'loss' or 'tie', of the second."""
-        if not self.difference:
-            return "tie"
-        return "win" if self.difference > 0 else "loss"
+        return "tie" if not self.difference else "win" if self.difference > 0 else "loss"
 
 
 def pairs_of(first: Evaluation, second: Evaluation) -> tuple[Pair, ...]:
@@ -117,17 +102,16 @@ def tally(pairs: Sequence[Pair]) -> str:
 
 
 def result_of(state: RunState, rows: Sequence[Evaluation]) -> Evaluation | None:
-    """The row that the verdict is about, its last; None until there is a verdict: whichever row was
-    judged latest is no result. Raises StoreError where the stored verdict is damaged."""
+    """The row that the verdict is about, its last; None until there is a verdict. Raises StoreError
+    where the stored verdict is damaged."""
     judged = _rows_of(state)
     return next((row for row in rows[::-1] if judged and row.name == judged[-1].name), None)
 
 
 class JudgedSection(Section):
-    """Keeps two rows of the verdict: the one that gains are measured from, and the result."""
+    """Keeps the row that gains are measured from, and the result."""
 
-    title = "Test examples"
-    anchor = "test"
+    title, anchor = "Test examples", "test"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -174,21 +158,12 @@ class JudgedSection(Section):
             "title": shorten(" ".join((known or name).split()), _TITLE),
             "change": " → ".join(number(r.reward, 2, missing="failed") for _, r in sides),
             "parts": [("example", name), *([("input", known)] if known else [])],
-            "sides": [
-                (
-                    f"{row}: {reward_text(r)}",
-                    parts_of(r, context.instincts_of(row, r, self._first), context.own_words),
-                )
-                for row, r in sides
-            ],
+            "sides": [judged_parts(context, row, r, self._first) for row, r in sides],
         }
 
 
 class PromptsSection(Section):
-    """The text of every row of the verdict that is one prompt for all inputs."""
-
-    title = "Prompts compared"
-    anchor = "prompts"
+    title, anchor = "Prompts compared", "prompts"
 
     def values(self) -> Mapping[str, Any]:
         state, present = self.context.state, self.context.header.present
@@ -199,10 +174,7 @@ class PromptsSection(Section):
 
 
 class UseSection(Section):
-    """What to type to put the result to work, by what the verdict says."""
-
-    title = "How to use this result"
-    anchor = "use"
+    title, anchor = "How to use this result", "use"
 
     def values(self) -> Mapping[str, Any]:
         conclusion = self.context.state.conclusion

@@ -33,10 +33,9 @@ from promptcodebook.method.policy import OffPolicy
 from promptcodebook.routing.ranking import Features, Ranker, Vocabulary, chosen, whole_numbers
 from promptcodebook.types import Expected, Outcome, Ranking
 
-_DIGITS = 100
-"""Weights are kept as whole hundredths of the greatest."""
-MOST = 2000
-"""Outcomes that a fit takes, the latest ones: it costs their cube."""
+_DIGITS, MOST = 100, 2000
+"""Weights are kept as whole hundredths of the greatest; a fit takes the latest outcomes, at the
+cost of their cube."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,12 @@ class Priors:
 
 
 class OutcomeModel:
-    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. `vectors` are their
-    embeddings, beside which `words` is the share of their spelling."""
+    """Fits outcomes of a fixed set of inputs: `dense` has a row φ(x) for each. Beside embeddings
+    (`vectors`) their spelling has the share `words`."""
 
     def __init__(
         self,
         inputs: Mapping[str, str],
-        priors: Priors = Priors(),
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
     ) -> None:
@@ -69,7 +67,7 @@ class OutcomeModel:
         if vectors is not None:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
-        self.priors = priors
+        self.priors = Priors()
         what = "a router that learns from outcomes"
         self.numpy = np = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()
@@ -92,7 +90,6 @@ class OutcomeModel:
         return self._features[self.row[example_id]]
 
     def fit(self, outcomes: Sequence[Outcome], versions: Sequence[int]) -> Posterior:
-        """The posterior given the outcomes, for instincts of these versions."""
         with self.one_thread():
             return Posterior(self, list(outcomes)[-MOST:], versions)
 
@@ -124,7 +121,13 @@ class Posterior:
         gram = model.gram[self._at][:, self._at]
         whole = np.outer(self._whole, self._whole)
         prior = (p.level**2 + p.shared**2 * gram) * whole
-        prior += (p.constant**2 + p.own**2 * gram) * self._together()
+        # How much two outcomes have instincts in common: 1 for each, less for older versions.
+        shared = self._has @ self._has.T
+        for k in range(self._size if (self._old != self._old[:1]).any() else 0):
+            has = np.flatnonzero(self._has[:, k])
+            apart = np.abs(np.subtract.outer(self._old[has, k], self._old[has, k]))
+            shared[np.ix_(has, has)] += p.kept**apart - 1.0
+        prior += (p.constant**2 + p.own**2 * gram) * shared
         prior += p.likeness**2 * np.outer(self._like, self._like)
         prior += p.more**2 * np.outer(self._crowd, self._crowd)
         noise = np.diag(p.noise**2 / weights)
@@ -133,18 +136,6 @@ class Posterior:
             self._dual = self._root.T @ (self._root @ y)
         else:
             self._root, self._dual = np.zeros((0, 0)), np.zeros(0)
-
-    def _together(self) -> Any:
-        """How much two outcomes have instincts in common: 1 for each, less for older versions."""
-        np = self._np
-        if (self._old == self._old[:1]).all():
-            return self._has @ self._has.T
-        shared = np.zeros((len(self._outcomes),) * 2)
-        for k in range(self._size):
-            has = np.flatnonzero(self._has[:, k])
-            apart = np.abs(np.subtract.outer(self._old[has, k], self._old[has, k]))
-            shared[np.ix_(has, has)] += self._model.priors.kept**apart
-        return shared
 
     def _current(self) -> Any:
         """n x K: whether an outcome had the instinct, discounted by the rewrites since."""
@@ -227,10 +218,8 @@ class Adding:
         return bounds[:-1].tolist(), float(bounds[-1])
 
 
-FOLDS = 5
-MOST_WEIGHT = 20.0
-_FEWEST = 20
-"""Examples below which there is no estimate."""
+FOLDS, MOST_WEIGHT, _FEWEST = 5, 20.0, 20
+"""Of the off-policy estimate; with fewer examples there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +234,6 @@ class Terms:
 
 def off_policy(
     model: OutcomeModel,
-    inputs: Mapping[str, str],
     texts: Sequence[str],
     outcomes: Sequence[Outcome],
     versions: Sequence[int],
@@ -268,7 +256,7 @@ def off_policy(
         if not others:
             return None
         ranker = Ranker(model.fit(others, versions).ranking(terms.least), texts)
-        expected = {name: ranker.of(model.features(name)) for name in inputs}
+        expected = {name: ranker.of(model.features(name)) for name in model.inputs}
         sums = [sum(each) for each in zip(*(e.marginal for e in expected.values()), strict=True)]
         single = sums.index(max(sums))
         for outcome in logged:
@@ -290,11 +278,10 @@ def off_policy(
 
 
 def _doubly_robust(outcome: Outcome, expected: Expected, route: tuple[int, ...]) -> float:
-    forecast = expected.of(route)
-    if outcome.indices != route or outcome.propensity is None:
+    forecast, chance = expected.of(route), outcome.propensity
+    if outcome.indices != route or chance is None:
         return forecast
-    weight = min(MOST_WEIGHT, 1.0 / outcome.propensity)
-    return forecast + weight * (outcome.reward - forecast)
+    return forecast + min(MOST_WEIGHT, 1.0 / chance) * (outcome.reward - forecast)
 
 
 def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> str:
@@ -302,10 +289,8 @@ def in_words(estimate: OffPolicy | None, reward_range: tuple[float, float]) -> s
     if estimate is None:
         return ""
     low, width = reward_range[0], reward_range[1] - reward_range[0]
-    single, none = (
-        over.scaled(0.0, width).text(signed=True)
-        for over in (estimate.over_single, estimate.over_none)
-    )
+    gains = (estimate.over_single, estimate.over_none)
+    single, none = (gain.scaled(0.0, width).text(signed=True) for gain in gains)
     return (
         f"Off-policy, before the test: by {estimate.rollouts} logged rollouts on "
         f"{estimate.value.n} training examples (doubly robust, cross-fitted) the learned routes "

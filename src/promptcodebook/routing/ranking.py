@@ -28,15 +28,11 @@ from promptcodebook.intervals import Interval, mean_interval
 from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Expected, Ranking, Route
 
-BUCKETS = 4096
-"""Hashed features: words fall into the first half, letters into the second."""
-_HALF = BUCKETS // 2
-_LETTERS = (4, 5)
-"""Lengths of the runs of letters that count, word by word."""
-_MOST_WORDS, _MOST_READ = 200, 2**14
-"""Words of an input that are read, and the characters that hold them: half from either end."""
-_MOST_CHARACTERS = 2000
-"""Of a text that is embedded: half from its start, half from its end."""
+BUCKETS, _HALF = 4096, 2048
+"""Hashed features: words fall into the first half, runs of 4 or 5 letters into the second."""
+_MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
+"""Words of an input that are read, and its characters; and of one that is embedded: half from
+either end."""
 
 Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
@@ -52,7 +48,7 @@ def _buckets(text: str) -> tuple[set[int], set[int]]:
     runs = {
         padded[at : at + length]
         for padded in {f" {word} " for word in words}
-        for length in _LETTERS
+        for length in (4, 5)
         for at in range(len(padded) - length + 1)
     }
     return {_hashed(word) for word in words}, {_HALF + _hashed(run) for run in runs}
@@ -64,8 +60,7 @@ def _hashed(gram: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How telling each bucket is (its inverse document frequency), and how embeddings are
-    scaled."""
+    """How telling each bucket is (its inverse document frequency); how embeddings are scaled."""
 
     rarity: tuple[float, ...]
     center: tuple[float, ...] = ()
@@ -74,7 +69,6 @@ class Vocabulary:
 
     @property
     def width(self) -> int:
-        """How many features there are."""
         return BUCKETS + len(self.center)
 
     @classmethod
@@ -91,10 +85,9 @@ class Vocabulary:
         """The same for inputs that have these embeddings too; five digits of each number count."""
         columns = list(zip(*vectors, strict=True))
         center = tuple(float(f"{math.fsum(c) / len(c):.5g}") for c in columns)
-        spread = tuple(
-            float(f"{math.sqrt(math.fsum((v - m) ** 2 for v in c) / len(c)):.5g}")
-            for c, m in zip(columns, center, strict=True)
-        )
+        pairs = zip(columns, center, strict=True)
+        variances = (math.fsum((v - m) ** 2 for v in c) / len(c) for c, m in pairs)
+        spread = tuple(float(f"{math.sqrt(variance):.5g}") for variance in variances)
         return replace(self, center=center, spread=spread, words=words)
 
     def features(self, text: str, vector: Sequence[float] = ()) -> Features:
@@ -103,11 +96,9 @@ class Vocabulary:
         if not self.center:
             return found
         if len(vector) != len(self.center):
-            raise PolicyError(
-                f"the router was trained on embeddings of {len(self.center)} numbers, and this "
-                f"model makes {len(vector)}",
-                hint="name the model that made them in roles.encoder.model",
-            )
+            trained = f"the router was trained on embeddings of {len(self.center)} numbers"
+            hint = "name the model that made them in roles.encoder.model"
+            raise PolicyError(f"{trained}, and this model makes {len(vector)}", hint=hint)
         share = math.sqrt(self.words)
         own = {bucket: share * value for bucket, value in found.items()}
         rows = zip(vector, self.center, self.spread, strict=True)
@@ -198,11 +189,9 @@ class Embedder:
         message = Message("user", text if text.strip() else "-")
         reply = await self.lm(Request(role="encoder", messages=(message,), embeds=True))
         if not reply.vector:
-            raise LMError(
-                "the model answered a request for an embedding with a text",
-                hint="router.features = 'words', or name a model that embeds: roles.encoder.model",
-                role="encoder",
-            )
+            what = "the model answered a request for an embedding with a text"
+            hint = "router.features = 'words', or name a model that embeds: roles.encoder.model"
+            raise LMError(what, hint=hint, role="encoder")
         return reply.vector, reply.usage
 
 
@@ -239,14 +228,10 @@ def whole_numbers(np: Any, weights: Any, digits: int) -> tuple[float, tuple[tupl
 
 # The distilled router.
 
-OLDER = 0.25
+OLDER, FOLDS = 0.25, 5
 """Weight of a route that the encoder gave when θ or the codebook had other texts."""
-FOLDS = 5
-_CONSTANT = 1.0
-"""Prior variance of an instinct's own constant, beside φ·φ = 1."""
-_RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-_DIGITS = 1000
-"""Weights are kept as whole thousandths of the greatest."""
+_CONSTANT, _DIGITS, _RIDGES = 1.0, 1000, (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""Prior variance of an instinct's own constant, beside φ·φ = 1; weights are whole thousandths."""
 
 
 @dataclass(frozen=True, slots=True)

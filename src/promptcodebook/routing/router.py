@@ -28,19 +28,16 @@ from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
 Indices = tuple[int, ...]
-_DRAWS = 64
-"""Posterior draws for an example."""
+_DRAWS, _BLAME = 64, 0.25
+"""Posterior draws for an example; the weight of blame beside a reward's 1."""
 _WORDS = {"words": 1.0, "embeddings": 0.0, "both": 0.5}
 """The share of words and letters in an input's features."""
-_BLAME = 0.25
-"""Weight of what a critic lays at an instinct, beside a reward's 1."""
 
 
 def make_router(config: Config, examples: Sequence[Example], composer: Composer, lm: LM) -> Router:
     """Who routes the training examples. MissingExtra where the settings need one."""
     if not config.learns_routes:
-        always = config.encoder.mode == "none"
-        return Router(composer, config.explore, always)
+        return Router(composer, config.explore, always=config.encoder.mode == "none")
     executor = config.roles.get("executor")
     steady = executor is not None and executor.temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
@@ -111,10 +108,9 @@ class OutcomeRouter(Router):
         read = await gather_all(self._embedder.read(text) for text in inputs.values())
         vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
         words = _WORDS[self._settings.features]
-        self.model = OutcomeModel(inputs, self.model.priors, vectors, words)
+        self.model = OutcomeModel(inputs, vectors, words)
 
     def begin(self, state: State) -> State:
-        """A state that nothing was learned in yet."""
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))
 
     def recall(self, state: State, first: State, steps: Iterable[Step]) -> State:
@@ -185,8 +181,8 @@ class OutcomeRouter(Router):
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
         """By all outcomes of the state; without repeats each example's first visit counts alone."""
         terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
-        texts, made = state.parameters.codebook.texts, self.model
-        return off_policy(made, made.inputs, texts, state.outcomes, state.versions, terms)
+        texts = state.parameters.codebook.texts
+        return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 
     def _posterior(self, state: State) -> Posterior:
         """One fit for all examples of a batch."""
@@ -214,8 +210,7 @@ class _Sizes:
     tried: frozenset[Indices]
 
     def draw(self, draw: random.Random) -> Indices:
-        """An untried set, its size first, none as often as any single one; any, where all were
-        tried."""
+        """An untried set, its size first, none as often as any single one; any if all were."""
         while True:
             if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
                 count = 0
@@ -248,8 +243,8 @@ class _Sizes:
         return some / (self.select - max(1, self.least) + 1) / math.comb(self.size, count)
 
     def best(self, own: Sequence[float], more: float) -> Indices:
-        """The best route under a draw or, where that was tried, the best untried one that differs
-        by one instinct; the best after all where those were tried as well."""
+        """The best route under a draw or, if that was tried, the best untried one that differs by
+        one instinct, if there is one."""
         best = chosen(own, more, self.select, self.least)
         if best not in self.tried:
             return best

@@ -33,21 +33,15 @@ from promptcodebook.types import Codebook, Example, Rewrite, ThetaTrial, Trace, 
 
 _LEAST = 2
 """Fallbacks that count: one of a small batch is no sign (in `online` mode it would be all)."""
-
-PLACES = 2
-"""Dead entries replaced in one round at most."""
-CHANCES = 4
-"""Picks per entry, on average, before one that got none counts as dead."""
-TRIES, BELOW = 10, 0.1
+_PLACES, _CHANCES = 2, 4
+"""Dead entries replaced in one round; picks per entry, on average, before one without is dead."""
+_TRIES, _BELOW = 10, 0.1
 """Picks after which r̄ is believed, and how far below the mean it is that of a dead entry."""
-ALIKE, RELATED = 0.5, 0.3
-"""Share of their words that twins have in common; the lower one if they are picked together."""
-TOGETHER, PICKS = 0.8, 5
-"""How often, and in how many routes at least."""
-THINGS = 3
-"""Parts of a text that make it a grab-bag, if the model agrees."""
-_WORD_SIZE, _PART_SIZE = 4, 3
-"""Letters of a word, and words of a part, that count."""
+_ALIKE, _RELATED, _TOGETHER, _PICKS = 0.5, 0.3, 0.8, 5
+"""Share of their words that twins have in common; the lower one if they are picked together so
+often, in so many routes at least."""
+_THINGS, _WORD_SIZE, _PART_SIZE = 3, 4, 3
+"""Parts of a grab-bag, if the model agrees; letters of a word and words of a part that count."""
 _BETWEEN = re.compile(r"[.!?;\n]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE)
 
 
@@ -62,8 +56,7 @@ class Twins:
 
 @dataclass
 class Upkeep:
-    """The trial of θ over its first `routes` routes, and maintenance by the traces since the
-    last."""
+    """The trial of θ over its first `routes` routes, and maintenance by the traces since."""
 
     updater: Updater
     router: Router
@@ -80,9 +73,8 @@ class Upkeep:
         self, state: State, batch: Sequence[Example], epsilon: float
     ) -> tuple[State, Mapping[str, Made], tuple[Rewrite, ...]]:
         """The state to run a batch under, its routes where θ is on trial, and the rewrite that
-        takes θ back: where more than `encoder.max_fallback` of its first routes fall back, at least
-        two, unless a larger share did before. Then they are routed again under the last θ that
-        passed."""
+        takes θ back: if more than `encoder.max_fallback` of its first routes fall back, at least
+        two, and no larger share did before. Then the last θ that passed routes them again."""
         trial, most = state.trial, self.updater.config.encoder.max_fallback
         if trial is None:
             return state, {}, ()
@@ -114,7 +106,7 @@ class Upkeep:
     async def _routes(
         self, state: State, batch: Sequence[Example], epsilon: float
     ) -> dict[str, Made]:
-        """By example; one whose model cannot be reached is left out, and tries again by itself."""
+        """By example; one whose model cannot be reached tries again by itself."""
         made: dict[str, Made] = {}
 
         async def route(example: Example) -> None:
@@ -128,8 +120,7 @@ class Upkeep:
     async def after(
         self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
     ) -> tuple[State, tuple[Rewrite, ...]]:
-        """`state` with θ on trial where it was rewritten, and tidied every n steps; what that
-        rewrote."""
+        """`state` with θ on trial where it was rewritten, and tidied every n steps."""
         config = self.updater.config
         rewritten = any(r.kept and r.variable == "encoder" for r in rewrites)
         if rewritten and config.encoder.max_fallback < 1.0:
@@ -151,12 +142,12 @@ class Upkeep:
     async def maintain(
         self, state: State, recent: Sequence[Trace], step: int
     ) -> tuple[Rewrite, ...]:
-        """One round after `step`, by the traces since the last one. New texts for the free places,
-        halves of a grab-bag first; then twins merge, if the place of one of them was filled."""
+        """One round after `step`: new texts for the free places, parts of a grab-bag first; then
+        twins merge, if the place of one of them was filled."""
         book, twins = state.parameters.codebook, find_twins(state, recent)
         freed, spared = ([twins.goes], [twins.stays]) if twins is not None else ([], [])
         dead = [k for k in find_dead(state, recent) if k not in (*freed, *spared)]
-        places = [*freed, *dead[:PLACES]]
+        places = [*freed, *dead[:_PLACES]]
         if not places:
             return ()
         made = await self._split(book, places, spared, step)
@@ -179,7 +170,7 @@ class Upkeep:
         """A grab-bag by its parts: the first stays where it was, the others take the places."""
         draw = self.updater.config.randomness.at(step, "maintain").generator("split")
         held = (*places, *spared, *(k for k, c in enumerate(book.instincts) if c.frozen))
-        bags = [k for k, text in enumerate(book.texts) if count_things(text) >= THINGS]
+        bags = [k for k, text in enumerate(book.texts) if count_things(text) >= _THINGS]
         bags = [k for k in bags if k not in held]
         if not bags:
             return []
@@ -257,8 +248,7 @@ def rounds_every(config: Config) -> int:
 
 
 def tidied(state: State, made: Sequence[Rewrite]) -> State:
-    """The state after a round: a new text begins without a past, a merged one keeps half of its
-    own."""
+    """The state after a round: a new text begins without a past, a merged one keeps half."""
     kept = [r for r in made if r.kept]
     if not kept:
         return state
@@ -279,16 +269,16 @@ def count_things(text: str) -> int:
 
 
 def find_dead(state: State, recent: Sequence[Trace]) -> list[int]:
-    """Entries that a new text could replace: those that got no pick though there were chances
-    enough, then that of lowest r̄ by a margin after tries enough. A frozen one lives."""
+    """Entries that a new text could replace: those without a pick in spite of chances, then that
+    of lowest r̄ by a margin after tries. A frozen one lives."""
     book, statistics = state.parameters.codebook, state.statistics
     picked = [k for route in _routes(recent) for k in route]
     dead: list[int] = []
-    if len(picked) >= CHANCES * len(book):
+    if len(picked) >= _CHANCES * len(book):
         dead = [k for k in range(len(book)) if k not in picked]
-    tried = {k: statistics.ema[k] for k, n in enumerate(statistics.selected) if n >= TRIES}
+    tried = {k: statistics.ema[k] for k, n in enumerate(statistics.selected) if n >= _TRIES}
     worst = min(tried, key=lambda k: (tried[k], k), default=None)
-    if worst is not None and tried[worst] <= sum(tried.values()) / len(tried) - BELOW:
+    if worst is not None and tried[worst] <= sum(tried.values()) / len(tried) - _BELOW:
         dead.append(worst)
     return [k for k in dict.fromkeys(dead) if not book[k].frozen]
 
@@ -307,8 +297,8 @@ def find_twins(state: State, recent: Sequence[Trace]) -> Twins | None:
         # Together = the rarer of the two is hardly ever picked without the other.
         both = sum(a in route and b in route for route in routes)
         rarer = min(sum(k in route for route in routes) for k in (a, b))
-        together = both >= PICKS and both >= TOGETHER * rarer
-        if alike >= (RELATED if together else ALIKE):
+        together = both >= _PICKS and both >= _TOGETHER * rarer
+        if alike >= (_RELATED if together else _ALIKE):
             # The frozen one stays, else the one that did better, else the first.
             stays = max((a, b), key=lambda k: (book[k].frozen, ema[k], -k))
             found.append(Twins(stays, a + b - stays, alike))

@@ -1,5 +1,4 @@
-"""How good a policy is on a split, alone or beside another: `pco eval`, `pco compare`, and
-`pco.evaluate` and `pco.compare` from Python."""
+"""How good a policy is on a split, alone or beside another: `pco eval` and `pco compare`."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
 from promptcodebook.randomness import Randomness
 from promptcodebook.run.optimize import require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
+from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
 from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
@@ -37,20 +36,21 @@ ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which examples: a split, or a seeded choice of `count` of it (None = all), or those of `ids`;
-    and how often.
-
-    `runs` 1 is greedy; with more, each example is sampled that often and the mean counts.
-    """
+    """A split, a seeded choice of `count` of it (None = all), or its examples of `ids`; and how
+    often: `runs` 1 is greedy, of more the mean counts."""
 
     split: str = "test"
     count: int | None = None
     runs: int = 1
     ids: frozenset[str] | None = None
 
+    @classmethod
+    def of(cls, asked: Examined, split: str = "test", runs: int = 1) -> Sample:
+        """What was asked for in Python, of this split unless another was named."""
+        return cls(asked.get("split", split), asked.get("n"), runs)
+
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
-        """Raises DataError for an unknown or empty split, ConfigError for a count below 1, and
-        MissingExtra or TaskError for what the task needs and is not there."""
+        """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
         assembled.task.require()
         if self.runs < 1:
             raise ConfigError(f"cannot sample {self.runs} runs", hint="samples is 1 or more")
@@ -69,8 +69,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What an evaluation came to: figures, and the reward of every example by its id; `kind` is the
-    row that was evaluated, `scored_by` the reward in words ('' = unknown)."""
+    """Figures, and the reward of every example by its id; `kind` is the row that was evaluated,
+    `scored_by` the reward in words ('' = unknown)."""
 
     name: str
     evaluation: Evaluation
@@ -161,20 +161,22 @@ class Side:
 
     @classmethod
     def known(cls, given: AnyPolicy | Assessment) -> Side | None:
-        """Of an Assessment, or of a saved one (`pco eval --json`); None for what must be
-        evaluated."""
+        """Of an Assessment, or a saved one (`pco eval --json`); None = it must be evaluated."""
         if isinstance(given, Assessment):
             return cls.of(given)
         if not isinstance(given, str | Path):
             return None
         try:
             tree = json.loads(Path(given).read_text("utf-8"))
-            rewards = {str(e["id"]): float(e["reward"]) for e in tree["examples"]}
             low, high = tree.get("reward_range", (0.0, 1.0))
-            simulated, bounds = bool(tree["simulated"]), (float(low), float(high))
-            scored_by = str(tree.get("scored_by", ""))  # older files do not have it
-            name = Path(given).name
-            return cls(name, rewards, str(tree["split"]), simulated, bounds, scored_by)
+            return cls(
+                name=Path(given).name,
+                rewards={str(e["id"]): float(e["reward"]) for e in tree["examples"]},
+                split=str(tree["split"]),
+                simulated=bool(tree["simulated"]),
+                bounds=(float(low), float(high)),
+                scored_by=str(tree.get("scored_by", "")),  # older files do not have it
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -183,8 +185,8 @@ class Side:
         return self.rewards.keys()
 
     def sample(self, asked: Sample) -> Sample:
-        """What the other side is evaluated on: this split and these examples, unless a number of
-        examples, or another split than test, was `asked` for."""
+        """What the other side is evaluated on: these examples, unless a number or another split was
+        `asked` for."""
         split = self.split if asked.split == Sample().split else asked.split
         own = asked.count is None and split == self.split
         return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)
@@ -196,8 +198,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`gain` is the mean of a - b over the examples of both, with its 95 % interval, paired by
-    example."""
+    """`gain` is the mean of a - b over the examples of both, with its 95 % interval."""
 
     a: Side
     b: Side
@@ -205,8 +206,7 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Side, b: Side) -> Comparison:
-        """Raises DataError where the two were not evaluated on the same examples, or not by the
-        same reward, or there is no example."""
+        """Raises DataError where they cannot be compared, or there is no example."""
         require_comparable(a, b)
         if not a.rewards:
             raise DataError("there is no example to compare on", hint="pco eval REF --json")
@@ -217,9 +217,7 @@ class Comparison:
     @property
     def better(self) -> Literal["a", "b", ""]:
         """Which of the two is better by its whole interval; '' where that is unclear."""
-        if self.gain.low > 0:
-            return "a"
-        return "b" if self.gain.high < 0 else ""
+        return "a" if self.gain.low > 0 else "b" if self.gain.high < 0 else ""
 
     @property
     def split(self) -> str:
@@ -237,10 +235,8 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The gain in words."""
-        figures = self.gain.text(signed=True, more="paired")
-        better = {"a": "A is better.", "b": "B is better.", "": "no clear difference."}
-        return f"A - B: {figures}: {better[self.better]}"
+        better = f"{self.better.upper()} is better" if self.better else "no clear difference"
+        return f"A - B: {self.gain.text(signed=True, more='paired')}: {better}."
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -271,10 +267,8 @@ class Evaluating:
     progress: bool = True
 
     @classmethod
-    def of(
-        cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED, *, progress: bool
-    ) -> Evaluating:
-        """Of a `row` of the policy's verdict; `progress` = with a line on stderr."""
+    def of(cls, policy: AnyPolicy, given: Given, sample: Sample, row: str = LEARNED) -> Evaluating:
+        """Of a `row` of the policy's verdict."""
         verb = given.verb
         require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
         require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
@@ -289,7 +283,7 @@ class Evaluating:
         examples = sample.examples(subject.assembled)
         for remark in subject.remarks:
             given.tell(remark)
-        return cls(subject, sample, row, examples, progress)
+        return cls(subject, sample, row, examples, given.progress)
 
     @property
     def ids(self) -> Set[str]:
@@ -300,14 +294,11 @@ class Evaluating:
         return self.subject.assembled.scored_by
 
     async def answer(self) -> Assessment:
-        """Rollouts of all examples, greedy or sampled, their failures counted. Closes the
-        connections.
-
-        Raises TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted
-        after `interrupt`.
-        """
-        subject, sample, assembled = self.subject, self.sample, self.subject.assembled
-        config, models, name = assembled.config, assembled.models, subject.reference.title
+        """Rollouts of all examples, their failures counted. Closes the connections. Raises
+        TooManyFailures when nothing was answered at all, BudgetReached, and Interrupted."""
+        subject, sample, name = self.subject, self.sample, self.subject.reference.title
+        assembled = subject.assembled
+        config, models = assembled.config, assembled.models
         stream, total = sys.stderr if self.progress else None, len(self.examples) * sample.runs
         evaluators = [subject.evaluator]
         if sample.runs > 1:  # a single run is greedy, others draw by seeds of their own
@@ -339,8 +330,7 @@ class Evaluating:
         )
 
     def _prompter(self) -> Prompter:
-        """Of the row. PolicyError for one that this policy has no prompt for, ConfigError for the
-        right instructions where the task does not know them."""
+        """Of the row. PolicyError or ConfigError where there is no prompt for it."""
         task, file = self.subject.assembled.task, self.subject.file
         if self.row == LEARNED:
             return self.subject.deployed
@@ -357,8 +347,7 @@ class Evaluating:
 
 def require_comparable(a: Side | Evaluating, b: Side | Evaluating) -> None:
     """Raises DataError where the examples are not the same, or the rewards, as far as known."""
-    missing = sorted(a.ids ^ b.ids)
-    if missing:
+    if missing := sorted(a.ids ^ b.ids):
         raise DataError(
             f"the two were not evaluated on the same examples: {len(missing)} appear in only "
             f"one of them, the first is {missing[0]}",
@@ -379,12 +368,7 @@ class Comparing:
 
     @classmethod
     def of(
-        cls,
-        policies: Sequence[AnyPolicy | Assessment],
-        given: Given,
-        sample: Sample,
-        *,
-        progress: bool,
+        cls, policies: Sequence[AnyPolicy | Assessment], given: Given, sample: Sample
     ) -> Comparing:
         """DataError where the two do not have the same examples, or the same reward."""
         known = [Side.known(each) for each in policies]
@@ -394,7 +378,7 @@ class Comparing:
             if side is not None:
                 sides.append(side)
             elif not isinstance(each, Assessment):
-                sides.append(Evaluating.of(each, given, sample, progress=progress))
+                sides.append(Evaluating.of(each, given, sample))
         require_comparable(*sides)
         return cls(tuple(sides))
 
@@ -408,93 +392,75 @@ class Comparing:
                 side.subject.interrupt()
 
 
-async def aevaluate(  # noqa: PLR0913 - the command's options
+async def aevaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
     row: str = LEARNED,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Assessment:
     """`evaluate` for code that already runs in an event loop."""
-    given = Given.of("evaluate()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("evaluate()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(policy, of, row) as kept:
-        return await Evaluating.of(policy, kept, of, row, progress=progress).answer()
+        return await Evaluating.of(policy, kept, of, row).answer()
 
 
-def evaluate(  # noqa: PLR0913 - the command's options
+def evaluate(
     policy: AnyPolicy,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
     *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
     row: str = LEARNED,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Assessment:
     """How good a policy is on a split: `pco eval` from Python.
 
     `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
     'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
     data, reward and models; a run that is named brings its settings, and takes its objects again;
-    a file brings neither. `split` is train, val or test; `n` limits its examples (None = all).
-    `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the verdict:
-    'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says how far it
-    is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`, `executor`,
-    `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
+    a file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
+    all). `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the
+    verdict: 'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says
+    how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`,
+    `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
 
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
     RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
     """
-    given = Given.of("evaluate()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("evaluate()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(policy, of, row) as kept:
-        asked = Evaluating.of(policy, kept, of, row, progress=progress)
-        return run_sync(asked.answer(), asked.subject.interrupt)
+        ready = Evaluating.of(policy, kept, of, row)
+        return run_sync(ready.answer(), ready.subject.interrupt)
 
 
-async def acompare(  # noqa: PLR0913 - the command's options
+async def acompare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
-    given = Given.of("compare()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("compare()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(a, b, of) as kept:
-        return await Comparing.of((a, b), kept, of, progress=progress).answer()
+        return await Comparing.of((a, b), kept, of).answer()
 
 
-def compare(  # noqa: PLR0913 - the command's options
+def compare(
     a: AnyPolicy | Assessment,
     b: AnyPolicy | Assessment,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "test",
-    n: int | None = None,
-    samples: int = 1,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Asked],
 ) -> Comparison:
     """The gain of a over b, paired by example, with its 95 % interval: `pco compare` from Python.
 
@@ -506,8 +472,8 @@ def compare(  # noqa: PLR0913 - the command's options
     `.differences` by example. Raises what `evaluate` raises, and DataError, before any call, where
     the examples or the rewards are not the same.
     """
-    given = Given.of("compare()", data, reward, lm, beside)
-    of = Sample(split, n, samples)
+    given = Given.of("compare()", data, reward, lm, asked)
+    of = Sample.of(asked, runs=asked.get("samples", 1))
     with given.until_done(a, b, of) as kept:
-        asked = Comparing.of((a, b), kept, of, progress=progress)
-        return run_sync(asked.answer(), asked.interrupt)
+        ready = Comparing.of((a, b), kept, of)
+        return run_sync(ready.answer(), ready.interrupt)

@@ -1,14 +1,12 @@
 """What a part of a policy is worth, measured: one instinct (`pco.effect`), the encoder
 (`pco.distill`).
 
-An instinct's effect is that of leaving it out. The inputs of a split whose route holds it are
-answered twice as deployed, with the same draws: on their route, and on their route without it.
-Nothing takes its place.
+An instinct's effect is that of leaving it out. The inputs whose route holds it are answered twice
+as deployed, with the same draws: on their route, and on their route without it.
 
-An encoder's routes are distilled into a ranking: those that it gave in training (explored ones and
-fallbacks are not its own), and, where asked, fresh ones on training inputs. What that costs in
-reward is measured on the validation split, both policies on the same examples; the test split is
-left alone.
+An encoder's routes are distilled into a ranking: those that it gave in training, and, where asked,
+fresh ones on training inputs. What that costs in reward is measured on the validation split, both
+policies on the same examples; the test split is left alone.
 """
 
 from __future__ import annotations
@@ -16,10 +14,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Unpack
 
 from promptcodebook.calls import LM, Usage
@@ -43,7 +42,7 @@ from promptcodebook.routing.ranking import (
 )
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.optimize import Run, require_type
-from promptcodebook.run.subject import AnyPolicy, Beside, Given, Subject, require_answers
+from promptcodebook.run.subject import AnyPolicy, Beside, Examined, Given, Subject, require_answers
 from promptcodebook.store.effects import Effect, EffectStore
 from promptcodebook.store.run import RunStore
 from promptcodebook.sync import run_sync
@@ -67,9 +66,7 @@ class _OnRoutes:
 
 class Measurement:
     """One effect that is ready to be measured; `kept` is where replies and the result are kept.
-
-    Raises ConfigError for an instinct that the codebook has not, and what `Sample.examples` does.
-    """
+    ConfigError for an instinct that the codebook lacks."""
 
     def __init__(
         self, subject: Subject, instinct: int, of: Sample, kept: EffectStore | None = None
@@ -90,112 +87,95 @@ class Measurement:
 
     @property
     def plan(self) -> str:
-        """What it is about to do, and its calls at most: every input is routed to the instinct.
-        Re-asks and judges are not counted."""
+        """What it is about to do, and its calls at most, without re-asks and judges."""
         file, n = self.subject.file, len(self._examples)
         ranking = file.statistics.ranking
         asks = bool(file.encoder) if ranking is None else bool(ranking.center)
-        routing = n if asks else 0
+        routing, answering = n if asks else 0, 2 * n * self.subject.answering_calls
         return (
             f"instinct {self._instinct} on {plural(n, 'input')}: at most "
-            f"{plural(routing + self._calls_for(n), 'call')}, {routing} of them for the routes; "
+            f"{plural(routing + answering, 'call')}, {routing} of them for the routes; "
             "what was asked before is not asked again"
         )
-
-    def _calls_for(self, held: int) -> int:
-        return 2 * held * self.subject.answering_calls
 
     async def measure(
         self, tell: Listener = silent, done: Callable[[str], None] = lambda _: None
     ) -> Effect:
         """Routes, answers and keeps the result; `done` hears how many inputs hold the instinct.
-        Closes the connections.
-
-        Raises TooManyFailures when nothing was routed, or no pair is whole though there are some,
-        BudgetReached, Interrupted after `interrupt`, and StoreError.
-        """
+        Closes the connections. Raises TooManyFailures when nothing was routed, or no pair is whole
+        though there are some, BudgetReached, Interrupted and StoreError."""
         kept = "ask again with a new budget: what was paid for so far is kept"
         async with self.subject.at_work("give it a greater budget", kept):
             routes, unrouted = await self._routes(tell)
-            more = plural(self._calls_for(len(routes)), "more call")
+            more = plural(2 * len(routes) * self.subject.answering_calls, "more call")
             of = plural(len(self._examples), "input")
             done(f"routed to it: {len(routes)} of {of}, at most {more}")
-            made = self._effect(*await self._both(routes, tell), unrouted)
+            made = await self._compare(routes, unrouted, tell)
         if self._kept is not None:
             self._kept.add(made)
         return made
 
     async def _routes(self, tell: Listener) -> tuple[dict[str, Route], int]:
-        """The routes that hold the instinct, by example, as deployed; and how many inputs could
-        not be routed. Each is tried once more, as an evaluation's rollout is."""
+        """The routes that hold the instinct, by example; and how many inputs could not be routed.
+        Each is tried once more."""
         count, deployed = counter(tell, "routing", len(self._examples)), self.subject.deployed
         randomness = self.subject.assembled.config.randomness
 
-        async def one(example: Example) -> Route | Failure:
-            last: Route | Failure | None = None
-            for at in (EVALUATION, EVALUATION - 1):
-                try:
-                    last = (await deployed.route(example, randomness.at(at, example.id)))[0]
-                    break
-                except (Stop, StoreError):
-                    raise
-                except Exception as error:
-                    last = failure_of("prompt", error)
-            assert last is not None, "it was tried"
-            count(last)
-            return last
+        async def one(example: Example, at: int = EVALUATION) -> Route | Failure:
+            try:
+                found = (await deployed.route(example, randomness.at(at, example.id)))[0]
+            except (Stop, StoreError):
+                raise
+            except Exception as error:
+                if at == EVALUATION:
+                    return await one(example, EVALUATION - 1)
+                found = failure_of("prompt", error)
+            count(found)
+            return found
 
         found = await gather_all(map(one, self._examples))
-        failures = [each if isinstance(each, Failure) else None for each in found]
-        if None not in failures:
-            pairs = zip(self._examples, failures, strict=True)
-            require_answers([Rollout(e.id, failure=failure) for e, failure in pairs], 0)
-        routes = {
-            example.id: route
-            for example, route in zip(self._examples, found, strict=True)
-            if isinstance(route, Route) and self._instinct in route.indices
-        }
-        return routes, len(failures) - failures.count(None)
+        pairs = list(zip(self._examples, found, strict=True))
+        failed = [Rollout(e.id, failure=each) for e, each in pairs if isinstance(each, Failure)]
+        if len(failed) == len(pairs):
+            require_answers(failed, 0)
+        routes = {e.id: each for e, each in pairs if isinstance(each, Route)}
+        held = {id: route for id, route in routes.items() if self._instinct in route.indices}
+        return held, len(failed)
 
-    async def _both(
-        self, routes: Mapping[str, Route], tell: Listener
-    ) -> tuple[Evaluation, Evaluation]:
-        """The answers on these routes, and on them without the instinct."""
-        held, deployed = [e for e in self._examples if e.id in routes], self.subject.deployed
+    async def _compare(self, routes: Mapping[str, Route], unrouted: int, tell: Listener) -> Effect:
+        """The answers on these routes against those on them without the instinct."""
+        assembled, file, instinct = self.subject.assembled, self.subject.file, self._instinct
+        config, models, deployed = assembled.config, assembled.models, self.subject.deployed
+        held = [e for e in self._examples if e.id in routes]
         less = {
-            name: replace(route, indices=tuple(i for i in route.indices if i != self._instinct))
+            name: replace(route, indices=tuple(i for i in route.indices if i != instinct))
             for name, route in routes.items()
         }
-        count = counter(tell, f"measuring instinct {self._instinct}", 2 * len(held))
+        count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
         evaluator = self.subject.evaluator
         with_it, without = await gather_all(
             evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
             for side, each in (("with", routes), ("without", less))
         )
-        return with_it, without
-
-    def _effect(self, with_it: Evaluation, without: Evaluation, unrouted: int) -> Effect:
-        rewards = {
-            a.example_id: (a.reward, b.reward)
-            for a, b in zip(with_it.rollouts, without.rollouts, strict=True)
-        }
-        pairs = [(a, b) for a, b in rewards.values() if a is not None and b is not None]
-        if rewards and not pairs:
+        both = list(zip(with_it.rollouts, without.rollouts, strict=True))
+        rewards = {a.example_id: (a.reward, b.reward) for a, b in both}
+        pairs = [(x, y) for x, y in rewards.values() if x is not None and y is not None]
+        if both and not pairs:
             require_answers((*with_it.rollouts, *without.rollouts), 0)
-        assembled, file, n = self.subject.assembled, self.subject.file, len(pairs)
-        config, models = assembled.config, assembled.models
-        first, second = [a for a, _ in pairs], [b for _, b in pairs]
+        difference, means = None, None
+        if pairs:
+            first, second = zip(*pairs, strict=True)
+            difference = paired_interval(first, second, config.seed, config.reward_range)
+            means = fmean(first), fmean(second)
         return Effect(
-            instinct=self._instinct,
-            text=file.parameters.codebook[self._instinct].text,
+            instinct=instinct,
+            text=file.parameters.codebook[instinct].text,
             split=self._split,
             examples=len(self._examples),
             unrouted=unrouted,
             rewards=rewards,
-            difference=paired_interval(first, second, config.seed, config.reward_range)
-            if pairs
-            else None,
-            means=(sum(first) / n, sum(second) / n) if pairs else None,
+            difference=difference,
+            means=means,
             models={str(role): spec for role, spec in models.by_role().items()},
             simulated=models.simulated,
             scored_by=assembled.scored_by,
@@ -208,12 +188,8 @@ class Measurement:
 
 @contextmanager
 def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurement]:
-    """A measurement of a policy, with a ledger of its own. What is paid for, and the result, are
-    kept with the policy's run, if it has one. An LM object is asked again: nothing tells whether it
-    is the one that answered before.
-
-    Raises RunBusy while another process measures the same run, and what `Measurement` raises.
-    """
+    """A measurement of a policy. What is paid for, and the result, are kept with the policy's run,
+    if it has one. Raises RunBusy while another process measures it."""
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
@@ -225,64 +201,57 @@ def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurem
 
 @contextmanager
 def _asked(
-    policy: AnyPolicy, given: Given, instinct: int, of: Sample, progress: bool
+    policy: AnyPolicy, instinct: int, given: Given, of: Sample
 ) -> Generator[tuple[Measurement, Listener]]:
     verb = given.verb
     require_type(verb, "k", instinct, (int,), "the number of an instinct", optional=False)
     require_type(verb, "split", of.split, (str,), "train, val or test", optional=False)
     require_type(verb, "n", of.count, (int,), "a whole number, or None for all")
-    with measuring(Subject.resolve(policy, given), instinct, of) as made:
-        line = Line(sys.stderr, simulated=made.simulated) if progress else nullcontext(silent)
-        with line as listener:
-            yield made, listener
+    with (
+        measuring(Subject.resolve(policy, given), instinct, of) as made,
+        Line(sys.stderr, simulated=made.simulated) as line,
+    ):
+        yield made, line if given.progress else silent
 
 
-async def aeffect(  # noqa: PLR0913 - the command's options
+async def aeffect(
     policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "val",
-    n: int | None = None,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Examined],
 ) -> Effect:
     """`effect` for code that already runs in an event loop."""
-    given = Given.of("effect()", data, reward, lm, beside)
-    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return await measurement.measure(listener)
 
 
-def effect(  # noqa: PLR0913 - the command's options
+def effect(
     policy: AnyPolicy,
     k: int,
     data: Dataset | None = None,
     reward: Reward | str | Mapping[str, Any] | None = None,
     lm: str | LM = "",
-    *,
-    split: str = "val",
-    n: int | None = None,
-    progress: bool = True,
-    **beside: Unpack[Beside],
+    **asked: Unpack[Examined],
 ) -> Effect:
     """What instinct `k` adds to the reward, measured by leaving it out: `pco codebook effect` from
     Python.
 
-    The inputs of the `split`, or `n` of them, that the policy routes to `k` are answered twice,
-    with all else equal: on their route, and on their route without `k`. `policy`, `data` and what
-    follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and the
-    result are kept with it: nothing is paid for twice, also what the run itself has asked, and a
-    measurement that was stopped resumes when it is asked for again. An `lm` object is asked
+    The inputs of the `split` ('val'), or `n` of them, that the policy routes to `k` are answered
+    twice, with all else equal: on their route, and on their route without `k`. `policy`, `data` and
+    what follows are what `evaluate` takes; `budget` is this measurement's. Of a run, replies and
+    the result are kept with it: nothing is paid for twice, also what the run itself has asked, and
+    a measurement that was stopped resumes when it is asked for again. An `lm` object is asked
     again: nothing shows whether it is the one that answered before.
 
     The result has `.difference` (with less without, paired, 95 % interval; None where no input is
     routed to it), `.means`, `.rewards` by example, `.failed` and `.n`. A pair with a failed rollout
     is counted and left out. Raises what `evaluate` raises, and RunBusy.
     """
-    given = Given.of("effect()", data, reward, lm, beside)
-    with _asked(policy, given, k, Sample(split, n), progress) as (measurement, listener):
+    given = Given.of("effect()", data, reward, lm, asked, Examined)
+    with _asked(policy, k, given, Sample.of(asked, "val")) as (measurement, listener):
         return run_sync(measurement.measure(listener), measurement.subject.interrupt)
 
 
@@ -291,9 +260,8 @@ def effect(  # noqa: PLR0913 - the command's options
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a distillation asks for. `fresh`: training inputs without a route of this policy that
-    the encoder routes now; `count`: validation examples (None = all); `margin`: a share of the
-    reward's range."""
+    """`fresh`: training inputs without a route of this policy that the encoder routes now; `count`:
+    validation examples (None = all); `margin`: a share of the reward's range."""
 
     fresh: int = 0
     count: int | None = None
@@ -303,18 +271,17 @@ class Needs:
 @dataclass(frozen=True, slots=True)
 class Distillation:
     """The distilled policy, the training inputs it learned from (`fresh` of them asked for now),
-    how it agrees with the encoder on inputs held out of the fit and on validation, and the
-    difference in reward there (distilled - encoder, in the task's range). `per_query` are calls, of
-    the distilled policy and of the encoder's."""
+    how it agrees with the encoder on inputs held out of the fit (`cross`) and on validation, and
+    the `difference` in reward there (distilled - encoder). `per_query` are their calls."""
 
     file: PolicyFile
     inputs: int
     fresh: int
-    cross: Agreement | None
-    validation: Agreement | None
-    difference: Interval | None
-    per_query: tuple[float, float]
     margin: float
+    cross: Agreement | None
+    validation: Agreement | None = None
+    difference: Interval | None = None
+    per_query: tuple[float, float] = (0.0, 0.0)
 
     @property
     def non_inferior(self) -> bool:
@@ -323,15 +290,12 @@ class Distillation:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, without the policy."""
-        measured = {
-            "cross_validated": self.cross,
-            "validation": self.validation,
-            "difference": self.difference,
-        }
         return {
             "inputs": self.inputs,
             "fresh": self.fresh,
-            **{name: None if each is None else asdict(each) for name, each in measured.items()},
+            "cross_validated": self.cross and asdict(self.cross),
+            "validation": self.validation and asdict(self.validation),
+            "difference": self.difference and asdict(self.difference),
             "calls_per_query": {"distilled": self.per_query[0], "encoder": self.per_query[1]},
             "margin": self.margin,
             "non_inferior": self.non_inferior,
@@ -339,20 +303,18 @@ class Distillation:
 
 
 def logged_routes(store: RunStore, file: PolicyFile, train: Sequence[Example]) -> list[Imitated]:
-    """The encoder's own routes on training inputs, in their order, without explored ones and
-    fallbacks; those under other texts than the policy's weigh less."""
+    """The encoder's own routes on training inputs; those under other texts than the policy's weigh
+    less."""
     inputs = {example.id: example.input for example in train}
     found: list[Imitated] = []
-    parameters = store.started().parameters
+    parameters, own = store.started().parameters, (file.encoder, file.parameters.codebook.texts)
     for step in store.steps(traces=True):
-        same = parameters.encoder == file.encoder
-        same = same and parameters.codebook.texts == file.parameters.codebook.texts
+        weight = 1.0 if (parameters.encoder, parameters.codebook.texts) == own else OLDER
         for rollout in (trace.rollout for trace in step.traces):
             text, route = inputs.get(rollout.example_id), rollout.route
             if text is None or route is None or route.explored or route.fallback:
                 continue
             if route.indices:
-                weight = 1.0 if same else OLDER
                 found.append(Imitated(rollout.example_id, text, route.indices, weight))
         parameters = step.parameters
     return found
@@ -386,8 +348,8 @@ class Distiller:
 
     @classmethod
     def of(cls, subject: Subject, needs: Needs) -> Distiller:
-        """For a policy with the routes that its run logged. Raises ConfigError also where the
-        budget's calls cannot suffice, before anything is paid."""
+        """With the routes that the policy's run logged. ConfigError where the budget's calls cannot
+        suffice."""
         assembled, logged = subject.assembled, list[Imitated]()
         assembled.task.require()
         if subject.run is not None:
@@ -416,7 +378,7 @@ class Distiller:
 
     async def distil(self, done: Callable[[str], None] = lambda _: None) -> Distillation:
         """Asks, fits and measures; `done` hears what comes next. Closes the connections. Raises
-        TooManyFailures where most of the validation was not answered, and BudgetReached."""
+        TooManyFailures and BudgetReached."""
         async with self.subject.at_work("give it a greater budget, or lower fresh or n"):
             made = await self._fitted(done)
             if self.validation:
@@ -426,11 +388,8 @@ class Distiller:
 
     async def _fitted(self, done: Callable[[str], None]) -> Distillation:
         """Of the logged routes, and of fresh ones; fallbacks are not the encoder's own."""
-        file, deployed, config = (
-            self.subject.file,
-            self.subject.deployed,
-            self.subject.assembled.config,
-        )
+        file, deployed = self.subject.file, self.subject.deployed
+        config = self.subject.assembled.config
         if self.fresh:
             done(f"asking the encoder for {len(self.fresh)} routes")
 
@@ -449,33 +408,26 @@ class Distiller:
             file=file.with_router(ranking),
             inputs=ranking.outcomes,
             fresh=len(fresh),
-            cross=cross_agreement(routes, texts, file.select, file.seed),
-            validation=None,
-            difference=None,
-            per_query=(0.0, 0.0),
             margin=self._needs.margin * (high - low),
+            cross=cross_agreement(routes, texts, file.select, file.seed),
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
-        """With the agreement and the difference on validation. Two policies without answers do not
-        differ, which is an error."""
+        """With the agreement and the difference on validation. Policies without answers are an
+        error."""
         subject, config, n = self.subject, self.subject.assembled.config, len(self.validation)
-        encoder, ours = [
-            await subject.evaluator.evaluate(
-                name, deployed_of(file, subject.assembled), self.validation, "val"
-            )
-            for name, file in (("encoder", subject.file), ("distilled", made.file))
-        ]
-        for each in (encoder, ours):
-            require_answers(each.rollouts, n // 2, f"{each.name}: ")
-        routed, imitated = (
-            [() if r.route is None else r.route.indices for r in each.rollouts]
-            for each in (encoder, ours)
-        )
+        evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
+        for name, file in (("encoder", subject.file), ("distilled", made.file)):
+            deployed = deployed_of(file, subject.assembled)
+            found = await subject.evaluator.evaluate(name, deployed, self.validation, "val")
+            require_answers(found.rollouts, n // 2, f"{name}: ")
+            evaluations.append(found)
+            routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
+        encoder, ours = evaluations
         seed, bounds = config.seed, config.reward_range
         return replace(
             made,
-            validation=agreement(imitated, routed, seed),
+            validation=agreement(routes[1], routes[0], seed),
             difference=paired_interval(ours.rewards, encoder.rewards, seed, bounds),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )
@@ -505,7 +457,7 @@ def distill(  # noqa: PLR0913 - the command's options
 
     Raises ConfigError, DataError, LMError, TooManyFailures, PolicyError and StoreError.
     """
-    given = Given.of("distill()", data, reward, lm, beside)
+    given = Given.of("distill()", data, reward, lm, beside, Beside)
     needs = Needs(fresh, n, margin)
     with given.until_done(ref, needs) as kept:
         distiller = Distiller.of(Subject.resolve(ref, kept), needs)

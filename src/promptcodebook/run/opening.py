@@ -1,19 +1,16 @@
 """One run: started or resumed, then from its first call to its verdict.
 
-It can be stopped anywhere and resumed: what was done is read back from the store, what was paid
-for from the journal, and the rest is a function of the two.
-
-A resumed run must have the settings and data that it began with. Three things may change: how much
-to spend and how fast (`store.header.FREE_KEYS`), the address of a model of the same name, and how
-long the training is. The header takes over the last two, and an event records them. Earlier replies
-are found under the spec that they were asked for by (`Header.specs`), wherever the model is served.
+It can be stopped anywhere and resumed: what was done is read back from the store, what was paid for
+from the journal, and the rest is a function of the two. A resumed run must have the settings and
+data that it began with. Three things may change: how much to spend and how fast
+(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
+The header takes over the last two, and an event records them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -61,7 +58,7 @@ from promptcodebook.run.verdict import judge
 from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
 from promptcodebook.store.run import RunStore
-from promptcodebook.store.runs import remove_run, remove_unborn
+from promptcodebook.store.runs import remove_run
 from promptcodebook.units import lost_text, plural
 
 IN_PYTHON = "optimize()"
@@ -71,9 +68,7 @@ IN_PYTHON = "optimize()"
 @dataclass(frozen=True)
 class Where:
     """Where runs live, which one to resume (its folder), what was typed, and the run's name.
-
-    `edited` = a run may resume although its code was edited; `settings_file` = the pco.toml read.
-    """
+    `edited` = its code may be edited since; `settings_file` = the pco.toml read."""
 
     runs_dir: Path
     resume: Path | None = None
@@ -86,11 +81,8 @@ class Where:
 def open_run(
     config: Config, sources: Sources, where: Where, listener: Listener = silent
 ) -> Session:
-    """Checks everything that can be checked before a call is paid for.
-
-    Raises ConfigError, DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is
-    removed again.
-    """
+    """Checks everything that can be checked before a call is paid for. Raises ConfigError,
+    DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is removed again."""
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
     optimizer = make_optimizer(config.optimizer)
     if sources.lm is None:
@@ -98,12 +90,9 @@ def open_run(
     if where.resume is not None:
         store = _reopen(where, where.resume, plan, listener)
     else:
-        header = _first_header(plan, where)
-        remove_unborn(where.runs_dir)
-        store = RunStore.create(where.runs_dir, header, clock=time.monotonic)
+        store = RunStore.create(where.runs_dir, _first_header(plan, where))
 
     def keep(incident: Incident, count: int = 1) -> None:
-        """Counts at once what happens once, and the rest with the step it belongs to."""
         (store.count if incident.once else store.count_replayable)(incident, count)
 
     try:
@@ -116,16 +105,10 @@ def open_run(
         )
         assembled = plan.connect(supplies)
         schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
-        began = Began(
-            run_id=store.header.id,
-            path=str(store.path),
-            steps=len(schedule.updates()) if plan.config.optimizer == "pco" else 0,
-            first=store.outline().step + 1,
-            size=plan.config.size,
-            models=assembled.models.by_role(),
-            simulated=assembled.models.simulated,
-        )
-        listener(began)
+        steps = len(schedule.updates()) if plan.config.optimizer == "pco" else 0
+        models, first = assembled.models, store.outline().step + 1
+        places = (store.header.id, str(store.path), steps, first, plan.config.size)
+        listener(Began(*places, models.by_role(), models.simulated))
         return Session(Problem(assembled, store, listener), optimizer)
     except BaseException:
         store.close()
@@ -139,7 +122,7 @@ def _first_header(plan: Plan, where: Where) -> Header:
     read = {} if settings is None else {settings.name: file_digest(settings)}
     return Header(
         id="",
-        created=_now(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         version=importlib.metadata.version("promptcodebook"),
         task=plan.config.task or plan.dataset.name,
         command=where.command,
@@ -156,10 +139,6 @@ def _first_header(plan: Plan, where: Where) -> Header:
         files={**read, **code_files(plan)},
         sizes={split: len(examples) for split, examples in plan.dataset.items()},
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStore:
@@ -183,7 +162,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:
-            store.amend(resumption.header, Amended(changes, _now(), resumption.extended))
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            store.amend(resumption.header, Amended(changes, now, resumption.extended))
             for text in changes:
                 listener(Note(text))
     except BaseException:
@@ -193,17 +173,14 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
 
 
 class Session:
-    """Runs an optimizer on a problem, then judges what it found.
-
-    `ended` is how the session ended, None before; `stop` is set where the run can be resumed.
-    """
+    """Runs an optimizer on a problem, then judges what it found. `ended` is how the session ended,
+    None before; `stop` is set where the run can be resumed."""
 
     def __init__(self, problem: Problem, optimizer: Optimizer) -> None:
         self.assembled, self.store = problem.assembled, problem.store
         self.ended: EndReason | None = None
         self.stop: Stop | None = None
-        self._problem = problem
-        self._optimizer = optimizer
+        self._problem, self._optimizer = problem, optimizer
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish and are kept (Ctrl-C)."""
@@ -218,7 +195,7 @@ class Session:
             await self._run()
         except Stop as stop:
             self._keep_policy()
-            self._stopped(stop, self._unjudged(str(stop)))
+            self._stopped(stop)
         except PcoError as error:
             self.ended, missing = "failed", ""
             with suppress(PcoError):  # what went wrong may be the disk
@@ -229,7 +206,7 @@ class Session:
             if isinstance(error, TooManyFailures):
                 self.store.append(Broke(self.store.outline().step + 1, error.traces))
                 error.hint = (
-                    f"{error.hint}; then continue with: {self._resume_hint(False)} "
+                    f"{error.hint}; then continue with: {self._resume_hint()} "
                     "(or start a new run, if a setting had to change)"
                 )
             detail = f"{type(error).__name__}: {error}"
@@ -253,17 +230,18 @@ class Session:
         rows = made.table.as_json()
         store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
         if result.stop is not None:
-            self._stopped(result.stop, made.sentence)
+            self._stopped(result.stop)
             return
         store.append(Ended(result.ended))
         self.ended = result.ended
 
-    def _stopped(self, stop: Stop, missing: str) -> None:
-        stop.hint = self._resume_hint(isinstance(stop, BudgetReached))
-        reason: EndReason = "budget" if isinstance(stop, BudgetReached) else "interrupted"
-        missing = "" if self.store.outline().conclusion is not None else missing
-        self.store.append(Ended(reason, str(stop), missing, stop.hint))
-        self.ended, self.stop = reason, stop
+    def _stopped(self, stop: Stop) -> None:
+        reached = isinstance(stop, BudgetReached)
+        stop.hint = self._resume_hint(more=reached)
+        judged = self.store.outline().conclusion is not None
+        self.ended, self.stop = "budget" if reached else "interrupted", stop
+        missing = "" if judged else self._unjudged(str(stop))
+        self.store.append(Ended(self.ended, str(stop), missing, stop.hint))
 
     def _keep_policy(self) -> None:
         """Writes the policy file of the best state so far: one exists however the run ends."""
@@ -276,7 +254,7 @@ class Session:
         rows = f" (judged so far: {', '.join(done)})" if done else ""
         return f"No verdict: {why}{rows}."
 
-    def _resume_hint(self, more: bool) -> str:
+    def _resume_hint(self, more: bool = False) -> str:
         header = self.store.header
         if header.command == IN_PYTHON:
             return f"optimize(..., resume={header.id!r}{', budget=MORE' if more else ''})"
@@ -302,16 +280,13 @@ class Session:
 
 # Resuming: what may be different.
 
-_ENDS: Mapping[EndReason, tuple[str, str]] = {
+_EARLY = "ended early, since its last validations brought no gain"
+_ENDS: Mapping[EndReason | None, tuple[str, str]] = {
     "finished": ("update.epochs", "is finished"),
-    "early_stop": (
-        "validation.patience",
-        "ended early, since its last validations brought no gain",
-    ),
+    "early_stop": ("validation.patience", _EARLY),
     "target": ("validation.target_score", "ended at its target"),
 }
-"""What must be raised to train a run longer that ended so, if the optimizer is ours; and how the
-end is put into words."""
+"""What must be raised to train a run of ours longer that ended so; and the end in words."""
 
 
 def _more_of(optimizer: str) -> str | None:
@@ -320,16 +295,16 @@ def _more_of(optimizer: str) -> str | None:
     return f"{model.table}.{model.longer}" if model is not None and model.longer else None
 
 
-def _longer_keys(config: Config) -> tuple[str, ...]:
+def _longer_keys(config: Config) -> list[str]:
     """Settings that decide when a training ends, with the one that its optimizer names."""
-    own = _more_of(config.optimizer)
-    return (*(key for key, _ in _ENDS.values()), *([own] if own else []))
+    keys = (*(key for key, _ in _ENDS.values()), _more_of(config.optimizer))
+    return [key for key in keys if key]
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a run resumes: its header from now on, and each change in words. `extended` = training
-    gets longer, so that earlier judgements no longer count."""
+    """Its header from now on, and each change in words. `extended` = training gets longer, so that
+    earlier judgements no longer count."""
 
     header: Header
     changes: tuple[str, ...] = ()
@@ -339,18 +314,14 @@ class Resumption:
 def resume_with(
     header: Header, state: RunState, plan: Plan, ref: str, *, edited: bool
 ) -> Resumption:
-    """How the run resumes with this plan; `ref` is what is typed for the run, `edited` = also where
-    a file of code was edited.
-
-    Raises RunChanged for what must not be different, and for a run that is finished.
-    """
+    """How the run resumes with this plan; `ref` is what is typed for it, `edited` = also where its
+    code was edited. Raises RunChanged."""
     then, now = settings_then_and_now(header, plan)
     moved, now = _moved(then, now, header, plan)
     longer = dict(_longer(then, now, state, plan))
     same = _with(now, {key: _at(then, key) for key in longer})
-    data = plan.config.data
+    data, prints = plan.config.data, (header.fingerprints, plan.dataset.fingerprint())
     files = filter(None, (data.path, data.train, data.val, data.test, plan.config.data_dir))
-    prints = header.fingerprints, plan.dataset.fingerprint()
     check_resumable(header.id, (then, same), prints, ", ".join(files))
     marks = code_files(plan)
     changed = [name for name, mark in marks.items() if header.files.get(name, mark) != mark]
@@ -362,9 +333,8 @@ def resume_with(
         )
     _require_unfinished(header, state, ref, longer)
     changes = (*moved, *longer.values(), *(f"{name} was edited" for name in changed))
-    if not changes:
-        return Resumption(header)
-    return Resumption(_amended(header, plan, marks), changes, bool(longer))
+    amended = _amended(header, plan, marks) if changes else header
+    return Resumption(amended, changes, bool(longer))
 
 
 def settings_then_and_now(
@@ -394,8 +364,8 @@ def _moved(
 ) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """What is said of models that are served elsewhere now, and `now` as if they were not."""
     before = load_config(header.settings, where="the stored configuration")
-    specs = {role: (before.model_of(role), plan.config.model_of(role)) for role in ROLES}
-    other = dict.fromkeys(pair for pair in specs.values() if pair[0] != pair[1])
+    specs = [(before.model_of(role), plan.config.model_of(role)) for role in ROLES]
+    other = dict.fromkeys((old, new) for old, new in specs if old != new)
     try:
         parsed = [[parse_spec(spec) for spec in pair] for pair in other]
     except ConfigError:
@@ -436,12 +406,10 @@ def _longer(
 def _require_unfinished(
     header: Header, state: RunState, ref: str, longer: Mapping[str, str]
 ) -> None:
-    if state.ended is None or state.ended not in _ENDS:
-        return
+    key, why = _ENDS.get(state.ended, ("", ""))
     name = header.settings.get("optimizer", "pco")
-    key, why = _ENDS[state.ended]
     more = key if name == "pco" else _more_of(name)
-    if more in longer:
+    if not why or more in longer:
         return
     hint = f"to train it longer: pco train --resume {ref} --set {more}=MORE"
     if more is None:
@@ -457,8 +425,7 @@ def _require_unfinished(
 
 
 def code_files(plan: Plan) -> dict[str, str]:
-    """SHA-256 of each file of code that the settings name, by its name in them; a task that is
-    ready-made names none."""
+    """SHA-256 of each file of code that the settings name, by its name in them."""
     config = plan.config
     if config.task:
         return {}

@@ -1,7 +1,4 @@
-"""`pco.optimize`: the whole method in one call, sync or async.
-
-A run as data frames: its history, an update a row, and all its rollouts.
-"""
+"""`pco.optimize`: the whole method in one call, sync or async; and a run as data frames."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from promptcodebook.assemble import OWN_LM, Plan, Sources, plan_run
@@ -37,13 +35,7 @@ from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, silent, watch
-from promptcodebook.run.opening import (
-    IN_PYTHON,
-    Session,
-    Where,
-    open_run,
-    settings_then_and_now,
-)
+from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
 from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
@@ -54,7 +46,7 @@ from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
 from promptcodebook.text import shown_text
-from promptcodebook.types import Codebook, Executor, Reward, Rollout, Trace
+from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
 from promptcodebook.units import money, number
 
 _log = logging.getLogger(__name__)
@@ -69,8 +61,10 @@ class Run:
 
     `ended` is 'finished', 'early_stop', 'target', 'budget', 'interrupted' or, where the error that
     ended it has the run, 'failed'; while another process writes it, 'running'. `verdict` is the
-    plain sentence on the test split, or what is missing when the run stopped before it. `rows` are
-    what it compares, by name: `rows['concat'].prompt` is a prompt that every input gets.
+    plain sentence on the test split, or what is missing when the run stopped before it. `settings`
+    are those of an optimizer of others, its own defaults included; `candidates` the prompts that it
+    tried, in order, with their scores on validation. `sources` are the objects that the run was
+    made with, `file` is the policy file (None = there is none). `simulated` = figures must say so.
     """
 
     id: str
@@ -88,18 +82,13 @@ class Run:
     lost: Usage = Usage()
     budget: Budget = Budget()
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
-    """What an optimizer of others was run with, its own defaults included."""
     candidates: Sequence[Candidate] = ()
-    """The prompts that it tried, in order: prompt, score on validation, and which was kept."""
     sources: Sources = field(default=Sources(), repr=False, compare=False)
-    """The objects that it was made with: what is done with it later uses them again."""
     file: PolicyFile | None = field(default=None, repr=False)
-    """The policy file of what was learned; None where there is none."""
     simulated: bool = False
-    """Whether any of its models was simulated: figures must say so."""
 
     def __repr__(self) -> str:
-        score = "none" if self.best.score is None else f"{self.best.score:.3f}"
+        score = number(self.best.score, missing="none")
         return f"Run({self.id!r}, ended={self.ended!r}, best={score}, worth={self.worth})"
 
     def _repr_html_(self) -> str:
@@ -113,8 +102,7 @@ class Run:
 
     @cached_property
     def policy(self) -> Policy:
-        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy, and
-        for a run that was loaded what `load_run` says."""
+        """What was learned, ready to answer. PolicyError where the optimizer leaves no policy."""
         learned = self._required(self.learned)
         return learned if isinstance(learned, Policy) else learned()
 
@@ -133,7 +121,7 @@ class Run:
 
     @property
     def rows(self) -> Mapping[str, Row]:
-        """The verdict's rows by name, in order; none before there is a verdict."""
+        """The verdict's rows by name; `rows['concat'].prompt` is a prompt that every input gets."""
         return {row.name: row for row in self.conclusion.rows} if self.conclusion else {}
 
     @property
@@ -148,23 +136,20 @@ class Run:
 
     @property
     def cost(self) -> float | None:
-        """USD for all roles together; at most `lost.cost` of it went to attempts that were lost to
-        failures. None = some price is unknown."""
+        """USD for all roles together, `lost.cost` included. None = some price is unknown."""
         return self.spent.cost
 
     @property
     def history(self) -> Any:
-        """What each update came to, as a pandas DataFrame: reward, ε, penalty, rewrites, entropy,
-        validation. MissingExtra without pandas."""
+        """What each update came to, as a pandas DataFrame (`HISTORY`). MissingExtra."""
         pandas = import_extra("pandas", "run.history", "pandas")
         with closing(RunStore.open(self.path)) as store:
             return pandas.DataFrame(list(_updates(store)), columns=HISTORY)
 
     @property
     def rollouts(self) -> Any:
-        """Every rollout on record, as a pandas DataFrame: of training, validation and the verdict's
-        rows, with route, prompt, output, reward and what the critic said; without those texts where
-        the data are private. MissingExtra without pandas."""
+        """Every rollout on record, of training, validation and the verdict's rows, as a pandas
+        DataFrame (`ROLLOUTS`); without texts where the data are private. MissingExtra."""
         pandas = import_extra("pandas", "run.rollouts", "pandas")
         with closing(RunStore.open(self.path)) as store:
             hidden = dict.fromkeys(_TEXTS if store.header.private else ())
@@ -208,14 +193,11 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
 
 
 def check_keywords(verb: str, given: Mapping[str, Any], known: type) -> dict[str, Any]:
-    """The settings of the keyword `config`. Raises TypeError for a keyword that the TypedDict
-    `known` has not, ConfigError for a value of another type."""
-    for name in given.keys() - known.__annotations__.keys():
-        raise TypeError(
-            f"{verb}: unknown keyword {name!r}{did_you_mean(name, known.__annotations__)}"
-        )
-    config = given.get("config")
-    kinds = (Config, Mapping)
+    """The settings of the keyword `config`. TypeError for a keyword that the TypedDict `known`
+    lacks, ConfigError for a value of another type."""
+    names, config, kinds = known.__annotations__, given.get("config"), (Config, Mapping)
+    for name in given.keys() - names.keys():
+        raise TypeError(f"{verb}: unknown keyword {name!r}{did_you_mean(name, names)}")
     require_type(verb, "config", config, kinds, "a Config or a mapping such as read_toml gives")
     require_type(verb, "roles", given.get("roles"), (Mapping,), _ROLES)
     require_type(verb, "budget", given.get("budget"), (str,), "a text such as '5usd' or '2Mtok'")
@@ -336,12 +318,8 @@ def _where(runs_dir: str | Path, resume: str, name: str) -> Where:
 
 
 async def finish(session: Session) -> Run:
-    """Runs an opened run to its end and closes it.
-
-    A run that stopped before it had a codebook or a verdict has nothing to deploy: its Stop is
-    raised. An error has the run as far as it came. A run is removed again where its settings make
-    no codebook, or its optimizer is not installed.
-    """
+    """Runs an opened run to its end and closes it. Raises the Stop of a run that has neither
+    codebook nor verdict. A run whose settings make no codebook is removed again."""
     store, empty = session.store, False
     try:
         await session.run()
@@ -427,12 +405,9 @@ def run_once(
     at_budget: bool = False,
 ) -> tuple[Path, CellState]:
     """The run of these settings on these data in the folder of `where`: found finished, resumed if
-    it stopped, else made now.
-
-    With `at_budget` a run is compared at its budget: another budget is another run, and one that
-    reached its own is finished. Raises what a run raises, RunBusy where another process writes it,
-    and the Stop that ended it early.
-    """
+    it stopped, else made now. With `at_budget` another budget is another run, and one that reached
+    its own is finished. Raises what a run raises, RunBusy where another process writes it, and the
+    Stop that ended it early."""
     plan = plan_run(config, sources).require_training()
     runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None)
     ended = [run for run in runs if not run.running]
@@ -449,8 +424,7 @@ def run_once(
 
 
 def fitting_runs(folder: Path, plan: Plan, budget: Budget | None = None) -> list[RunSummary]:
-    """The folder's runs of these settings on these data, oldest first; with this `budget`, if one
-    is given."""
+    """The folder's runs of these settings (and `budget`) on these data, oldest first."""
     fitting = list[RunSummary]()
     for run in list_runs(folder) if folder.is_dir() else ():
         with closing(RunStore.open(run.path)) as store:
@@ -523,8 +497,8 @@ HISTORY = (
     "utilisation", "validation", "scope", "kept",
 )  # fmt: skip
 """Columns of the history. `update` 0 is the untrained policy; `reward` and `penalty` are means over
-the update's examples, `entropy` (bits) and `utilisation` those of all selections so far;
-`validation` is the score of the policy as the update left it, `kept` whether it is deployed."""
+the update's examples, `entropy` (bits) and `utilisation` of all selections so far; `validation` is
+the score of the policy as the update left it, `kept` whether it is deployed."""
 ROLLOUTS = (
     "split", "update", "row", "example", "reward", "route", "explored", "prompt", "output",
     "feedback", "critic", "critique", "penalty", "failure", "truncated", "calls", "tokens", "cost",
@@ -545,19 +519,18 @@ def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
     def validated(step: int) -> dict[str, Any]:
         mark = marks.get(step)
         known = {} if mark is None else {"validation": mark.score, "scope": mark.scope}
-        return {**known, "kept": step == kept}
+        return {"update": step + 1, **known, "kept": step == kept}
 
-    yield {"update": 0, **validated(-1)}
+    yield validated(-1)
     for step in store.steps(traces=True):
         rewards = [t.rollout.reward for t in step.traces if t.rollout.reward is not None]
         penalties = [t.penalty for t in step.traces if t.verdict is not None]
         fates = Counter(r.kept and r.variable not in step.reverted for r in step.rewrites)
         yield {
-            "update": step.index + 1,
             "epoch": step.epoch + 1,
             "epsilon": step.epsilon,
-            "reward": sum(rewards) / len(rewards) if rewards else None,
-            "penalty": sum(penalties) / len(penalties) if penalties else None,
+            "reward": fmean(rewards) if rewards else None,
+            "penalty": fmean(penalties) if penalties else None,
             "failed": sum(t.rollout.failure is not None for t in step.traces),
             "rewritten": fates[True],
             "refused": fates[False],
@@ -570,46 +543,33 @@ def _updates(store: RunStore) -> Iterator[dict[str, Any]]:
 def _rollouts(store: RunStore) -> Iterator[dict[str, Any]]:
     for event in store.events(full=True):
         match event:
-            case Stepped(step):
-                yield from (_traced(trace, step.index) for trace in step.traces)
-            case Broke(step, traces):
-                yield from (_traced(trace, step) for trace in traces)
+            case Stepped(Step(index=step, traces=traces)) | Broke(step, traces):
+                yield from (_rollout(trace, "train", step) for trace in traces)
             case Validated(step=step, evaluation=evaluation):
-                yield from (_rollout(each, "val", step) for each in evaluation.rollouts)
+                yield from (_rollout(Trace(each), "val", step) for each in evaluation.rollouts)
             case _:
                 pass
     last = store.outline().step
     for evaluation in store.test_evaluations():
         for rollout in evaluation.rollouts:
-            yield _rollout(rollout, "test", last, evaluation.name)
+            yield _rollout(Trace(rollout), "test", last, evaluation.name)
 
 
-def _traced(trace: Trace, step: int) -> dict[str, Any]:
-    verdict = trace.verdict
+def _rollout(trace: Trace, split: str, step: int, row: str = "") -> dict[str, Any]:
+    rollout, verdict = trace.rollout, trace.verdict
+    route, failure = rollout.route, rollout.failure
+    same = ("reward", "prompt", "output", "feedback", "truncated")
     return {
-        **_rollout(trace.rollout, "train", step),
-        "critic": None if verdict is None else verdict.score,
-        "critique": None if verdict is None else verdict.feedback,
-        "penalty": None if verdict is None else trace.penalty,
-    }
-
-
-def _rollout(rollout: Rollout, split: str, step: int, row: str = "") -> dict[str, Any]:
-    route, failure, usage = rollout.route, rollout.failure, rollout.usage
-    return {
+        **{name: getattr(rollout, name) for name in same},
+        **{name: getattr(rollout.usage, name) for name in ("calls", "tokens", "cost")},
         "split": split,
         "update": step + 1,
         "row": row,
         "example": rollout.example_id,
-        "reward": rollout.reward,
         "route": None if route is None else route.indices,
         "explored": None if route is None else route.explored,
-        "prompt": rollout.prompt,
-        "output": rollout.output,
-        "feedback": rollout.feedback,
         "failure": None if failure is None else f"{failure.stage}: {failure.message}",
-        "truncated": rollout.truncated,
-        "calls": usage.calls,
-        "tokens": usage.tokens,
-        "cost": usage.cost,
+        "critic": None if verdict is None else verdict.score,
+        "critique": None if verdict is None else verdict.feedback,
+        "penalty": None if verdict is None else trace.penalty,
     }

@@ -1,9 +1,8 @@
 """A policy and what it is used under: one way for the command line and for Python.
 
-A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file,
-NAME@REF). A run brings its own settings and models, and a Policy those that it has. Objects that a
-Run or a Policy of this process was made with (data, reward, lm, executor) are used again; what is
-read from a disk needs its objects again.
+A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file, NAME@REF).
+Objects that a Run or a Policy of this process was made with (data, reward, lm, executor) are used
+again; what is read from a disk needs its objects again.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ from promptcodebook.types import Executor, Reward, Rollout, Trace
 
 AnyPolicy = str | Path | Run | Policy
 _OF_A_RUN = ("lm", "roles", "data_dir")
-"""Settings of the shell that reach a run with settings of its own: other variables were not meant
-for its task and draws."""
+"""Settings of the shell that reach a run with settings of its own."""
 _OBJECTS = ("data", "reward", "executor", "lm")
 
 
@@ -59,6 +57,21 @@ class Beside(TypedDict, total=False):
     config: Config | Mapping[str, Any] | None
     runs_dir: str | Path
     trust: bool
+
+
+class Examined(Beside, total=False):
+    """Also: `n` examples of the `split` (None = all), and whether a line on stderr shows
+    progress."""
+
+    split: str
+    n: int | None
+    progress: bool
+
+
+class Asked(Examined, total=False):
+    """Also: how often each example is sampled (1 = greedily, once)."""
+
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,7 @@ class Given:
     again: Mapping[str, str] = field(default_factory=lambda: {n: f"{n}=..." for n in _OBJECTS})
     where: str = TYPED
     tell: Callable[[str], None] = lambda _: None
+    progress: bool = True
     supplies: Supplies = field(default_factory=Supplies.of_one_budget)
 
     @classmethod
@@ -93,15 +107,18 @@ class Given:
         reward: Reward | str | Mapping[str, Any] | None,
         lm: str | LM,
         beside: Beside,
+        known: type = Asked,
     ) -> Given:
-        """What a `verb` of Python, as 'distill()', was given. ConfigError for another type."""
-        settings, runs_dir = check_keywords(verb, beside, Beside), beside.get("runs_dir", "runs")
+        """What a `verb` of Python, as 'distill()', was given; `known` has its keywords.
+        ConfigError."""
+        settings, runs_dir = check_keywords(verb, beside, known), beside.get("runs_dir", "runs")
         require_type(verb, "runs_dir", runs_dir, (str, Path), "a folder", optional=False)
         shell = "" if settings.get("lm") else os.environ.get("PCO_LM", "")
-        above = {
+        ready: Any = reward
+        above: dict[str, Any] = {
             "lm": lm if isinstance(lm, str) else "",
             "roles": role_layers(beside.get("roles")),
-            "reward": reward if isinstance(reward, str | Mapping) else "",
+            "reward": ready if isinstance(ready, str | Mapping) else "",
         }
         return cls(
             verb=verb,
@@ -114,12 +131,13 @@ class Given:
             runs_dir=Path(runs_dir),
             trust=beside.get("trust", False),
             where=verb,
+            progress=bool(beside.get("progress", True)),
         )
 
     @contextmanager
     def until_done(self, *question: object) -> Generator[Given]:
         """Itself, with a journal while the block runs: after a kill, the same question finds what
-        it paid for where no cache keeps it. The replies of an LM object are not kept."""
+        it paid for. The replies of an LM object are not kept."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
         with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
@@ -132,8 +150,8 @@ class Given:
         """The configuration that a policy is used under, and the folder that its paths start from.
 
         A run brings its own, unless a task or other settings are named, and its models, unless
-        others are given. A training's budget is not a use's. Raises ConfigError, and RunNotTrusted
-        where what a run names would be used and must not be.
+        others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
+        names would be used and must not be.
         """
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
@@ -176,16 +194,10 @@ class Given:
         return config, base
 
     def require_objects(self, reference: Reference) -> None:
-        """Raises ConfigError for a run with its own settings whose data, reward, agent or model
-        were objects, unless they are given again."""
-        if not self.keeps_own(reference):
-            return
+        """Raises ConfigError for a run whose data, reward, agent or model are missing objects."""
         given = merge(self.environment, self.above)
-        missing = [
-            name
-            for name in reference.objects
-            if getattr(self.sources, name) is None and not given.get(name)
-        ]
+        names = reference.objects if self.keeps_own(reference) else ()
+        missing = [n for n in names if getattr(self.sources, n) is None and not given.get(n)]
         if missing:
             again = " ".join(self.again[name] for name in missing)
             files = f" (files below {reference.base})" if "--set" in again else ""
@@ -198,8 +210,8 @@ class Given:
 
 @dataclass(frozen=True)
 class Subject:
-    """A policy with what it is used under: its file, settings, data, models and reward. `run` is
-    its run's folder, None where it comes from none; `own` = under its run's own settings."""
+    """A policy with what it is used under. `run` is its run's folder, None where it comes from
+    none; `own` = under its run's own settings."""
 
     reference: Reference
     assembled: Assembled
@@ -208,22 +220,16 @@ class Subject:
 
     @classmethod
     def resolve(cls, policy: AnyPolicy | None, given: Given) -> Subject:
-        """The policy under its own settings, what was given laid over them.
-
-        Raises ConfigError for what is of another type, or missing; DataError, PolicyError,
-        RunNotFound, RunNotTrusted, TaskError.
-        """
+        """The policy under its own settings, what was given laid over them. Raises ConfigError,
+        DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run: Path | None = None
         if isinstance(policy, Run | Policy):
-            own, used = policy.sources, given.sources
-            again = {
-                name: getattr(own, name)
-                for name in _OBJECTS
-                if getattr(used, name) is None
-                and not (name in ("reward", "lm") and given.above.get(name))
-            }
+            used, above = given.sources, given.above
+            settled = [name for name in ("reward", "lm") if above.get(name)]
+            lacking = [n for n in _OBJECTS if getattr(used, n) is None and n not in settled]
+            again = {name: getattr(policy.sources, name) for name in lacking}
             given = replace(given, sources=replace(used, **again))
         if isinstance(policy, Policy):
             reference = Reference("policy", policy.file)
@@ -257,9 +263,10 @@ class Subject:
     @property
     def answering_calls(self) -> int:
         """Calls of one answer on a route that is known; re-asks and judges are not counted."""
-        stages = max(1, len(stages_of(self.file, self.assembled)))
-        composing = stages if self.file.compose == "generator" else 0
-        return composing + max(1, len(self.assembled.task.program.stages))
+        answering = max(1, len(self.assembled.task.program.stages))
+        if self.file.compose != "generator":
+            return answering
+        return answering + max(1, len(stages_of(self.file, self.assembled)))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -267,29 +274,26 @@ class Subject:
         header, name, remarks = self.reference.header, self.reference.name, list[str]()
         fingerprints = self.assembled.dataset.fingerprint()
         if self.own and header is not None and header.fingerprints != fingerprints:
-            remarks.append(
-                f"the data changed since the run {name}: its test may hold what it learned from"
-            )
+            said = "its test may hold what it learned from"
+            remarks.append(f"the data changed since the run {name}: {said}")
         before, now = self.file.program, self.assembled.task.program.name
         # The same agent is 'agent.py:run' in a pco.toml and 'run' in Python.
         if before and re.split("[:.]", before)[-1] != re.split("[:.]", now)[-1]:
-            remarks.append(
-                f"{name} was judged with the program {before!r}; it is evaluated here with {now!r}"
-            )
+            said = f"it is evaluated here with {now!r}"
+            remarks.append(f"{name} was judged with the program {before!r}; {said}")
         return tuple(remarks)
 
     @asynccontextmanager
     async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
-        """Closes the connections after the block. `hint` is that of a reached budget, `kept` in its
-        place where replies are kept."""
-        models = self.assembled.models
+        """Closes the connections after the block. A reached budget gets the `hint`, or `kept` where
+        replies are kept."""
         try:
             yield
         except BudgetReached as error:
-            error.hint = kept if kept and models.keeps else hint
+            error.hint = kept if kept and self.assembled.models.keeps else hint
             raise
         finally:
-            await models.close()
+            await self.assembled.models.close()
 
     def interrupt(self) -> None:
         """No new call starts; calls in flight finish, and are kept where `models.keeps`."""

@@ -7,9 +7,8 @@ are paired by example, each with its interval (`intervals.py`).
 
 Worth deploying is what is clearly better than the present prompt *and* than every rival that costs
 no more calls. Since all of these must show in their intervals, the chance of a false "worth
-deploying" is at most that of the single interval, 2.5 % (an intersection-union test);
-`bench/verdict_null.py` measures it. A rival that is not beaten and has a clear gain of its own is
-named instead. Below 20 test examples there are figures, and no verdict. A run that is trained
+deploying" is at most 2.5 % (an intersection-union test); `bench/verdict_null.py` measures it. A
+rival that is not beaten and has a clear gain of its own is named instead. A run that is trained
 longer is judged again: look k is decided by intervals each end of which errs in at most
 2.5 % / 2**k of cases (k > 1), so that all looks after the first err in at most 1.25 % together.
 """
@@ -47,8 +46,7 @@ class Row:
 
     `gain` is over the present prompt, `over` the result's gain over this row. `title` is what it is
     called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
-    the same, None where each gets its own. `prompt_length` is None, and `prompt` too, in runs that
-    did not record them; `fallbacks` is the share of routes that the encoder did not give (None =
+    the same, else None. `fallbacks` is the share of routes that the encoder did not give (None =
     nothing is routed). A `reference` is shown and decides nothing.
     """
 
@@ -70,11 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The rows and the plain sentence.
-
-    `worth` is None when nothing could be judged. `deploy` is the name of the row to deploy, the
-    result's own or another; '' where that is unclear.
-    """
+    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear)."""
 
     rows: tuple[Row, ...]
     sentence: str
@@ -102,9 +96,7 @@ class Conclusion:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A column of a verdict: the value of a row and how to write it (None = as an interval).
-
-    `query` figures are per query. A `detail` is shown on a run's page alone, with what the column
-    `means`.
+    `query` figures are per query. A `detail` is shown on a run's page alone, with what it `means`.
     """
 
     heading: str
@@ -139,7 +131,7 @@ FIGURES = (
     Figure("cost", lambda r: money(r.per_query.cost), str, query=True),
     Figure(
         "longest prompt",
-        lambda r: None if r.prompt_length is None else r.prompt_length.longest,
+        lambda r: r.prompt_length and r.prompt_length.longest,
         "{:,}".format,
         query=True,
         means="tokens of the executor's longest call, its stage's instruction included",
@@ -150,8 +142,8 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """A verdict's rows and columns, for a terminal, a notebook, a page and `--json`. `titles` are
-    what rows are called instead of their names, `head` the heading above them."""
+    """Rows and columns for all who show them. `titles` are what rows are called instead of their
+    names, `head` the heading above them."""
 
     rows: Sequence[Row]
     figures: tuple[Figure, ...] = FIGURES
@@ -177,11 +169,8 @@ class VerdictTable:
 
     def html(self, caption: str, deploy: str = "") -> str:
         """For a notebook, escaped; the row to deploy is marked."""
-        cells = self.cells()
-        rows = [
-            (*cell.values(), "deploy" if row.name == deploy else "")
-            for cell, row in zip(cells, self.rows, strict=True)
-        ]
+        cells, marks = self.cells(), ["deploy" if r.name == deploy else "" for r in self.rows]
+        rows = [(*cell.values(), mark) for cell, mark in zip(cells, marks, strict=True)]
         return shown_table(caption, (*cells[0], ""), rows)
 
     def as_json(self) -> tuple[dict[str, Any], ...]:
@@ -191,8 +180,8 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a verdict is made under: the seed of its draws, the range that rewards lie in, whether
-    the model is simulated, and which look at this test split it is."""
+    """Seed, range of rewards, whether the model is simulated, which look at the test split it
+    is."""
 
     seed: int = 0
     bounds: Bounds = (0.0, 1.0)
@@ -202,8 +191,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One way of prompting on the test split; `title` is what it is called in a sentence. A
-    `reference` is only shown."""
+    """One row to be; `title` is what it is called in a sentence. A `reference` is only shown."""
 
     title: str
     evaluation: Evaluation
@@ -291,7 +279,13 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
     rows = rows_at(replace(terms, look=1))
     judged = rows if terms.look == 1 else rows_at(terms)
     sentence, worth, deploy = decide([r for r in judged if not r.reference], terms.look)
-    remarks = ["" if worth else _unchanged(entries)]
+    remarks, rewards = list[str](), learned.rewards
+    for other in entries[:-1] if not worth else ():
+        if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
+            remarks.append(
+                f"Training changed nothing on the test split: {entries[-1].title} and "
+                f"{other.title} earn the same on each of the {len(rewards)} examples."
+            )
     if (lost := rows[-1].fallbacks) is not None and lost > _MANY_FALLBACKS:
         # A policy that does not route is not what was to be judged.
         remarks.append(
@@ -303,33 +297,20 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
             f"This is look {terms.look} at the same test split, so its intervals are wider: "
             f"{_level(terms.look)} instead of {_level(1)}."
         )
-    text = " ".join(filter(None, [sentence, *remarks]))
-    return Conclusion(rows, (_ON_SIMULATED if terms.simulated else "") + text, worth, deploy)
-
-
-def _unchanged(entries: Sequence[Entry]) -> str:
-    *others, learned = entries
-    rewards = learned.evaluation.rewards
-    for other in others:
-        if other.evaluation.name == UNTRAINED and other.evaluation.rewards == rewards:
-            return (
-                f"Training changed nothing on the test split: {learned.title} and {other.title} "
-                f"earn the same on each of the {len(rewards)} examples."
-            )
-    return ""
+    text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
+    return Conclusion(rows, text, worth, deploy)
 
 
 def verdict_remark(test_examples: int) -> str:
     """What to tell before a run whose test split is too small for a verdict; '' = it is not."""
-    if test_examples >= ENOUGH:
-        return ""
     counted = plural(test_examples, "test example")
-    return f"no verdict will come of {counted}: it takes at least {ENOUGH}"
+    few = f"no verdict will come of {counted}: it takes at least {ENOUGH}"
+    return few if test_examples < ENOUGH else ""
 
 
 def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy, by the intervals
-    of the rows alone, made for this look: first the base, last the result."""
+    """The sentence, whether the result is worth deploying, and the row to deploy, by intervals made
+    for this look: first the base, last the result."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 

@@ -1,10 +1,5 @@
 """Who may ask a server on aiohttp, how often and how much, what an error becomes, and what the
-server counts and logs.
-
-Without a key the server answers this machine alone. All keys are compared by digests of one length,
-so that an answer's time reveals nothing. No count and no log quotes a request, nor an error that
-could quote it.
-"""
+server counts and logs. No count and no log quotes a request, nor an error that could quote it."""
 
 from __future__ import annotations
 
@@ -34,36 +29,24 @@ from aiohttp import web
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
-from promptcodebook.serve.completions import Refusal, error_body, parse_body, require_json
+from promptcodebook.serve.completions import Refusal, error_body, parse_body
 from promptcodebook.serve.spending import new_request_id
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_LEAST_KEY = 8
-"""Characters of a key, at the least."""
-_NAME = 12
-"""Digits of a key's digest that its caller is called by."""
-HUNG_UP = 499
-"""The status under which a request is counted whose caller did not wait for it."""
-_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")
-"""What is answered without a key."""
-_LINGER_S = 10.0
-"""How long the rest of a body is read and thrown away that was refused."""
-_SHORT_BODY = 2**16
-"""Bytes of a body that there is always room for."""
-_MOST_HELD = 2**28
-"""Bytes of all bodies that are being read, beyond the short part of each."""
-_LONG_BODY = 2**20
-"""Bytes of a body that is read and written in a thread."""
-_AT_ONCE = 16
-"""Connections accepted in one turn of the loop: those beyond the limit are closed in the next."""
-_QUEUE = 1024
-"""Connections that wait in the system to be accepted."""
+_LEAST_KEY = 8  # Characters of a key, at the least.
+_NAME = 12  # Digits of a key's digest that its caller is called by.
+HUNG_UP = 499  # The status under which a request is counted whose caller did not wait for it.
+_OPEN = ("/healthz", "/health", "/readyz", "/openapi.json")  # What is answered without a key.
+_LINGER_S = 10.0  # How long the rest of a body is read and thrown away that was refused.
+_SHORT_BODY = 2**16  # Bytes of a body that there is always room for.
+_MOST_HELD = 2**28  # Bytes of all bodies that are being read, beyond the short part of each.
+_LONG_BODY = 2**20  # Bytes of a body that is read and written in a thread.
+_AT_ONCE = 16  # Connections accepted in one turn of the loop: those too many close in the next.
+_QUEUE = 1024  # Connections that wait in the system to be accepted.
 _MOST_CONNECTIONS = 10_000
-_OTHER_HANDLES = 128
-"""Handles that are neither a connection nor a call to a model: files, and what is just closing."""
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-"""Where the histogram of latencies is cut."""
+_OTHER_HANDLES = 128  # Neither a connection nor a call to a model: files, what is just closing.
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)  # cuts of the histogram
 
 
 def is_loopback(host: str) -> bool:
@@ -78,9 +61,9 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     """Raises ConfigError where anybody on the network could ask without a key, or guess one."""
     keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
+        hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
         raise ConfigError(
-            f"{host} can be reached from other machines, and no key is set",
-            hint=f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}",
+            f"{host} can be reached from other machines, and no key is set", hint=hint
         )
 
 
@@ -98,25 +81,21 @@ def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigError(f"cannot read the keys in {path}: {reason}") from None
     if mode & stat.S_IWOTH and os.name != "nt":
-        raise ConfigError(
-            f"other users may write to {path}, and so let in whom they like",
-            hint=f"chmod 600 {path}",
-        )
-    own = [(f"{path}:{number}", line.partition("#")[0].split(None, 1))
-           for number, line in enumerate(lines, start=1)]  # fmt: skip
+        said = f"other users may write to {path}, and so let in whom they like"
+        raise ConfigError(said, hint=f"chmod 600 {path}")
+    own = [(number, line.partition("#")[0].split(None, 1)) for number, line in enumerate(lines, 1)]
     if not any(words for _, words in own):
         raise ConfigError(f"{path} holds no key", hint="openssl rand -hex 24")
-    for where, (key, *budget) in filter(lambda each: each[1], own):
+    for number, (key, *budget) in filter(lambda each: each[1], own):
+        where = f"{path}:{number}"
         keys[_checked(key, where)] = daily_budget(budget[0], where) if budget else keys.get(key)
     return keys
 
 
 def _checked(key: str, where: str) -> str:
     if len(key) < _LEAST_KEY or not key.isascii() or " " in key:
-        raise ConfigError(
-            f"{where} is no key: it must have {_LEAST_KEY} characters or more, without a space",
-            hint="openssl rand -hex 24",
-        )
+        must = f"it must have {_LEAST_KEY} characters or more, without a space"
+        raise ConfigError(f"{where} is no key: {must}", hint="openssl rand -hex 24")
     return key
 
 
@@ -126,15 +105,12 @@ def daily_budget(text: str, where: str) -> Budget:
         budget = parse_budget(text)
         if budget.seconds is None:
             return budget
-    raise ConfigError(
-        f"{where}: the daily budget cannot be read",
-        hint="write e.g. 1000calls, 2Mtok, 5usd, or several joined by '+'",
-    )
+    hint = "write e.g. 1000calls, 2Mtok, 5usd, or several joined by '+'"
+    raise ConfigError(f"{where}: the daily budget cannot be read", hint=hint)
 
 
 def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Budget]:
-    """What callers may spend a day, by name: a key its own budget, else that `for_each`; without
-    keys all share that one. Raises ConfigError."""
+    """What callers may spend a day, by name; without keys all share the one `for_each`."""
     rest = daily_budget(for_each, "--daily-budget") if for_each else None
     found = {caller_of(key): own or rest for key, own in keys.items()} or {"": rest}
     return {caller: budget for caller, budget in found.items() if budget is not None}
@@ -142,11 +118,11 @@ def budgets_of(keys: Mapping[str, Budget | None], for_each: str) -> dict[str, Bu
 
 def caller_of(key: str) -> str:
     """The name of who sends this key: the start of its digest."""
-    return _digest(key).hex()[:_NAME]
+    return _digest(key)[:_NAME]
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class Callers:
@@ -154,22 +130,16 @@ class Callers:
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key) for key in keys if key]
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one key, so that a caller may keep others out."""
-        return len(self._digests) > 1
+        self.several = len(self._digests) > 1
 
     def admit(self, headers: Mapping[str, str]) -> str:
-        """The caller's name, '' where there are no keys.
-
-        Raises Refusal for a wrong key; without keys, for a page of another site (by DNS rebinding,
-        or by what a browser lets any page send).
-        """
+        """The caller's name, '' where there are no keys. Raises Refusal for a wrong key; without
+        keys, for a page of another site (by DNS rebinding, or what browsers let any page send)."""
         if self._digests:
             given = _digest(headers.get("authorization", "").removeprefix("Bearer ").strip())
-            if any([hmac.compare_digest(given, each) for each in self._digests]):  # all each time
-                return given.hex()[:_NAME]
+            # All digests each time, and of one length: the answer's time reveals nothing.
+            if any([hmac.compare_digest(given, each) for each in self._digests]):
+                return given[:_NAME]
             text = "the key is missing or wrong: Authorization: Bearer KEY"
             raise Refusal(text, status=401, kind="invalid_api_key")
         if not _names_this_machine(f"//{headers.get('host', '')}"):
@@ -194,9 +164,9 @@ def _names_this_machine(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server allows; `rate` = requests a second of one key (0 = any number). Seconds:
-    `head_s` for a request's head and an idle connection, `body_s` for a body, `write_s` for a piece
-    of a reply to be taken, `drain_s` for requests in flight when the server stops."""
+    """`rate` = requests a second of one key (0 = any number). Seconds: `head_s` for a request's
+    head and an idle connection, `body_s` for a body, `write_s` for a piece of a reply to be taken,
+    `drain_s` for requests in flight when the server stops."""
 
     in_flight: int = 256
     body_mb: float = 16.0
@@ -214,19 +184,16 @@ class Limits:
         import resource
 
         handles, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if handles == resource.RLIM_INFINITY:
-            return _MOST_CONNECTIONS
         left = handles - 2 * self.in_flight - _OTHER_HANDLES
-        return min(_MOST_CONNECTIONS, max(left, handles // 4))
+        few = handles != resource.RLIM_INFINITY
+        return min(_MOST_CONNECTIONS, max(left, handles // 4)) if few else _MOST_CONNECTIONS
 
 
 class RateLimit:
     """Limits the requests a second of a caller (0 = any number), with a burst of one second's."""
 
     def __init__(self, per_second: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = per_second
-        self._most = max(1.0, per_second)
-        self._clock = clock
+        self._rate, self._most, self._clock = per_second, max(1.0, per_second), clock
         self._left: dict[str, tuple[float, float]] = {}
 
     def take(self, caller: str) -> None:
@@ -246,13 +213,11 @@ def _busy(text: str, wait: int = 1) -> Refusal:
 
 
 class Shares:
-    """Room for all who ask. No caller may hold more than three times what stays free: one caller
-    gets three quarters at most, two get three sevenths each, and some is left for the next.
-    `fair` = False: there is one caller only, who may hold all."""
+    """Room for all who ask. No caller may hold more than three times what stays free (one caller
+    gets three quarters at most, two three sevenths each). Not `fair` = one caller may hold all."""
 
     def __init__(self, most: int, *, fair: bool = True) -> None:
-        self.free = most
-        self._fair = fair
+        self.free, self._fair = most, fair
         self._held: dict[str, int] = {}
 
     def take(self, who: str, amount: int = 1) -> bool:
@@ -283,7 +248,6 @@ class Visit:
         self.headers["x-request-id"] = self.id
 
 
-Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Answers = Callable[[web.BaseRequest, Visit], Awaitable[web.StreamResponse]]
 """What a path does with a request. Raises Refusal."""
 Paths = Mapping[str, tuple[str, Answers]]
@@ -303,10 +267,10 @@ class Address:
 
 
 class _Connections(web.Server):
-    """The connections of a server. One address has its share of them; when it is used up, the
-    address's longest idle connection is closed, or else the new one."""
+    """One address has its share of the connections; when it is used up, the address's longest idle
+    connection is closed, or else the new one."""
 
-    def __init__(self, answer: Answer, most: int, **settings: Any) -> None:
+    def __init__(self, most: int, answer: Any, **settings: Any) -> None:
         super().__init__(answer, handler_cancellation=True, access_log=None, **settings)
         self._shares = Shares(most)
         self._peers: dict[web.RequestHandler, str] = {}
@@ -315,27 +279,22 @@ class _Connections(web.Server):
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         peer = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._shares.take(peer) and not self._makes_room(peer):
-            transport.abort()
-            return
+        if not self._shares.take(peer):
+            # An idle connection gives way: one of the same address, or any for a new one.
+            own = (each for each in self._idle if self._peers[each] == peer)
+            other = None if peer in self._peers.values() else next(iter(self._idle), None)
+            if oldest := next(own, other):
+                idle = oldest.transport
+                self._forget(oldest)
+                if idle is not None:
+                    idle.abort()
+            if oldest is None or not self._shares.take(peer):
+                transport.abort()
+                return
         self._peers[handler] = peer
         self._idle[handler] = None
 
-    def _makes_room(self, peer: str) -> bool:
-        """Whether an idle connection gave way: one of the same address, or any for a new one."""
-        own = (each for each in self._idle if self._peers[each] == peer)
-        oldest = next(own, None if peer in self._peers.values() else next(iter(self._idle), None))
-        if oldest is None:
-            return False
-        transport = oldest.transport
-        self._forget(oldest)
-        if transport is not None:
-            transport.abort()
-        return self._shares.take(peer)
-
-    def connection_lost(
-        self, handler: web.RequestHandler, exc: BaseException | None = None
-    ) -> None:
+    def connection_lost(self, handler: web.RequestHandler, exc: Any = None) -> None:
         super().connection_lost(handler, exc)
         self._forget(handler)
 
@@ -356,8 +315,7 @@ class _Connections(web.Server):
 
 
 class Metrics:
-    """Counts since the start. `in_flight` is asked when the page is read; `what` is what needs the
-    library. Raises MissingExtra."""
+    """Counts since the start; `what` is what needs the library. Raises MissingExtra."""
 
     def __init__(self, what: str, in_flight: Callable[[], int]) -> None:
         self._library: Any = import_extra("prometheus_client", what, "serve")
@@ -390,8 +348,7 @@ class Admission:
     """Lets requests in, a bounded number at a time."""
 
     def __init__(self, callers: Callers, limits: Limits) -> None:
-        self.limits = limits
-        self._callers = callers
+        self.limits, self._callers = limits, callers
         self._rate = RateLimit(limits.rate)
         self._places = Shares(limits.in_flight, fair=callers.several)
         self._most_bytes = int(limits.body_mb * 2**20)
@@ -408,22 +365,17 @@ class Admission:
     async def listening(
         self, paths: Paths, metrics: Metrics | None, host: str, port: int
     ) -> AsyncGenerator[Address]:
-        """The address while the block runs; requests in flight at its end may finish. Raises
-        OSError when the port is taken."""
-
-        async def nothing(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-            raise Refusal("nothing is at this address", status=404, kind="not_found")
+        """The address while the block runs; requests in flight may finish. OSError: taken port."""
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             path = request.path
             if path not in paths:
                 named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
                 path = next(named, "other")
-            method, reply = paths.get(path, ("", nothing))
             visit, begun, status = Visit(), time.perf_counter(), HUNG_UP
             try:
                 with connections.busy(request.protocol):
-                    response = await self._answered(request, visit, path, method, reply)
+                    response = await self._answered(request, visit, path, paths.get(path))
                     status = response.status
                     return response
             finally:
@@ -433,8 +385,8 @@ class Admission:
         quiet = logging.getLogger(f"{__name__}.http")
         quiet.disabled = True  # what it says of a malformed request quotes it
         connections = _Connections(
-            answer,
             self.limits.connections,
+            answer,
             logger=quiet,
             keepalive_timeout=self.limits.head_s,
             auto_decompress=False,
@@ -456,14 +408,17 @@ class Admission:
             await connections.shutdown(self.limits.drain_s)
 
     async def _answered(
-        self, request: web.BaseRequest, visit: Visit, path: str, method: str, answer: Answers
+        self, request: web.BaseRequest, visit: Visit, path: str, found: tuple[str, Answers] | None
     ) -> web.StreamResponse:
-        allowed = ("GET", "HEAD") if method == "GET" else (method,)
         try:
             if path not in _OPEN:
                 visit.caller = self._callers.admit(request.headers)
                 self._rate.take(visit.caller)
-            if method and request.method not in allowed:
+            if found is None:
+                raise Refusal("nothing is at this address", status=404, kind="not_found")
+            method, answer = found
+            allowed = ("GET", "HEAD") if method == "GET" else (method,)
+            if request.method not in allowed:
                 visit.headers["Allow"] = ", ".join(allowed)
                 raise Refusal(f"{path} takes {method}", status=405, kind="method_not_allowed")
             return await answer(request, visit)
@@ -483,7 +438,9 @@ class Admission:
 
     async def read(self, request: web.BaseRequest, visit: Visit) -> Mapping[str, Any]:
         """The body's object. Raises Refusal."""
-        require_json(request.headers.get("content-type", ""))
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind.casefold() != "application/json":  # which no page may send without asking first
+            raise Refusal("the body must be sent as Content-Type: application/json", status=415)
         too_long = Refusal(f"the body is longer than {self._most_bytes / 2**20:g} MiB", status=413)
         if (request.content_length or 0) > self._most_bytes:
             raise too_long
@@ -532,10 +489,9 @@ class Admission:
     def place(self, visit: Visit) -> Generator[None]:
         """Room for a completion. Raises Refusal when there is none, or none for this caller."""
         if not self._places.take(visit.caller):
-            others = "" if not self._places.free else "; the places left are for other keys"
-            raise _busy(
-                f"{self.in_flight} completions are under way, and more may not wait{others}"
-            )
+            others = "; the places left are for other keys" if self._places.free else ""
+            said = f"{self.in_flight} completions are under way, and more may not wait{others}"
+            raise _busy(said)
         try:
             yield
         finally:
@@ -549,8 +505,6 @@ def json_response(body: Mapping[str, Any], visit: Visit, status: int = 200) -> w
 
 
 def showing(page: Callable[[], Mapping[str, Any]]) -> Answers:
-    """Answers with a tree as JSON."""
-
     async def show(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         return json_response(page(), visit)
 
@@ -558,8 +512,7 @@ def showing(page: Callable[[], Mapping[str, Any]]) -> Answers:
 
 
 class Seldom(logging.Filter):
-    """Lets a line a second of each kind into a log; the next one says how many were left out. What
-    a caller can cause as often as it likes then fills no disk."""
+    """Lets a line a second of each kind into a log: no caller can fill a disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -1,5 +1,4 @@
-"""`pco serve`: a policy behind an OpenAI-compatible endpoint, and what its requests were prompted
-with."""
+"""`pco serve`, and `pco explain REQUEST_ID`."""
 
 from __future__ import annotations
 
@@ -18,19 +17,7 @@ import typer
 
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import Role
-from promptcodebook.cli.command import (
-    ConfigOption,
-    Json,
-    Model,
-    Ref,
-    Sets,
-    Trust,
-    Typed,
-    emit,
-    note,
-    settings_for,
-    wrap_text,
-)
+from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, PcoError
 from promptcodebook.lm.budget import Ledger, PriceTable
@@ -39,19 +26,9 @@ from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
 from promptcodebook.registry.registry import open_registry
-from promptcodebook.serve import admission, spending
+from promptcodebook.serve import admission, spending, versions
 from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.upstream import connect_upstream
-from promptcodebook.serve.versions import (
-    Composing,
-    FileSource,
-    FixedSource,
-    Live,
-    Patience,
-    PolicySource,
-    RegistrySource,
-    Version,
-)
 from promptcodebook.tasks.program import SINGLE_CALL
 
 Keys = Annotated[
@@ -63,14 +40,14 @@ Keys = Annotated[
 
 
 def serve(
-    ref: Ref,
+    ref: command.Ref,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8080,
     keys: Keys = None,
     name: Annotated[
         str | None, typer.Option(help="Callers ask for the model pco/NAME; else the REF's name.")
     ] = None,
-    lm: Model = None,
+    lm: command.Model = None,
     reads: Annotated[
         Literal["last", "conversation"],
         typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
@@ -110,10 +87,10 @@ def serve(
     log_inputs: Annotated[
         bool, typer.Option(help="Keep what requests say in that record, too.")
     ] = False,
-    config: ConfigOption = None,
-    sets: Sets = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    config: command.ConfigOption = None,
+    sets: command.Sets = None,
+    trust: command.Trust = False,
+    as_json: command.Json = False,
 ) -> None:
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
@@ -126,46 +103,43 @@ def serve(
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
     reference = resolve(runs_dir(), ref, trust=trust)
-    typed = Typed(config, None, None, lm, None, sets, trust)
-    patience = Patience(route_timeout, compose_timeout, kept)
+    typed = command.Typed(config, None, None, lm, None, sets, trust)
+    patience = versions.Patience(route_timeout, compose_timeout, kept)
     limits = admission.Limits(in_flight=concurrency, body_mb=max_body, rate=rate)
     called = name or served_name(reference)
 
     async def run() -> None:
-        settings, _ = settings_for(reference, typed)
+        settings, _ = command.settings_for(reference, typed)
         budgets = _budgets(allowed, settings)
 
-        def make(version: Version) -> Composing:
+        def make(version: versions.Version) -> versions.Composing:
             file = version.file
             if file.stages:
-                raise ConfigError(
-                    f"this policy has a prompt for each of {', '.join(file.stages)}, and a request "
-                    "does not say which stage it is",
-                    hint="run the program itself with load_policy(path, executor=YOUR_AGENT)",
-                )
+                said = f"this policy has a prompt for each of {', '.join(file.stages)}, and a "
+                said += "request does not say which stage it is"
+                hint = "run the program itself with load_policy(path, executor=YOUR_AGENT)"
+                raise ConfigError(said, hint=hint)
             if verbatim:
                 file = file.model_copy(update={"compose": "verbatim"})
-            settings, base = settings_for(replace(reference, file=file), typed)
+            settings, base = command.settings_for(replace(reference, file=file), typed)
             # A reply may quote its request, and what requests say is not written down.
             settings = settings.model_copy(update={"cache": False})
             policy = deploy(file, settings, Sources(base), Supplies(ledger=Ledger(log=budgets)))
-            return Composing(policy, version.name, patience)
+            return versions.Composing(policy, version.name, patience)
 
-        live = Live(_source(ref, reference), make)
+        live = versions.Live(_source(ref, reference), make)
         upstream = await connect_upstream(settings, os.environ)
         if (program := reference.file.program) not in ("", SINGLE_CALL):
-            note(
+            command.note(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
                 "and its answers may be of another quality"
             )
-        path = spending.records_path()
-        record = spending.Records(path, records) if records else None
         proxy = Proxy(
             called,
             live,
             upstream,
             admission.Admission(admission.Callers(known), limits),
-            record,
+            spending.Records(spending.records_path(), records) if records else None,
             budgets,
             conversation=reads == "conversation",
             joined=one_system,
@@ -174,22 +148,21 @@ def serve(
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
             said = {"base_url": address.base_url, "model": f"pco/{called}", "version": live.version}
-            emit(said) if as_json else print(address.base_url)
+            command.emit(said) if as_json else print(address.base_url)
             sys.stdout.flush()
-            note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")
+            command.note(f"serving pco/{called} ({live.version[:19]}); Ctrl-C ends it")
             await asyncio.Event().wait()
 
     listen(run, host, port, f"pco serve {ref} --port 0")
 
 
-def _source(ref: str, reference: Reference) -> PolicySource:
-    """A ref may move and a file be replaced; a run's state and a version stay what they are."""
+def _source(ref: str, reference: Reference) -> versions.PolicySource:
     if reference.version and "@" in ref:
-        return RegistrySource(open_registry(), ref)
+        return versions.RegistrySource(open_registry(), ref)
     if reference.header is None and not reference.version:
-        return FileSource(Path(ref))
+        return versions.FileSource(Path(ref))
     data = reference.file.text().encode("utf-8", "surrogatepass")
-    return FixedSource(Version.of(data, ref))
+    return versions.FixedSource(versions.Version.of(data, ref))
 
 
 def served_name(reference: Reference) -> str:
@@ -201,7 +174,6 @@ def served_name(reference: Reference) -> str:
 
 
 def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spending | None:
-    """The budgets of callers. Raises ConfigError for one that cannot be kept."""
     if not allowed:
         return None
     roles: tuple[Role, ...] = ("executor", "encoder", "generator")
@@ -209,10 +181,8 @@ def _budgets(allowed: Mapping[str, Budget], settings: Config) -> spending.Spendi
     calls_alone = all(b.tokens is None and b.usd is None for b in allowed.values())
     for role, cap in caps.items():
         if cap is None and not calls_alone:
-            raise ConfigError(
-                f"role {role} has no length cap, so no budget of tokens or money can hold",
-                hint=f"set roles.{role}.max_tokens in pco.toml",
-            )
+            said = f"role {role} has no length cap, so no budget of tokens or money can hold"
+            raise ConfigError(said, hint=f"set roles.{role}.max_tokens in pco.toml")
     models, prices = [settings.model_of(role) for role in roles], PriceTable(settings.prices)
     path, length = spending.records_path(), caps["executor"] or 0
     return spending.Spending(path, allowed, prices, models, length)
@@ -236,32 +206,28 @@ def listen(serve: Callable[[], Coroutine[Any, Any, None]], host: str, port: int,
     try:
         asyncio.run(until_stopped())
     except asyncio.CancelledError:
-        note("stopped")
+        command.note("stopped")
     except OSError as error:
         if isinstance(error, PcoError):
             raise  # a model that is down or a disk that is full, which say it themselves
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}", hint=hint
-        ) from None
+        said = f"cannot listen on {host}:{port}: {error.strerror or error}"
+        raise ConfigError(said, hint=hint) from None
     finally:
         logging.getLogger().removeHandler(log)
 
 
 def explain_request(request_id: str, *, as_json: bool) -> None:
-    """What a request was prompted with. Raises ConfigError for what is no request's id."""
+    """What a request was prompted with."""
     if not spending.is_request_id(request_id):
+        said = f"no input was given to explain {request_id} with"
+        hint = f'pco explain {request_id} "an input"'
         if request_id.startswith("req-"):
-            raise ConfigError(
-                f"{request_id} is not the whole id of a request",
-                hint="the answer's header x-request-id has all of it",
-            )
-        raise ConfigError(
-            f"no input was given to explain {request_id} with",
-            hint=f'pco explain {request_id} "an input"',
-        )
+            said = f"{request_id} is not the whole id of a request"
+            hint = "the answer's header x-request-id has all of it"
+        raise ConfigError(said, hint=hint)
     record = spending.find_record(spending.records_path(), request_id)
     if as_json:
-        emit(asdict(record))
+        command.emit(asdict(record))
         return
     known = f", known by its {record.cached}" if record.cached else ""
     lines = [
@@ -272,11 +238,11 @@ def explain_request(request_id: str, *, as_json: bool) -> None:
         *([f"input: {record.input}"] if record.input else []),
         f"route: {', '.join(map(str, record.route)) or 'none'}",
         *(
-            wrap_text(text, f"  {k:>2}  ")
+            command.wrap_text(text, f"  {k:>2}  ")
             for k, text in zip(record.route, record.instincts, strict=True)
         ),
         *([f"why: {record.analysis}"] if record.analysis else []),
         "prompt:",
-        wrap_text(record.prompt),
+        command.wrap_text(record.prompt),
     ]
     print("\n".join(lines))

@@ -1,7 +1,5 @@
 """The server side of the chat-completions wire: a request body in; completions, chunks, errors out.
-
-Values and trees only: it knows no web framework, and nothing of who answers.
-"""
+It knows no web framework, and nothing of who answers."""
 
 from __future__ import annotations
 
@@ -23,19 +21,15 @@ _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "function": "user",
     "assistant": "assistant",
 }
-_MOST_VALUES = 200_000
-"""Of a body: they are read in some 50 ms, and 16 MiB of empty lists in seconds."""
+_MOST_VALUES = 200_000  # They are read in some 50 ms; 16 MiB of empty lists take seconds.
+# 'other' must not pass for a whole reply, and the wire has no closer word for it.
 _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
-"""'other' must not pass for a whole reply, and the wire has no closer word for it."""
 
 
 @dataclass(eq=False)
 class Refusal(Exception):
-    """A request that gets an error body in place of a completion.
-
-    `param` names the field at fault; `retry_after` is in seconds, None = it is not said; `unpaid` =
-    a model was asked and takes nothing for it.
-    """
+    """A request that gets an error body in place of a completion. `param` names the field at fault;
+    `retry_after` is in seconds; `unpaid` = a model was asked and takes nothing for it."""
 
     message: str
     _: KW_ONLY
@@ -51,13 +45,12 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChatCall:
-    """What a caller asks for.
+    """What a caller asks for. The wire names a model ('' = none named) and no role, so
+    `request.role` is 'executor'.
 
-    The wire names a model ('' = none named) and no role, so `request.role` is 'executor'.
     `stream_usage` = a last chunk with the usage; `choices` is the body's n; `json_mode` = some JSON
-    object is wanted, without a schema; `seeded` = the body names a seed, which is then
-    `request.sample`; `logprobs` = how many alternatives are wanted beside each token's
-    log-probability, None = neither.
+    object is wanted, without a schema; `seeded` = the body names a seed (`request.sample`);
+    `logprobs` = how many alternatives are wanted beside each token's log-probability.
     """
 
     request: Request
@@ -70,8 +63,8 @@ class ChatCall:
     logprobs: int | None = None
 
 
+# Pydantic's own text refuses half of a surrogate pair, which models and their callers do send.
 Text = InstanceOf[str]
-"""Pydantic's own text refuses half of a surrogate pair, which models and their callers do send."""
 _Number = Annotated[float | None, Field(strict=True, allow_inf_nan=False, description="a number")]
 _Count = Annotated[int | None, Field(strict=True, description="a whole number")]
 _Some = Annotated[int | None, Field(strict=True, ge=1, description="a whole number of at least 1")]
@@ -80,8 +73,7 @@ _Object = Annotated[InstanceOf[dict[str, Any]] | None, Field(description="an obj
 
 
 class _Body(BaseModel):
-    """The fields with a place of their own and what they must be; all others become
-    `Sampling.extra`."""
+    """The fields with a place of their own; all others become `Sampling.extra`."""
 
     model_config = ConfigDict(extra="allow")
     model: Any = None
@@ -139,13 +131,6 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
     )
 
 
-def require_json(content_type: str) -> None:
-    """Raises Refusal for a body that is said to be anything else: such a one a browser sends for
-    any page, without asking the server first."""
-    if content_type.partition(";")[0].strip().casefold() != "application/json":
-        raise Refusal("the body must be sent as Content-Type: application/json", status=415)
-
-
 def parse_body(data: bytes) -> Mapping[str, Any]:
     if len(data) > _MOST_VALUES and _has_too_many_values(data):
         raise Refusal(f"the body has more than {_MOST_VALUES:,} values in it", status=413)
@@ -160,19 +145,18 @@ def parse_body(data: bytes) -> Mapping[str, Any]:
 
 
 def _has_too_many_values(data: bytes) -> bool:
-    """Whether JSON in UTF-8 is more than a server can read without keeping all others waiting. Its
-    commas and brackets outside of texts are counted, in a few passes that take no memory to speak
-    of: each value is read into an object many times as long, and nothing else runs meanwhile."""
-    if _count(data, b"[{,") <= _MOST_VALUES:
+    """Whether JSON is more than a server can read without keeping all others waiting: each value
+    becomes an object many times as long. Its commas and brackets outside of texts are counted."""
+
+    def count(data: bytes, characters: bytes) -> int:
+        return len(data) - len(data.translate(None, characters))
+
+    if count(data, b"[{,") <= _MOST_VALUES:
         return False
     plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
-    if _count(plain, b'"') > 2 * _MOST_VALUES:
+    if count(plain, b'"') > 2 * _MOST_VALUES:
         return True
-    return _count(b"".join(plain.split(b'"')[::2]), b"[{,") > _MOST_VALUES
-
-
-def _count(data: bytes, characters: bytes) -> int:
-    return len(data) - len(data.translate(None, characters))
+    return count(b"".join(plain.split(b'"')[::2]), b"[{,") > _MOST_VALUES
 
 
 def _message(tree: Mapping[str, Any]) -> Message:
@@ -191,12 +175,11 @@ def _text_of(part: object) -> str:
         raise Refusal("each part of a message must be an object", param="messages")
     tree = cast("dict[str, object]", part)
     text, kind = tree.get("text"), tree.get("type", "text")
-    if kind != "text" or not isinstance(text, str):
-        what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
-        raise Refusal(
-            f"this model reads text alone, and a message has {what}: leave it out", param="messages"
-        )
-    return text
+    if kind == "text" and isinstance(text, str):
+        return text
+    what = f"a part of type {str(kind)[:40]!r}" if kind != "text" else "a part that has no text"
+    said = f"this model reads text alone, and a message has {what}: leave it out"
+    raise Refusal(said, param="messages")
 
 
 def read_number(body: Mapping[str, Any], name: str) -> float | None:
@@ -225,10 +208,7 @@ def _response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream.
-
-    `created` is in Unix seconds. `index` says which of several choices a chunk belongs to.
-    """
+    """The bodies that answer one call: one for a whole reply, or one for each chunk of a stream."""
 
     id: str
     model: str

@@ -1,8 +1,7 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
 
-The proxy reads of a body what it needs: the model's name, and the text that is routed. It puts the
-prompt before the messages, sets the model, and passes on everything else as it came. What it
-answers is described in description.py.
+The proxy reads the model's name and the text that is routed. It puts the prompt before the
+messages, sets the model, and passes on everything else as it came.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,6 +19,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from promptcodebook.errors import PcoError
+from promptcodebook.serve import description as bodies
 from promptcodebook.serve.admission import (
     HUNG_UP,
     Address,
@@ -31,16 +31,6 @@ from promptcodebook.serve.admission import (
     showing,
 )
 from promptcodebook.serve.completions import Refusal, error_body
-from promptcodebook.serve.description import (
-    ChatRequest,
-    Model,
-    ModelList,
-    Prompt,
-    PromptRequest,
-    State,
-    check,
-    description,
-)
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
@@ -51,8 +41,7 @@ _log = logging.getLogger(__name__)
 _INSTRUCTS = ("system", "developer")
 _PREFIX = "pco/"
 _HASH = re.compile(r"sha256:[0-9a-f]{12,64}")
-_PIECE = 2**16
-"""Bytes of a body that are handed over at once."""
+_PIECE = 2**16  # Bytes of a body that are handed over at once.
 
 
 def input_of(messages: Messages, *, whole: bool = False) -> str:
@@ -65,59 +54,33 @@ def input_of(messages: Messages, *, whole: bool = False) -> str:
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
-    """The text of a message; images and other parts have none."""
-    content: object = message.get("content")
+    content: Any = message.get("content")
     if not isinstance(content, list):
-        return cast("str | None", content) or ""
+        return content or ""
     texts = [part.get("text") for part in cast("list[dict[str, object]]", content)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Messages:
-    """The messages with the prompt before them; `joined`: within the caller's own first
-    instruction, if that is how the conversation begins."""
+    """The prompt goes before them; `joined`: into an instruction of the caller's that is first."""
     if not prompt:
         return messages
     first = messages[0]
     if not joined or first["role"] not in _INSTRUCTS:
         return [{"role": "system", "content": prompt}, *messages]
-    content = first.get("content")
+    told, content = prompt, first.get("content")
     if isinstance(content, list):
-        parts = cast("list[object]", content)
-        told: object = [{"type": "text", "text": prompt}, *parts]
-    else:
-        told = f"{prompt}\n\n{content}" if content else prompt
+        told = [{"type": "text", "text": prompt}, *cast("list[object]", content)]
+    elif content:
+        told = f"{prompt}\n\n{content}"
     return [{**first, "content": told}, *messages[1:]]
-
-
-class PolicyMetrics(Metrics):
-    """Those of a policy that is served; the functions are asked when the page is read."""
-
-    def __init__(self, in_flight: Callable[[], int], live: Live) -> None:
-        super().__init__("serving a policy", in_flight)
-        self._prompts = self.counter(
-            "pco_prompts", "Prompts composed, by calls an answer and cache.", "mode", "cached"
-        )
-        self._fallbacks = self.counter(
-            "pco_fallbacks", "Prompts without a model's part, and why.", "part", "reason"
-        )
-        self.gauge("pco_version_moves", "Versions taken up since the start.", lambda: live.moves)
-        self.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
-
-    def composed(self, mode: str, composed: Composed) -> None:
-        self._prompts.labels(mode, composed.cached or "no").inc()
-        for fallback in composed.fallbacks:
-            self._fallbacks.labels(*fallback.split(":")).inc()
 
 
 @dataclass
 class Proxy:
-    """The paths under which a policy is asked: a ref's `name`, without 'pco/'.
-
-    `spending` = what callers may spend a day; `conversation` = all turns are the input, not the
-    last one alone; `joined` = the prompt goes into the caller's own first instruction; `texts` =
-    what requests say is recorded too.
-    """
+    """The paths under which a policy is asked; `name` is without 'pco/'. `conversation` = all turns
+    are the input, not the last one alone; `joined` = the prompt goes into the caller's own first
+    instruction; `texts` = what requests say is recorded too."""
 
     name: str
     live: Live
@@ -132,24 +95,31 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._begun = int(time.time())
-        self._metrics = PolicyMetrics(lambda: self.admission.in_flight, self.live)
+        metrics = Metrics("serving a policy", lambda: self.admission.in_flight)
+        about = "Prompts composed, by calls an answer and cache."
+        self._prompts = metrics.counter("pco_prompts", about, "mode", "cached")
+        about = "Prompts without a model's part, and why."
+        self._fallbacks = metrics.counter("pco_fallbacks", about, "part", "reason")
+        about, live = "Versions taken up since the start.", self.live
+        metrics.gauge("pco_version_moves", about, lambda: live.moves)
+        metrics.gauge("pco_version_failures", "Versions that failed.", lambda: live.failures)
+        self._metrics = metrics
 
     @asynccontextmanager
     async def serving(
         self, host: str = "127.0.0.1", port: int = 0, poll_s: float = 0.25
     ) -> AsyncGenerator[Address]:
-        """The server, listening while the block runs. At its end no more requests are taken, those
-        in flight may finish, and all that it was given is closed. Raises OSError when the port is
-        taken."""
+        """The server, listening while the block runs. At its end requests in flight may finish, and
+        all that it was given is closed. Raises OSError when the port is taken."""
         paths: Paths = {
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/prompt": ("POST", self._prompt),
             "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
             "/metrics": ("GET", self._page),
-            "/healthz": ("GET", showing(lambda: State(status="ok").model_dump(exclude_none=True))),
+            "/healthz": ("GET", showing(lambda: {"status": "ok"})),
             "/readyz": ("GET", self._ready),
-            "/openapi.json": ("GET", showing(description)),
+            "/openapi.json": ("GET", showing(bodies.description)),
         }
         watching = asyncio.ensure_future(self.live.watch(poll_s))
         try:
@@ -170,7 +140,7 @@ class Proxy:
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        check(ChatRequest, body)
+        bodies.check(bodies.ChatRequest, body)
         messages: Messages = body["messages"]
         with (
             self.admission.place(visit),
@@ -200,16 +170,16 @@ class Proxy:
             return await self._respond(request, await upstream.ask(data), visit)
         wanted = body.get("stream_options") == asked.get("stream_options")
         with spending.call(body, len(data)) as learn:
-            answer = await upstream.ask(data, usage="told" if wanted else "hidden")
+            answer = await upstream.ask(data, usage="shown" if wanted else "hidden")
             response = await self._respond(request, answer, visit)
             learn(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        given = check(PromptRequest, body).input
+        given = bodies.check(bodies.PromptRequest, body).input
         if given is None:
-            check(ChatRequest, body)
+            bodies.check(bodies.ChatRequest, body)
             given = input_of(body["messages"], whole=self.conversation)
         with (
             self.admission.place(visit),
@@ -217,7 +187,7 @@ class Proxy:
         ):
             composed = await self._composed(composing, given, visit)
             self._record(visit, composing, composed, given, 200)
-            made = Prompt(
+            made = bodies.Prompt(
                 id=visit.id,
                 model=_PREFIX + self.name,
                 version=composing.version,
@@ -233,7 +203,9 @@ class Proxy:
         if self.spending is not None:
             self.spending.paying(visit.caller)
         composed = await composing.compose(text)
-        self._metrics.composed(composing.mode, composed)
+        self._prompts.labels(composing.mode, composed.cached or "no").inc()
+        for fallback in composed.fallbacks:
+            self._fallbacks.labels(*fallback.split(":")).inc()
         visit.headers |= {
             "x-pco-version": composing.version,
             "x-pco-route": ",".join(map(str, composed.route.indices)),
@@ -245,14 +217,12 @@ class Proxy:
         return composed
 
     async def _version(self, model: object) -> Composing:
-        """What a request's model names: the version of now by the ref's name, or also one from
-        before by its hash. Raises Refusal."""
+        """The version of now by the ref's name, or also one from before by its hash. Refusal."""
         live, name = self.live, str(model or "").removeprefix(_PREFIX)
-        if name in ("", self.name):
+        hashed = _HASH.fullmatch(name)
+        if name in ("", self.name) or (hashed and live.version.startswith(name)):
             return live.now
-        if _HASH.fullmatch(name):
-            if live.version.startswith(name):
-                return live.now
+        if hashed:
             try:
                 earlier = await live.earlier(name)
             except PcoError as error:
@@ -310,26 +280,27 @@ class Proxy:
         own: dict[str, Any] = {}
         if self.texts:
             own = {"input": text, "analysis": route.analysis, "constraints": route.constraints}
-        record = Record(
-            id=visit.id,
-            time=now(),
-            model=_PREFIX + self.name,
-            version=composing.version,
-            mode=composing.mode,
-            route=route.indices,
-            instincts=tuple(composing.policy.codebook[k].text for k in route.indices),
-            prompt=composed.prompt,
-            fallbacks=composed.fallbacks,
-            cached=composed.cached,
-            status=status,
-            **own,
+        self.records.put(
+            Record(
+                id=visit.id,
+                time=now(),
+                model=_PREFIX + self.name,
+                version=composing.version,
+                mode=composing.mode,
+                route=route.indices,
+                instincts=tuple(composing.policy.codebook[k].text for k in route.indices),
+                prompt=composed.prompt,
+                fallbacks=composed.fallbacks,
+                cached=composed.cached,
+                status=status,
+                **own,
+            )
         )
-        self.records.put(record)
 
     def _models(self) -> dict[str, Any]:
         version = self.live.version
         named = [self._entry(name, version) for name in (self.name, version)]
-        return ModelList(data=named).model_dump()
+        return bodies.ModelList(data=named).model_dump()
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
@@ -337,8 +308,8 @@ class Proxy:
         entry = self._entry(name.removeprefix(_PREFIX), version)
         return json_response(entry.model_dump(), visit)
 
-    def _entry(self, name: str, version: str) -> Model:
-        return Model(id=_PREFIX + name, created=self._begun, version=version)
+    def _entry(self, name: str, version: str) -> bodies.Model:
+        return bodies.Model(id=_PREFIX + name, created=self._begun, version=version)
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -346,8 +317,7 @@ class Proxy:
 
     async def _ready(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         said, status = ("stopping", 503) if self.stopping else ("ok", 200)
-        state = State(status=said, version=self.live.version)
-        return json_response(state.model_dump(), visit, status)
+        return json_response({"status": said, "version": self.live.version}, visit, status)
 
 
 async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:

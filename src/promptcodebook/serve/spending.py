@@ -2,9 +2,7 @@
 
 A call reserves the most that it can cost and is booked at what it took, so spending stays within
 the budget while the model keeps to the length it was given. The day is UTC's. Reservations are on
-disk within a moment: a restart gives nothing back, and calls cut off by a kill count as spent. Each
-server counts for itself. Records hold neither the request's text nor the encoder's analysis, unless
-asked for; a composed prompt may still repeat words of the input.
+disk within a moment: a restart gives nothing back, and calls cut off by a kill count as spent.
 """
 
 from __future__ import annotations
@@ -90,7 +88,7 @@ def records_path() -> Path:
 
 class _Kept:
     """A file that is written to in the background: requests do not wait for it, nor fail for it.
-    Several processes may write to one. Raises StoreError."""
+    Several processes may write to one; `what` begins the line that says it failed. StoreError."""
 
     def __init__(
         self,
@@ -154,11 +152,9 @@ def find_record(path: Path, request_id: str) -> Record:
         with closing(Reader(path, _LAYOUT)) as reader:
             rows = reader.rows("SELECT value FROM requests WHERE id = ?", (request_id,))
     if not rows:
-        raise StoreError(
-            f"no request {request_id} is recorded in {path}",
-            hint="the record keeps the last requests only: pco serve REF --records N; "
-            "PCO_REQUESTS names its file",
-        )
+        hint = "the record keeps the last requests only: pco serve REF --records N; PCO_REQUESTS "
+        hint += "names its file"
+        raise StoreError(f"no request {request_id} is recorded in {path}", hint=hint)
     tree: dict[str, Any] = unpack(rows[0][0])
     for name in ("route", "instincts", "fallbacks", "constraints"):
         tree[name] = tuple(tree[name])
@@ -167,18 +163,15 @@ def find_record(path: Path, request_id: str) -> Record:
 
 _caller: ContextVar[str] = ContextVar("who the calls of a request are for", default="")
 _CAPS = ("max_tokens", "max_completion_tokens")
-_PREAMBLE = 128
-"""Tokens that a chat template may put around the messages; a token is a byte of them at least."""
+_PREAMBLE = 128  # Tokens that a chat template may put around messages, of a byte or more each.
 _EPSILON = 1e-9
 
 
 class Spending(_Kept):
     """The daily budgets of `allowed`, by the caller's name. As an `AttemptLog` it is asked for each
     call of composing a prompt. The first of `models` is the one behind the policy; a request that
-    names no length gets `length` where tokens or money count.
-
-    Raises ConfigError for a money budget over an unknown price, StoreError.
-    """
+    names no length gets `length` where tokens or money count. Raises ConfigError for a money budget
+    over an unknown price, StoreError."""
 
     def __init__(
         self,
@@ -191,12 +184,9 @@ class Spending(_Kept):
     ) -> None:
         if any(budget.usd is not None for budget in allowed.values()):
             prices.require(models)
-        self._allowed = allowed
-        self._prices = prices
-        self._model = models[0]
-        self._length = length
-        self._now = now
-        self._day = now().date().isoformat()
+        self._allowed, self._prices = allowed, prices
+        self._model, self._length = models[0], length
+        self._now, self._day = now, now().date().isoformat()
         self._in_flight: dict[int, tuple[str, str, Usage]] = {}
         self._tickets = 0
         self._spent: dict[str, Usage] = {}
@@ -261,8 +251,7 @@ class Spending(_Kept):
         _caller.set(caller)
 
     def measured(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The body of a request with what bounds its cost and tells it: a length, and the usage at
-        the end of a stream. Raises Refusal."""
+        """The body with a length, and with the usage at the end of a stream. Raises Refusal."""
         budget = self._allowed.get(_caller.get())
         if budget is None or (budget.tokens is None and budget.usd is None):
             return body
@@ -280,8 +269,7 @@ class Spending(_Kept):
 
     @contextmanager
     def call(self, body: Mapping[str, Any], size: int) -> Generator[Callable[[Answer], None]]:
-        """A call whose body has `size` bytes; what is yielded reads from an answer what the call
-        took. One that says nothing took the most. Raises Refusal."""
+        """What is yielded reads what the call took; else it took the most. Raises Refusal."""
         times = choices if type(choices := body.get("n")) is int and choices > 0 else 1
         named = [cap for name in _CAPS if type(cap := body.get(name)) is int]
         longest, prompt = times * max(0, *named, 0), size + _PREAMBLE

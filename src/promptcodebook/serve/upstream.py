@@ -1,7 +1,7 @@
 """The model behind a policy that is served: a request goes to it as it came, and so does the reply.
 
-Our key goes with it and comes back in nothing; whose fault an error is, its status says: 502 and
-504 are ours and the model's, all others the caller's.
+Our key goes with it and comes back in nothing. 502 and 504 are faults of ours or the model's, all
+other statuses the caller's.
 """
 
 from __future__ import annotations
@@ -24,36 +24,29 @@ from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
 
 _log = logging.getLogger(__name__)
-_LONGEST_LINE = 2**20
-"""Bytes of a stream that wait for the end of their line."""
-_LEAST_PIECE = 4
-"""Characters in which a key is known to begin: a stream waits for the next event there."""
+_LONGEST_LINE = 2**20  # Bytes of a stream that wait for the end of their line.
+_LEAST_PIECE = 4  # Characters in which a key is known to begin: a stream waits for more there.
 _MOST_CHOICES = 128
-_SHORTEST = 8
-"""Fewest bytes of a key that differs from a word in an error."""
-_OURS = (401, 403, 407)
-"""What a model's server says of our key, and not of the caller's."""
+_SHORTEST = 8  # Fewest bytes of a key that differs from a word in an error.
+_OURS = (401, 403, 407)  # What a model's server says of our key, and not of the caller's.
 _WORDS: Mapping[Incident | None, tuple[int, str]] = {
     Incident.TIMEOUT: (504, "the model did not answer in time"),
     Incident.REFUSED_CONNECTION: (502, "the model cannot be reached"),
     Incident.DROPPED: (502, "the model broke off its reply"),
     Incident.MALFORMED_BODY: (502, "the model's reply is too large"),
 }
-
-
-Usage = Literal["ignored", "told", "hidden"]
+Usage = Literal["ignored", "shown", "hidden"]
 """What becomes of the usage that a stream says: 'hidden' = the caller did not ask for its event."""
 
 
 class _Watch:
-    """Reads a stream's events: their usage, and a key that comes in pieces. Lines wait in `held`
-    while a key may have begun in them."""
+    """Reads a stream's events: their usage, and a key that comes in pieces. Lines wait in
+    `held` while a key may have begun in them."""
 
     def __init__(self, secrets: Sequence[bytes], usage: Usage) -> None:
         self.told: dict[str, object] = {}
         self.held = b""
-        self._usage = usage
-        self._hidden = False
+        self._usage, self._hidden = usage, False
         self._secrets = [each.decode("latin-1") for each in secrets]
         self._most = max(map(len, self._secrets), default=0)
         self._said: dict[int, str] = {}
@@ -69,7 +62,13 @@ class _Watch:
             if self._hidden or (before and not line.strip()):
                 continue
             self.held += line
-            if len(self.held) > _LONGEST_LINE or not any(map(self._begins, self._said.values())):
+            begun = any(
+                said.endswith(secret[:length])
+                for said in self._said.values()
+                for secret in self._secrets
+                for length in range(min(len(said), len(secret) - 1), _LEAST_PIECE - 1, -1)
+            )
+            if len(self.held) > _LONGEST_LINE or not begun:
                 ready, self.held = ready + self.held, b""
         return ready
 
@@ -93,13 +92,6 @@ class _Watch:
             pass  # no event of ours: it says nothing
         return False
 
-    def _begins(self, said: str) -> bool:
-        return any(
-            said.endswith(secret[:length])
-            for secret in self._secrets
-            for length in range(min(len(said), len(secret) - 1), _LEAST_PIECE - 1, -1)
-        )
-
 
 def _texts(tree: Any) -> Iterator[str]:
     if isinstance(tree, str):
@@ -108,10 +100,6 @@ def _texts(tree: Any) -> Iterator[str]:
         yield from chain(*map(_texts, cast("dict[str, Any]", tree).values()))
     elif isinstance(tree, list):
         yield from chain(*map(_texts, cast("list[Any]", tree)))
-
-
-def _is_telling(secret: bytes) -> bool:
-    return len(secret) >= 24 or (len(secret) >= 16 and any(c in b"0123456789" for c in secret))
 
 
 def _refusal(error: LMError) -> Refusal:
@@ -127,26 +115,22 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
     text = config.model_of("executor")
     spec = parse_spec(text, environment)
     if not spec.base_url:
-        raise ConfigError(
-            f"{text} has no address that requests could be passed on to",
-            hint="name the provider's own: --lm https://HOST/v1#MODEL"
-            if spec.kind == "litellm"
-            else f"pco lm serve {text}, then --lm with the address that it prints",
-        )
+        hint = f"pco lm serve {text}, then --lm with the address that it prints"
+        if spec.kind == "litellm":
+            hint = "name the provider's own: --lm https://HOST/v1#MODEL"
+        raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
     found = find_credentials(spec.key_names, headers, environment)
     if not spec.model:
-        async with Endpoint(spec, found.key, timeout=10.0, headers=found.headers) as endpoint:
+        async with Endpoint(spec, found, timeout=10.0) as endpoint:
             listed = await endpoint.models()
         if len(listed) != 1:
-            raise ConfigError(
-                f"{spec.base_url} serves {len(listed)} models and the spec names none",
-                hint="add #MODEL to the spec",
-            )
+            said = f"{spec.base_url} serves {len(listed)} models and the spec names none"
+            raise ConfigError(said, hint="add #MODEL to the spec")
         spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
     most_bytes = int(config.max_reply_mb * 1e6)
-    transport = Transport(spec.base_url, found.key, config.timeout, found.headers, most_bytes)
+    transport = Transport(spec.base_url, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
     return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
@@ -154,8 +138,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: a body, or pieces of one that are whole lines. `close` gives up what is left
-    of it. `told` has what a stream said of its usage by now."""
+    """What came back: a body, or pieces of one that are whole lines. `close` gives up the rest."""
 
     status: int
     kind: str
@@ -175,8 +158,7 @@ class Answer:
 
 
 class Upstream:
-    """Passes requests on. `own` fields stand in a body where its caller names none; no reply holds
-    one of `secrets`."""
+    """`own` fields stand in a body where its caller names none; no reply holds one of `secrets`."""
 
     def __init__(
         self,
@@ -186,14 +168,18 @@ class Upstream:
         own: Mapping[str, object],
         secrets: Sequence[str] = (),
     ) -> None:
-        self.model = spec.model
-        self._own = own
+        self.model, self._own = spec.model, own
         self._json = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
         sent = [] if key is None else [v.removeprefix("Bearer ") for v in key.headers().values()]
         known = [each.encode() for each in (*secrets, *sent)]
-        # Local servers are given words for keys: replies are full of 'none' and 'token'.
+        # Local servers are given words for keys: replies are full of 'none' and 'token'. A good
+        # reply is the model's own text: only what can be nothing but a key is removed there.
         self._secrets = [each for each in known if len(each) >= _SHORTEST]
-        self._telling = [each for each in known if _is_telling(each)]
+        self._telling = [
+            each
+            for each in known
+            if len(each) >= (16 if any(c in b"0123456789" for c in each) else 24)
+        ]
         self._transport = transport
         self._url = f"{spec.base_url}/chat/completions"
         self._where = ModelAddress(spec.base_url, spec.model, key, spec.key_names, private=True)
@@ -208,20 +194,12 @@ class Upstream:
             raise Refusal("the body holds what JSON has no word for, or is too deep") from None
 
     async def ask(self, data: bytes, usage: Usage = "ignored") -> Answer:
-        """The reply to a body. It must be closed.
-
-        Raises Refusal where there is none, or where it is our key that was refused.
-        """
+        """The reply, to be closed. Raises Refusal where there is none or our key was refused."""
         try:
             reply = await self._transport.open(self._url, self._where, data)
         except LMError as error:
             raise _refusal(error) from None
-        return await self._answer(reply, _Watch(self._telling, usage))
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    async def _answer(self, reply: OpenReply, watch: _Watch) -> Answer:
+        watch = _Watch(self._telling, usage)
         kind = reply.headers.get("Content-Type", "application/json")
         wait = reply.headers.get("Retry-After", "")
         headers = {"Retry-After": wait} if wait.isascii() and wait.isprintable() and wait else {}
@@ -239,6 +217,9 @@ class Upstream:
             text = "the model refused this server"
             raise Refusal(text, status=502, kind="upstream_error", unpaid=True)
         return Answer(reply.status, kind, headers, body)
+
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def _lines(self, reply: OpenReply, watch: _Watch) -> AsyncGenerator[bytes, None]:
         """The pieces of a stream, each to the end of a line: an event is cut nowhere else."""
@@ -262,8 +243,7 @@ class Upstream:
             raise _refusal(error) from None
 
     def _scrub(self, data: bytes, status: int = 200) -> bytes:
-        """Without our secrets, which a server may echo. A good reply is the model's own text: only
-        what can be nothing but a key is removed there."""
+        """Without our secrets, which a server may echo."""
         for secret in self._telling if status == 200 else self._secrets:
             data = data.replace(secret, b"***")
         return data

@@ -1,10 +1,9 @@
 """The version of a policy that is served now, earlier ones that callers ask for by hash, and a
 request's prompt from one of them, within its time.
 
-Without a learned router the encoder is called first, then the generator unless instincts are put in
-verbatim; the answer itself is the last call. Where a call fails or takes too long, the S instincts
-of highest r̄ replace the route, and the route's instincts as they are replace the prompt. Such a
-prompt is counted and never cached. A request keeps the version that it began with.
+Where a call of the encoder fails or takes too long, the S instincts of highest r̄ replace the route;
+where one of the generator does, the route's instincts as they are replace the prompt. Such a prompt
+is counted and never cached. A request keeps the version that it began with.
 """
 
 from __future__ import annotations
@@ -30,10 +29,8 @@ from promptcodebook.types import Example, Route
 _log = logging.getLogger(__name__)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-_EARLIER = 4
-"""Earlier versions at work at once; then the one that was asked for longest ago goes."""
-_LONG = 2**18
-"""Characters of an input that is hashed in a thread."""
+_EARLIER = 4  # Earlier versions at work at once; then the one that was asked for longest ago goes.
+_LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
 Cached = Literal["", "route", "input"]
@@ -56,12 +53,10 @@ class Version:
 
 
 class PolicySource(Protocol):
-    """Where a served policy comes from."""
+    """Where a served policy comes from. `read` gives the version to serve now, None where it is
+    still `known` ('' = none is). Asked from a thread several times a second. Raises PcoError."""
 
-    def read(self, known: str) -> Version | None:
-        """The version to serve now; None where it is still `known` ('' = none is). Asked from a
-        thread several times a second. Raises PcoError where it cannot be read."""
-        ...
+    def read(self, known: str) -> Version | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +83,8 @@ class FileSource:
                 return None
             data = self._path.read_bytes()
         except OSError as error:
-            raise PolicyError(
-                f"cannot read the policy file {self._path}: {error.strerror}",
-                hint="put a policy file there",
-            ) from None
+            said = f"cannot read the policy file {self._path}: {error.strerror}"
+            raise PolicyError(said, hint="put a policy file there") from None
         name = version_of(data)
         # Not before it is read whole: one that is half-written is read again.
         version = None if name == known else Version.of(data, self._path)
@@ -105,8 +98,7 @@ class RegistrySource:
 
     def __init__(self, registry: Registry, ref: str) -> None:
         registry.resolve(ref)
-        self._registry = registry
-        self._ref = ref
+        self._registry, self._ref = registry, ref
 
     def read(self, known: str) -> Version | None:
         now = self._registry.storage.poll(self._ref)
@@ -132,11 +124,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A prompt and how it came about.
-
-    `fallbacks` name what had to do without a model, and why: 'encoder:timeout', 'encoder:error',
-    'encoder:reply', 'generator:...', 'input:empty'. `cached` = by what the prompt was known.
-    """
+    """A prompt and how it came about. `fallbacks` name what had to do without a model, and why:
+    'encoder:timeout', 'encoder:error', 'encoder:reply', 'generator:...', 'input:empty'."""
 
     prompt: str
     route: Route
@@ -145,13 +134,10 @@ class Composed:
 
 
 class Composing:
-    """One version at work. `version` is its name; `users` are the requests that use it, and `over`
-    = no more will."""
+    """One version at work. `users` are the requests that use it, and `over` = no more will."""
 
     def __init__(self, policy: Policy, version: str, patience: Patience = Patience()) -> None:
-        self.policy = policy
-        self.version = version
-        self.users = 0
+        self.policy, self.version, self.users = policy, version, 0
         self.over = False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
@@ -176,8 +162,7 @@ class Composing:
             return key, self.policy.example_of(text)
 
         key, example = await asyncio.to_thread(hashed) if len(text) >= _LONG else hashed()
-        known = self._by_input.get(key)
-        if known is not None:
+        if (known := self._by_input.get(key)) is not None:
             return known
         found = await _within(self._route_s, self.policy.aroute(example), "encoder")
         if isinstance(found, str):
@@ -192,10 +177,8 @@ class Composing:
         return composed
 
     async def _compose(self, example: Example, route: Route) -> Composed:
-        if self._one_a_route:
-            known = self._by_route.get(route.indices)
-            if known is not None:
-                return Composed(known, route, cached="route")
+        if self._one_a_route and (known := self._by_route.get(route.indices)) is not None:
+            return Composed(known, route, cached="route")
         work = self.policy.acompose_route(example, route)
         made = await _within(self._compose_s, work, "generator")
         if isinstance(made, str):
@@ -212,11 +195,9 @@ class Composing:
 
 
 async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | str:
-    """What the work comes to, or in a word why it came to nothing; None = it may take its time. The
-    log has no error's text: it may quote the request."""
+    """What the work comes to, or in a word why it came to nothing. The log has no error's text: it
+    may quote the request."""
     try:
-        if seconds is None:
-            return await work
         async with asyncio.timeout(seconds):
             return await work
     except PcoError as error:
@@ -229,9 +210,10 @@ async def _within(seconds: float | None, work: Awaitable[_V], who: str) -> _V | 
 
 
 class _Recent(Generic[_K, _V]):
+    """The `most` values that were asked for last."""
+
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[_K, _V] = OrderedDict()
+        self._most, self._values = most, OrderedDict[_K, _V]()
 
     def get(self, key: _K) -> _V | None:
         if (value := self._values.get(key)) is not None:
@@ -246,20 +228,16 @@ class _Recent(Generic[_K, _V]):
 
 
 class Live:
-    """What is served `now`, and for a ref what was before. `make` puts a version to work; `moves`
-    and `failures` are counts."""
+    """What is served `now`, and for a ref what was before. `make` puts a version to work."""
 
     def __init__(self, source: PolicySource, make: Callable[[Version], Composing]) -> None:
-        self._source = source
-        self._make = make
+        self._source, self._make = source, make
         first = source.read("")
         assert first is not None, "a source has a version when none is known"
         self.now = make(first)
         self._earlier: dict[str, Composing] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._refused = ""
-        self.moves = 0
-        self.failures = 0
+        self._refused, self.moves, self.failures = "", 0, 0
 
     @property
     def version(self) -> str:
@@ -271,15 +249,14 @@ class Live:
         archive = self._source
         if not isinstance(archive, RegistrySource):
             return None
-        name = await asyncio.to_thread(archive.find, start)
-        if not name:
+        if not (name := await asyncio.to_thread(archive.find, start)):
             return None
         served = self._earlier.pop(name, None)
         if served is None:
-            served = await asyncio.to_thread(lambda: self._make(archive.version(name)))
-            if (known := self._earlier.pop(name, None)) is not None:
-                self._end(served)  # another request was faster
-                served = known
+            made = await asyncio.to_thread(lambda: self._make(archive.version(name)))
+            if (served := self._earlier.pop(name, None)) is not None:
+                self._end(made)  # another request was faster
+            served = served or made
         self._earlier[name] = served
         while len(self._earlier) > _EARLIER:
             self._end(self._earlier.pop(next(iter(self._earlier))))
@@ -294,7 +271,7 @@ class Live:
             yield served
         finally:
             served.users -= 1
-            self._close_unused(served)
+            self._end(served, over=False)
 
     async def look(self) -> bool:
         """Whether another version is served from now on. A version that cannot be read is logged
@@ -335,11 +312,9 @@ class Live:
             await asyncio.wait(self._closing)
         await self.now.close()
 
-    def _end(self, served: Composing) -> None:
-        served.over = True
-        self._close_unused(served)
-
-    def _close_unused(self, served: Composing) -> None:
+    def _end(self, served: Composing, *, over: bool = True) -> None:
+        """Closes a version that is over once no request uses it."""
+        served.over = served.over or over
         if served.over and not served.users:
             task = asyncio.ensure_future(served.close())
             self._closing.add(task)

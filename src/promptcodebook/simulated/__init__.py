@@ -1,4 +1,1 @@
-"""The simulated model: a test instrument for plumbing, faults and load (docs/simulated.md).
-
-It supports no claim that one method beats another. Nothing heavy is imported here.
-"""
+"""The simulated model: a test instrument (docs/simulated.md). Nothing heavy is imported here."""

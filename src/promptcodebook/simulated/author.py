@@ -1,13 +1,6 @@
-"""The simulated author, encoder and generator.
-
-The author rewrites texts, splits prompts, and writes general instincts. `improve` is one rewrite
-for every caller: our updater, and any other optimizer's reflection. It takes up the advice in the
-feedback (orders, not sentences copied from inputs), within the scope that the text already has. It
-keeps to the cap that the request states, and may make things worse.
-
-The encoder sees surface words through noise, not what the executor lacks. The generator says a
-conditional order plainly where its condition holds, and mostly drops it elsewhere.
-"""
+"""The simulated author, encoder and generator. `improve` is one rewrite for every caller: our
+updater, and any other optimizer's reflection. It may make things worse. The encoder sees surface
+words through noise, not what the executor lacks."""
 
 from __future__ import annotations
 
@@ -20,12 +13,15 @@ from itertools import zip_longest
 
 from promptcodebook.simulated.critic import wrong_claims
 from promptcodebook.simulated.mind import Entry, Mind, fenced
-from promptcodebook.simulated.orders import Order, asked_number, content_stems, sentences
+from promptcodebook.simulated.orders import (
+    Order,
+    asked_number,
+    content_stems,
+    says,
+    sentences,
+    told,
+)
 
-_FENCES_ASKED = re.compile(r"(within|inside|between|in)\s+(a\s+)?(```|triple back)")
-_QUOTED = re.compile(r"[\"“]([^\"“”]{20,})[\"”]")
-_OF_PART = re.compile(r"\b(keep this in the prompt|choose the instinct|look whether)\b", re.I)
-_HARM = re.compile(r"\b(works against|harm)")
 _LONG = 100  # words from which on a text is a directive, whose opening says what the role is
 _HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
 _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the topic")
@@ -33,8 +29,6 @@ _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each de
 
 @dataclass(slots=True)
 class _Unit:
-    """A sentence of a text, and the skills that it orders."""
-
     line: int
     text: str
     skills: frozenset[int]
@@ -42,23 +36,22 @@ class _Unit:
 
 
 def improve(mind: Mind) -> str:
-    """The reply to a request to rewrite a text in the light of feedback."""
     user, system = mind.asked.request.user, mind.asked.request.system
-    blocks, quoted = fenced(user), _QUOTED.findall(user)
+    blocks, quoted = fenced(user), told("quoted_text", user)
     text = mind.section("text") or "".join(blocks[:1]) or mind.section("prompt")
     text = text or "".join(quoted[:1])
     said = (mind.section(name) for name in ("feedback", "verdict", "reward"))
     feedback = "\n".join(filter(None, said)) or "\n".join(blocks[1:]) or user.replace(text, " ")
     cap = asked_number(user.lower() + mind.asked.reading.system_frame, "cap")
     new = _rewritten(mind, text.strip(), feedback, cap)
-    if _FENCES_ASKED.search(user + system):
+    if says("fences_asked", user + system):
         new = f"```\n{new}\n```"
     return mind.asked.shape.fill({"prose": new}, new)
 
 
 def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
-    bad = {k for s in sentences(feedback) if _HARM.search(s) for k in mind.ordered(s)}
+    bad = {k for s in sentences(feedback) if says("harmful", s) for k in mind.ordered(s)}
     units: list[_Unit] = []
     for number, line in enumerate(text.split("\n")):
         pieces = re.split(r"(?<=[.!?])\s+", line) if line.strip() else [""]
@@ -83,23 +76,18 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     chance = mind.settings.updater_loss * mind.asked.request.temperature
     if len(old) > 1 and mind.happens(chance, "lose"):
         units.remove(mind.pick(old, "which"))
-    _shorten(units, cap)
+    # The cap takes a sentence without an order first, then what is new; the opening of a directive
+    # last.
+    while cap is not None and len(units) > 1:
+        words = sum(len(u.text.split()) for u in units)
+        if words <= cap:
+            break
+        opening = units[0] if words > _LONG else None
+        units.remove(min(units, key=lambda u: (u is opening, bool(u.skills), not u.new)))
     lines: dict[int, list[str]] = {}
     for unit in units:
         lines.setdefault(unit.line, []).append(unit.text)
     return "\n".join(" ".join(parts) for _, parts in sorted(lines.items())).strip()
-
-
-def _shorten(units: list[_Unit], cap: int | None) -> None:
-    """Gives sentences up for the cap: one without an order first, then what is new. An order
-    without a complaint stays, and so does the opening of a directive."""
-
-    def words() -> int:
-        return sum(len(u.text.split()) for u in units)
-
-    while cap is not None and words() > cap and len(units) > 1:
-        opening = units[0] if words() > _LONG else None
-        units.remove(min(units, key=lambda u: (u is opening, bool(u.skills), not u.new)))
 
 
 def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
@@ -107,9 +95,9 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
     named: Counter[int] = Counter()
     said: dict[int, str] = {}
     for sentence in sentences(feedback):
-        for order in mind.orders(sentence) if not _HARM.search(sentence) else ():
+        for order in mind.orders(sentence) if not says("harmful", sentence) else ():
             named[order.skill] += 1
-            if _OF_PART.search(sentence):
+            if says("of_part", sentence):
                 worded = f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}."
             else:  # as it goes into the text: under its own condition, else under the text's
                 scopes = [o.about for o in (order, *mind.orders(text)) if o.when is not None]
@@ -132,7 +120,6 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
 
 
 def split(mind: Mind) -> str:
-    """The reply to: take this prompt apart into instincts."""
     user = mind.asked.request.user
     text = mind.section("prompt", "text") or "".join(fenced(user)[:1])
     most = asked_number(mind.asked.reading.frame, "list") or 16
@@ -165,11 +152,9 @@ _INDEX_PREFERENCE, _JITTER = 0.004, 0.08
 """What each place further down the list costs an instinct, and the noise on its relevance."""
 _SELECTED = _SENTENCES = 4
 """Instincts to choose, and sentences to write, where the request names no number."""
-_BULLET = re.compile(r"^\s*[-*•]\s+(.+)$", re.MULTILINE)
 
 
 def route(mind: Mind) -> str:
-    """The reply to a routing request: S distinct indices of the listed instincts."""
     reading, said = mind.asked.reading, mind.asked.input
     wanted = asked_number(reading.frame, "select")
     ranked = _ranked(mind, reading.codebook())
@@ -222,7 +207,6 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
 
 
 def compose(mind: Mind) -> str:
-    """The reply to a composition request: the composed prompt's text."""
     reading, blocks = mind.asked.reading, mind.asked.reading.blocks
     texts, listed = [e.text for e in reading.active()], mind.section("active")
     if not texts and not listed and blocks:
@@ -230,7 +214,7 @@ def compose(mind: Mind) -> str:
     elif not texts:
         listed = listed or mind.section("codebook")
         lines = [line for line in listed.split("\n") if line.strip()]
-        texts = _BULLET.findall(listed) or lines
+        texts = told("bullet", listed) or lines
     words = _seen_words(mind)
     said = [clause for text in texts for clause in _rendered(mind, text, words)]
     notes = mind.noted(mind.asked.request.system, "keep this in the prompt")
@@ -248,11 +232,10 @@ def compose(mind: Mind) -> str:
 
 
 def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
-    """What the prompt says of one instinct."""
     dropped = mind.settings.generator_drop * mind.asked.request.temperature
 
     def stays(text: str) -> bool:
-        """Whether something irrelevant to the input is kept all the same."""
+        """Whether something irrelevant is kept all the same."""
         return mind.happens(mind.settings.generator_idle, "idle", text)
 
     def said(order: Order) -> str:

@@ -1,9 +1,5 @@
-"""`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one.
-
-The tour goes through several simulated worlds, so that intervals cover worlds too. In each world a
-run is trained, and six ways of prompting are judged. The first world runs before the user's eyes,
-with a report; the others run beside it, each in a process of its own.
-"""
+"""`pco demo`: on a small real model (`experiments/demo.py`), or the tour on the simulated one,
+through several worlds, so that intervals cover worlds too."""
 
 from __future__ import annotations
 
@@ -13,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +32,7 @@ from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.paths import runs_dir
 from promptcodebook.progress import Listener, silent
-from promptcodebook.run.opening import Session, Where, open_run
+from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.verdict import Row, VerdictTable
 from promptcodebook.simulated.model import simulated_model
 from promptcodebook.simulated.world import oracle_prompt
@@ -52,11 +49,8 @@ _SETTINGS: dict[str, Any] = {
 _LOADS = {"load 0 (long prompts cost nothing)": "&load=0", "default load": ""}
 _WORLDS = 5
 _TITLES = {
-    "present": "zero-shot",
-    "untrained": "untrained codebook",
-    "concat": "all K instincts (concat)",
-    "best_fixed": "best of its prompts for all",
-    "learned": "trained",
+    **{"present": "zero-shot", "untrained": "untrained codebook", "learned": "trained"},
+    **{"concat": "all K instincts (concat)", "best_fixed": "best of its prompts for all"},
 }
 """What a stranger understands by a row; one that is not here is called by its name."""
 
@@ -104,8 +98,7 @@ def demo(
 
 @dataclass(frozen=True)
 class _Judged:
-    """One world's run: the rows `present`, `concat`, `best_fixed`, `untrained`, `learned` and
-    `oracle` as JSON, by name."""
+    """One world's run; `rows` are those of its verdict and `oracle`, by name."""
 
     run_id: str
     path: Path
@@ -119,51 +112,51 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
     spec = f"simulated?world={world}{load}"
     config = load_config(_SETTINGS, {"lm": spec, "seed": world}, where="the demo")
     opened = open_run(config, sources, where, view)
-    try:
-        return run_sync(_judged(opened, view), opened.interrupt)
-    finally:
-        opened.store.close()
-
-
-async def _judged(opened: Session, listener: Listener) -> _Judged:
     assembled, store = opened.assembled, opened.store
-    try:
-        await opened.run()
-        if opened.stop is not None:
-            raise opened.stop
+
+    async def judged() -> _Judged:
+        try:
+            await opened.run()
+            if opened.stop is not None:
+                raise opened.stop
+            # The oracle is an upper bound: it knows the world's hidden skills.
+            plan = assembled.plan
+            known = simulated_model(config.task, plan.dataset, parse_spec(config.lm)).world
+            prompts = OraclePrompt(partial(oracle_prompt, known), "")
+            problem = Problem(assembled, store, view)
+            oracle = await evaluate(problem, "oracle", prompts, plan.judged, "judging oracle")
+        finally:
+            await assembled.models.close()
+        rows = {
+            row.name: {
+                "rewards": row.rewards,
+                "calls": row.usage.calls / len(row.rollouts),
+                "tokens": row.usage.tokens / len(row.rollouts),
+                "longest_prompt": row.prompt_length.longest if row.prompt_length else 0,
+            }
+            for row in (*store.test_evaluations(), oracle)
+        }
         concluded = store.outline().conclusion
         assert concluded is not None, "a run that was not stopped has concluded"
-        config, plan = assembled.config, assembled.plan
-        world = simulated_model(config.task, plan.dataset, parse_spec(config.lm)).world
-        problem = Problem(assembled, store, listener)
-        # The oracle is an upper bound: it knows the world's hidden skills.
-        prompts = OraclePrompt(partial(oracle_prompt, world), "")
-        oracle = await evaluate(problem, "oracle", prompts, plan.judged, "judging oracle")
+        inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
+        return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
+
+    try:
+        return run_sync(judged(), opened.interrupt)
     finally:
-        await assembled.models.close()
-    rows = {
-        row.name: {
-            "rewards": row.rewards,
-            "calls": row.usage.calls / len(row.rollouts),
-            "tokens": row.usage.tokens / len(row.rollouts),
-            "longest_prompt": row.prompt_length.longest if row.prompt_length else 0,
-        }
-        for row in (*store.test_evaluations(), oracle)
-    }
-    inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
-    return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
+        store.close()
 
 
 def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
     """The first world before the user's eyes, the others beside it; then the tables over all."""
-    with _Worlds(range(2, worlds + 1)) as others:
+    with _beside(range(2, worlds + 1)) as others:
         first: dict[str, _Judged] = {}
         for name, load in _LOADS.items():
             where = Where(runs_dir(), command="pco demo")
             with watch_run(plain=plain) as view:
                 first[name] = made = _judge(1, load, Sources(), where, view)
             write_run_report(made.path, made.path / "report.html", made.inputs)
-        raw = [{name: each.rows for name, each in first.items()}, *others.wait()]
+        raw = [{name: each.rows for name, each in first.items()}, *others()]
     tables = {name: _table([each[name] for each in raw]) for name in _LOADS}
     if as_json:
         emit({"simulated": True, "worlds": worlds, "tables": tables})
@@ -185,24 +178,20 @@ def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
 
 
 def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows over all worlds: every mean and gain with an interval over worlds and examples. Gains
-    are over the first row."""
-    names = list(worlds[0])
-    base = [w[names[0]]["rewards"] for w in worlds]
+    """Rows over all worlds; intervals cover worlds and examples, gains are over the first row."""
+    first, *_ = worlds[0]
     rows: list[dict[str, Any]] = []
-    for name in names:
-        rewards = [w[name]["rewards"] for w in worlds]
-        gains = [
-            [a - b for a, b in zip(x, y, strict=True)] for x, y in zip(rewards, base, strict=True)
-        ]
-        score, gain = clustered_interval(rewards), clustered_interval(gains)
-        means = {
-            key: sum(w[name][key] for w in worlds) / len(worlds)
-            for key in ("calls", "tokens", "longest_prompt")
-        }
-        score_row = [score.mean, score.low, score.high]
-        gain_row = None if name == names[0] else [gain.mean, gain.low, gain.high]
-        rows.append({"name": name, "n": score.n, "score": score_row, "gain": gain_row, **means})
+    for name in worlds[0]:
+        made = [world[name] for world in worlds]
+        pairs = [zip(w[name]["rewards"], w[first]["rewards"], strict=True) for w in worlds]
+        score = clustered_interval([each["rewards"] for each in made])
+        gain = clustered_interval([[a - b for a, b in pair] for pair in pairs])
+        row: dict[str, Any] = {"name": name, "n": score.n}
+        row["score"] = [score.mean, score.low, score.high]
+        row["gain"] = None if name == first else [gain.mean, gain.low, gain.high]
+        for key in ("calls", "tokens", "longest_prompt"):
+            row[key] = sum(each[key] for each in made) / len(worlds)
+        rows.append(row)
     return rows
 
 
@@ -226,33 +215,16 @@ def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> N
     print(verdict_text(table.only("reward", "gain", "calls", "tokens", "longest prompt")))
 
 
-class _Worlds:
-    """Runs worlds side by side, as many as there are cores."""
+@contextmanager
+def _beside(worlds: Sequence[int]) -> Generator[Callable[[], list[dict[str, Any]]]]:
+    """Runs worlds side by side; gives a function that waits for their raw rows, in order."""
+    processes: list[subprocess.Popen[bytes]] = []
 
-    def __init__(self, worlds: Iterable[int]) -> None:
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._results = [self._pool.submit(self._raw, world) for world in worlds]
-
-    def __enter__(self) -> _Worlds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        for process in self._processes:
-            process.kill()
-
-    def wait(self) -> list[dict[str, Any]]:
-        """All worlds' raw rows, in order; says on stderr how far it is."""
-        for done, _ in enumerate(as_completed(self._results), start=1):
-            note(f"simulated worlds: {done} of {len(self._results)} further ones done")
-        return [each.result() for each in self._results]
-
-    def _raw(self, world: int) -> dict[str, Any]:
+    def raw(world: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "promptcodebook.cli", "demo", "--simulated"]
         command += ["--world", str(world)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self._processes.append(process)
+        processes.append(process)
         out, _ = process.communicate()
         if process.returncode != 0:
             raise PcoError(
@@ -260,3 +232,18 @@ class _Worlds:
                 hint=f"pco demo --simulated --world {world} shows why",
             )
         return json.loads(out)
+
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    results = [pool.submit(raw, world) for world in worlds]
+
+    def wait() -> list[dict[str, Any]]:
+        for done, _ in enumerate(as_completed(results), start=1):
+            note(f"simulated worlds: {done} of {len(results)} further ones done")
+        return [each.result() for each in results]
+
+    try:
+        yield wait
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.kill()

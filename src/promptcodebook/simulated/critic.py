@@ -1,15 +1,6 @@
-"""The simulated critic, attribution and judges.
-
-The critic knows only the text it is sent: the outcome (reward, checker, reference), the prompt and
-the instincts. It is right as far as its `capacity` goes, and wrong advice does harm when it is
-obeyed.
-
-Attribution reads the critic's prose. Advice that an active instinct gives and the prompt lost is a
-fault of rendering. Advice that another entry gives is a fault of routing. All other advice concerns
-the instinct about the same matter, or else what is missing. An error blames a part drawn at random.
-
-The judges compare an answer, two answers, or leaks; they are honest, with a stated noise.
-"""
+"""The simulated critic, attribution and judges. The critic knows only the text it is sent.
+Attribution reads its prose: advice that an active instinct gives and the prompt lost is a fault of
+rendering, advice of another entry one of routing; all other advice is about an instinct."""
 
 from __future__ import annotations
 
@@ -21,9 +12,8 @@ from typing import cast
 
 from promptcodebook.simulated.executor import mentions
 from promptcodebook.simulated.mind import Entry, Mind
-from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences
+from promptcodebook.simulated.orders import Order, content_stems, patterns, says, sentences, told
 
-_NUMBER = re.compile(r"[-+]?\d*\.?\d+")
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
 _OPENINGS = {
@@ -32,39 +22,29 @@ _OPENINGS = {
     "routing": "Choose the instinct that says so",
 }
 """The channels that can be to blame, with what advice laid there opens with."""
-_HARM = re.compile(r"\b(?:works? against|harms?|harmful|hurts?|misleads?|misleading)\b")
-_CROWDED = re.compile(r"\b(?:crowded|cluttered|too long|contradicts)\b")
-_INDEX = re.compile(r"\b(\d{1,3})\b")
 
 
 def critique(mind: Mind) -> str:
-    """The reply to a request for a verdict."""
     score, prose = _judged(mind)
     return mind.asked.shape.fill({"score": score, "prose": prose}, f"Score: {score}\n{prose}")
-
-
-def blame(mind: Mind) -> str:
-    """The reply to a request to partition a verdict."""
-    verdict = mind.section("verdict", "feedback") or mind.asked.request.user
-    return _partition(mind, verdict, {})
 
 
 def critique_and_blame(mind: Mind) -> str:
     """The reply to a request for verdict and partition in one (Eq. 8)."""
     score, prose = _judged(mind)
-    return _partition(mind, prose, {"score": score, "prose": prose})
+    return blame(mind, prose, {"score": score, "prose": prose})
 
 
 def adversary(mind: Mind) -> str:
     """The reply to: what did the rubric make the critic miss or invent?"""
     verdict = mind.given(mind.section("verdict"))
     claims = enumerate(_claims(mind, _reward(mind)))
-    missed = next(((n, claim) for n, claim in claims if not claim & verdict), None)
-    if missed is None:
-        return mind.asked.shape.fill({"prose": "", "severity": 0.0}, "")
-    advice = mind.advise(missed[1], "adversary", missed[0])
-    said = f"Look whether the prompt says this: {_lower(advice)}"
-    return mind.asked.shape.fill({"prose": said, "severity": 0.2}, said)
+    missed = [(n, claim) for n, claim in claims if not claim & verdict]
+    said = ""
+    if missed:
+        advice = mind.advise(missed[0][1], "adversary", missed[0][0])
+        said = f"Look whether the prompt says this: {_lower(advice)}"
+    return mind.asked.shape.fill({"prose": said, "severity": 0.2 if missed else 0.0}, said)
 
 
 def wrong_claims(report: str) -> list[str]:
@@ -115,7 +95,7 @@ def _judged(mind: Mind) -> tuple[float, str]:
 
 
 def _reward(mind: Mind) -> float | None:
-    match = _NUMBER.search(mind.section("reward"))
+    match = says("number", mind.section("reward"))
     return float(match[0]) if match is not None else None
 
 
@@ -150,19 +130,21 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
     return f"The answer breaks a demand; the prompt should have said: {_lower(advice)}"
 
 
-def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
-    """The reply that lays a verdict at the channels, beside other `values`."""
+def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = None) -> str:
+    """The reply that lays a verdict (by default the one that is shown) at the channels, beside
+    other `values`."""
+    verdict = verdict if values else mind.section("verdict", "feedback") or mind.asked.request.user
     laid: dict[tuple[str, str], list[str]] = {}  # what blames each channel, and which index
     active = mind.asked.reading.active()
     for sentence in sentences(verdict):
-        if _HARM.search(sentence):
+        if says("harm", sentence):
             # An active instinct orders it to the harm of an input, else the prompt does.
             said = f"It works against such inputs by: {sentence.rsplit(': ', 1)[-1].rstrip('.')}."
-            named = {str(e.index) for e in active}.intersection(_INDEX.findall(sentence))
+            named = {str(e.index) for e in active}.intersection(told("index", sentence))
             places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
             for place in places:
                 laid.setdefault(place, []).append(said)
-        elif _CROWDED.search(sentence):
+        elif says("crowded", sentence):
             said = "Leave out of the prompt what does not bear on the input."
             laid.setdefault(("rendering", ""), []).append(said)
         else:
@@ -172,12 +154,13 @@ def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
     shape, part = mind.asked.shape, round(0.6 / max(1, len({c for c, _ in laid})), 2)
     texts = {index: " ".join(said) for (c, index), said in laid.items() if c == "instinct"}
     instinct: object = " ".join(texts.values())
-    if shape.meant("instinct") in shape.objects:
+    wanted = shape.keys.get(shape.meant("instinct"))
+    if wanted == "object":
         instinct = dict(sorted(texts.items()))
-    elif shape.meant("instinct") in shape.lists:
+    elif wanted == "array":
         instinct = [{"index": k, "text": v} for k, v in sorted(texts.items())]
     values = {
-        **values,
+        **(values or {}),
         "rendering": " ".join(laid.get(("rendering", ""), ())),
         "instinct": instinct,
         "routing": " ".join(laid.get(("routing", ""), ())),
@@ -187,7 +170,7 @@ def _partition(mind: Mind, verdict: str, values: Mapping[str, object]) -> str:
 
 
 def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, str, str]:
-    """The channel that advice blames, the index among the instincts, and its wording."""
+    """Channel, index among the instincts, and wording of one piece of advice."""
     if mind.happens(mind.settings.attribution_error, "error", order.skill):
         channel = mind.pick(tuple(_OPENINGS), "channel", order.skill)
         index = mind.pick([str(e.index) for e in active] or ["missing"], "index", order.skill)
@@ -195,7 +178,6 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
         return channel, index if channel == "instinct" else "", advice
 
     def gives(entry: Entry) -> bool:
-        """Whether an instinct gives this order under this condition."""
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
     if any(map(gives, active)):
@@ -214,7 +196,6 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
 
 _MARGIN = 0.25
 """How much likeness to the known good answer may be missing before an answer counts as worse."""
-_NUMBERED = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+?)\s*$", re.MULTILINE)
 
 
 def judge(mind: Mind) -> str:
@@ -249,7 +230,6 @@ def compare(mind: Mind) -> str:
 
 
 def count_leaks(mind: Mind) -> str:
-    """How many of the pieces listed occur in the request shown."""
     user = mind.asked.request.user
     shown = _object(user)
     lists = [cast("list[object]", v) for v in shown.values() if isinstance(v, list)]
@@ -257,7 +237,7 @@ def count_leaks(mind: Mind) -> str:
     units = [str(u).strip() for u in lists[0]] if lists else []
     request = says("request", user)
     if request is not None and not units:
-        text, units = request[1], _NUMBERED.findall(user[: request.start(1)])
+        text, units = request[1], told("piece", user[: request.start(1)])
     count = sum(mentions(text, u) for u in units)
     if mind.happens(mind.settings.judge_noise, "off"):
         count = min(len(units), max(0, count + (1 if mind.happens(0.5, "up") else -1)))
@@ -278,13 +258,12 @@ def _filled(mind: Mind, reason: str, verdict: bool, count: int, plain: str) -> s
     shape = mind.asked.shape
     if not shape.json:
         return f"{plain}\n{reason}"
-    schema = mind.asked.request.schema or {}
-    nodes = cast("Mapping[str, Mapping[str, object]]", schema.get("properties") or {})
+    schemed = mind.asked.request.schema is not None
     guess = "boolean" if mind.asked.kind == "compare" else "integer"
     types: Mapping[str, object] = {"boolean": verdict, "integer": count, "number": count}
     said: dict[str, object] = {}
-    for key in shape.keys:
+    for key, kind in shape.keys.items():
         prose = re.search(r"reason|why|explan|comment|thought|analysis", key.lower())
-        kind = str(nodes.get(key, {}).get("type") or ("string" if prose else guess))
+        kind = (kind if schemed else "") or ("string" if prose else guess)
         said[key] = [] if kind == "array" else types.get(kind, reason)
     return json.dumps(said, ensure_ascii=False)

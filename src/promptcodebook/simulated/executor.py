@@ -1,12 +1,6 @@
-"""The simulated executor: it obeys the orders in its system prompt, even where they do harm.
-
-Its chance of meeting a demand depends on the orders that apply to it: an order that is needed and
-given helps, a contradicted one fails, and every word of the prompt costs a little. What comes out
-well or not is drawn first; then a text is written that has just that outcome: the gold answer, a
-plausible wrong one, or a text that keeps some constraints and breaks the others. A stage of a
-program makes what one outcome implies: an answer, for example, can be right only if the material
-holds it. The task's own checks score all texts.
-"""
+"""The simulated executor: it obeys the orders in its system prompt, even where they do harm. What
+comes out well is drawn first; then a text is written that has just that outcome. The task's own
+checks score all texts."""
 
 from __future__ import annotations
 
@@ -26,8 +20,7 @@ from promptcodebook.simulated.world import Demand, Problem, SimulatedSettings, W
 
 @dataclass(frozen=True, slots=True)
 class Obeyed:
-    """What a prompt does to one input: skills it brings out, skills it breaks, numbers it insists
-    on by skill, and the words that weigh."""
+    """What a prompt does to one input: skills it brings out or breaks, numbers by skill, words."""
 
     told: frozenset[int]
     broken: frozenset[int]
@@ -36,10 +29,8 @@ class Obeyed:
 
 
 def obey(world: World, problem: Problem, prompt: str, weighed: str | None = None) -> Obeyed:
-    """The orders of a prompt that apply to the input, and how they get in each other's way.
-
-    `weighed` is the part of the prompt whose words count (None = all of it).
-    """
+    """The orders of a prompt that apply to the input, and how they get in each other's way. Only
+    the words of `weighed` count (None = all)."""
     orders = [o for o in world.skills.orders(prompt) if o.applies(problem.shown, problem.words)]
     done = {o.skill for o in orders if not o.against}
     contested = {a for a in done for b in done if world.skills.contradict(a, b)}
@@ -66,16 +57,17 @@ def chance_of(
     return min(settings.ceiling, max(settings.floor, chance - settings.load * heavy))
 
 
+_GENERAL = (
+    "Here is a general way to go about it: say what it is for, go through it point by point and "
+    "close politely."
+)
+
+
 def execute(mind: Mind) -> str:
-    """The reply to an input under a system prompt."""
     request, problem = mind.asked.request, mind.problem
     if mind.world.name == "pupa" and not request.system.strip():
         # An outside model knows nothing but the request, and takes up its words.
-        return (
-            "Here is a general way to go about it: say what it is for, go through it point by "
-            f"point and close politely. Taking up what was asked: "
-            f"{' '.join(request.user.split()[:400])}"
-        )
+        return f"{_GENERAL} Taking up what was asked: {' '.join(request.user.split()[:400])}"
     obeyed = obey(mind.world, problem, request.system)
     if problem.demands:
         return _written(mind, obeyed)
@@ -84,7 +76,6 @@ def execute(mind: Mind) -> str:
 
 
 def perform(mind: Mind) -> str:
-    """The reply to one stage of a program, in the form it asks for."""
     staged, problem = mind.asked.staged, mind.problem
     assert staged is not None
     obeyed = obey(mind.world, problem, mind.asked.request.system, staged.weighed)
@@ -94,9 +85,8 @@ def perform(mind: Mind) -> str:
     def met(*key: object) -> bool:
         return _is_met(mind, f"{staged.kind}:{key}", problem.shown, obeyed)
 
-    perform = _PERFORMED.get(staged.kind)
-    if perform is not None:
-        return staged.reply(perform(problem, staged, met))
+    if (performed := _PERFORMED.get(staged.kind)) is not None:
+        return staged.reply(performed(problem, staged, met))
     gold = problem.gold or ""
     if gold and _evident(problem, staged, gold) and met():
         return staged.reply(gold)
@@ -104,8 +94,7 @@ def perform(mind: Mind) -> str:
 
 
 def _is_met(mind: Mind, key: str, about: frozenset[int], obeyed: Obeyed) -> bool:
-    """Draws one outcome: for `shared` of the outcomes the same under every prompt, else keyed by
-    the prompt."""
+    """Draws one outcome: for `shared` of them the same under every prompt."""
     chance = chance_of(about, mind.problem.needs, obeyed, mind.settings)
     common = mind.keyed("common", mind.problem.input, key) / 2**63 < mind.settings.shared
     prompt = () if common else (mind.asked.request.system,)
@@ -123,9 +112,7 @@ def _written(mind: Mind, obeyed: Obeyed) -> str:
             return False
         return _is_met(mind, demand.key, frozenset((demand.skill,)), obeyed)
 
-    demands = mind.problem.demands
-    met = frozenset(d.key for d in demands if keeps(d))
-    return write_constraints(demands, met, _variant(mind))
+    return write_constraints(mind.problem.demands, keeps, _variant(mind))
 
 
 def _variant(mind: Mind) -> int:
@@ -137,8 +124,7 @@ _OTHERS = ("not stated", "none of these", "the other one", "unknown", "both", "n
 
 
 def write_answer(problem: Problem, right: bool, variant: int) -> str:
-    """The gold in the form that the question asks for, or a wrong one; without a gold a pertinent
-    or a vague text."""
+    """The gold in the form that is asked for, or a wrong one; without a gold a vague text."""
     gold, text = problem.gold, problem.input
     if gold is None:
         words = " ".join(text.split()[:12])
@@ -176,11 +162,12 @@ def wrong_answer(gold: str, text: str, variant: int) -> str:
 _LEAST = 3  # filler words of a sentence at the least
 
 
-def write_constraints(demands: Iterable[Demand], met: frozenset[str], variant: int) -> str:
-    """A text in which the constraints with the keys in `met` hold."""
+def write_constraints(
+    demands: Iterable[Demand], keeps: Callable[[Demand], bool], variant: int
+) -> str:
     kept, broken = dict[str, Mapping[str, object]](), dict[str, Mapping[str, object]]()
     for demand in demands:
-        (kept if demand.key in met else broken)[str(demand.constraint["kind"])] = demand.constraint
+        (kept if keeps(demand) else broken)[str(demand.constraint["kind"])] = demand.constraint
     draft = _Draft(kept, broken, variant)
     bare = draft.text(0)
     missing = draft.target() - sum(any(c.isalnum() for c in token) for token in bare.split())
@@ -205,10 +192,8 @@ class _Draft:
         if "min_words" in self.broken:
             return 0
         low = self._asked("min_words") + 3 if "min_words" in self.kept else 30
-        if "max_words" in self.kept:
-            high = self._asked("max_words") - 2
-            return min(high, max(low, min(high, 40)))
-        return low
+        high = self._asked("max_words") - 2
+        return min(high, max(low, min(high, 40))) if "max_words" in self.kept else low
 
     def text(self, more: int) -> str:
         """The text, with `more` filler words spread over its sentences."""
@@ -278,8 +263,7 @@ class _Draft:
 
     def _items(self, count: int) -> list[str]:
         fit = self._plain("items")
-        words = enumerate(islice(cycle(fit), count))
-        return [w if k < len(fit) else f"{w} again" for k, w in words]
+        return [w if k < len(fit) else f"{w} again" for k, w in zip(range(count), cycle(fit))]
 
     def _asked(self, kind: str) -> int:
         """The number of a constraint that is kept; 0 = none is."""
@@ -337,7 +321,6 @@ _ENOUGH = 0.5
 
 
 def mentions(text: str, name: str) -> bool:
-    """Whether a text names something, ignoring case and white space."""
     flat, wanted = " ".join(text.lower().split()), " ".join(name.lower().split())
     if not wanted or wanted not in flat:
         return False
@@ -419,9 +402,6 @@ def _respond(problem: Problem, staged: Staged, met: Met) -> str:
 
 
 _PERFORMED: Mapping[str, Callable[[Problem, Staged, Met], str]] = {
-    "search": _search,
-    "notes": _notes,
-    "verify": _verify,
-    "redact": _redact,
-    "respond": _respond,
+    **{"search": _search, "notes": _notes, "verify": _verify},
+    **{"redact": _redact, "respond": _respond},
 }

@@ -1,16 +1,6 @@
-"""How the simulated model reads a request, in process and over HTTP alike, and what its role needs
-to answer it.
-
-First messages and sampling, the form of reply requested, numbered lists, sections, and the demand.
-It reads headings of many styles by their meaning, so that it understands templates that we did not
-write. Data (inputs, replies, lists, fenced text) is taken out of the `frame`.
-
-Then what is asked, recognised by its words alone: roles, tags and hashes are never used. The
-patterns look for a demand (a verb and its object) in the frame. The tests hold several templates
-for each kind. Which stage of a program a request is follows from the parts that its last paragraph
-wants, or the verbs of its order, and its labelled texts. A role gets the world, the parameters, and
-this request's draws.
-"""
+"""How the simulated model reads a request, in process and over HTTP alike. It reads headings by
+their meaning, and so understands templates that we did not write. Data is taken out of the `frame`;
+what is asked is recognised by the frame's words alone, never by roles or tags."""
 
 from __future__ import annotations
 
@@ -24,19 +14,13 @@ from typing import Literal, TypeVar, cast
 
 from promptcodebook.calls import Message, Request
 from promptcodebook.randomness import keyed_int
-from promptcodebook.simulated.orders import Order, meaning, patterns, says, sentences
+from promptcodebook.simulated.orders import Order, meaning, patterns, says, sentences, told
 from promptcodebook.simulated.world import Problem, SimulatedSettings, World
 
 _SEEDS = 2**31  # seeds over HTTP are 31-bit integers
-_KEY = re.compile(r"[\"'`]([A-Za-z][A-Za-z_ -]{1,40})[\"'`]\s*:")
-_NAMED = re.compile(r"[\"`]([A-Za-z][A-Za-z_-]{1,40})[\"`]")
-_BULLETED = re.compile(r"^\s*[-*]\s*([a-z]+_[a-z_]+)\s*:", re.MULTILINE)
-_OPENED = re.compile(r"[\"'`]([A-Za-z_ ]*)[\"'`]\s*:\s*([\"{\[])")
-_INNER = re.compile(r"[\"'`]\s*:\s*\{([^{}]*)\}")
 _FREE_TEXT = ("input", "prompt", "response", "text")
 """Sections that may themselves hold paragraphs with orders in them."""
 _LISTED = ("active", "codebook")
-_FENCE = re.compile(r"```[a-z]*\n?(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +74,11 @@ def from_request(request: Request) -> ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Asked keys in order, by name; `json` says whether a JSON object is wanted at all. `objects`
-    and `lists` are the keys whose value is shown, or by the schema must be, such a thing."""
+    """Whether a JSON object is wanted; its keys in order, each with its type in JSON schema ('' =
+    not told)."""
 
     json: bool
-    keys: tuple[str, ...] = ()
-    objects: frozenset[str] = frozenset()
-    lists: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def meant(self, *meanings: str) -> str:
         """The first key of one of these meanings; '' if there is none."""
@@ -123,24 +105,19 @@ def shape_of(request: ChatRequest, frame: str) -> Shape:
     if request.schema is None:
         return _shape_of_words(frame, request.json_mode)
     properties = cast("Mapping[str, Mapping[str, object]]", request.schema.get("properties") or {})
-    kinds = {key: str(node.get("type", "")) for key, node in properties.items()}
-    return Shape(True, tuple(properties), _of_kind(kinds, "object"), _of_kind(kinds, "array"))
+    return Shape(True, {key: str(node.get("type", "")) for key, node in properties.items()})
 
 
 @lru_cache(maxsize=512)
 def _shape_of_words(frame: str, json_mode: bool) -> Shape:
     if not json_mode and not says("json", frame):
         return Shape(False)
-    nested = {key for inner in _INNER.findall(frame) for key in _KEY.findall(inner)}
-    names: Sequence[str] = [k for k in _KEY.findall(frame) if k not in nested]
-    names = names or _NAMED.findall(frame) or _BULLETED.findall(frame)
-    opened = {m[1].strip(): m[2] for m in _OPENED.finditer(frame)}
-    keys = tuple(dict.fromkeys(k.strip() for k in names))
-    return Shape(True, keys, _of_kind(opened, "{"), _of_kind(opened, "["))
-
-
-def _of_kind(kinds: Mapping[str, str], wanted: str) -> frozenset[str]:
-    return frozenset(key for key, kind in kinds.items() if kind == wanted)
+    nested = {key for inner in told("inner", frame) for key in told("key", inner)}
+    names = [k for k in told("key", frame) if k not in nested]
+    names = names or told("named", frame) or told("key_listed", frame)
+    opened = {key.strip(): mark for key, mark in told("opened", frame)}
+    types = {"{": "object", "[": "array"}
+    return Shape(True, {k.strip(): types.get(opened.get(k.strip(), ""), "") for k in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +139,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A request as understood: what is asked (lower case), sections by meaning, and lists."""
+    """What is asked (lower case) by the system message and in all, sections by meaning, and
+    lists."""
 
     system_frame: str
-    user_frame: str
+    frame: str
     sections: Mapping[str, str]
     blocks: tuple[Block, ...]
-
-    @property
-    def frame(self) -> str:
-        return f"{self.system_frame}\n{self.user_frame}"
 
     def codebook(self) -> tuple[Entry, ...]:
         """The numbered list to choose from: the longest one of the right name, else the longest."""
@@ -194,7 +168,8 @@ def read(system: str, user: str) -> Reading:
             # What is left below a list that was taken out does not belong to it.
             frame += f"\n{sections.get(block.name, '')}"
             sections[block.name] = "\n".join(e.text for e in block.entries)
-    return Reading(rest.lower(), frame.lower(), sections, (*system_blocks, *blocks))
+    asked = f"{rest}\n{frame}".lower()
+    return Reading(rest.lower(), asked, sections, (*system_blocks, *blocks))
 
 
 def _meaning(label: str) -> str:
@@ -203,13 +178,11 @@ def _meaning(label: str) -> str:
 
 
 def _lists(text: str) -> tuple[str, list[Block]]:
-    """The text without fences and the lists of two lines or more that a caption calls for; lists.
-
-    A list's numbers rise."""
+    """The text without fences and the lists (of rising numbers) that a caption calls for; lists."""
     kept: list[str] = []
     blocks: list[Block] = []
     entries: dict[Entry, str] = {}
-    for line in [*_FENCE.sub(" ", text).split("\n"), ""]:
+    for line in [*patterns("said")["fence"].sub(" ", text).split("\n"), ""]:
         match = says("item", line)
         entry = _entry(match) if match is not None else None
         if entries and (entry is None or entry.index <= max(e.index for e in entries)):
@@ -278,8 +251,7 @@ def _sections(text: str) -> tuple[dict[str, str], str]:
 
 
 def fenced(text: str) -> list[str]:
-    """The text between triple backquotes."""
-    return [m.strip() for m in _FENCE.findall(text)]
+    return [inside.strip() for inside in told("fence", text)]
 
 
 Kind = Literal[
@@ -291,8 +263,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """A request with its kind, what was read in it, the shape its reply must have, the task input
-    it is about ('' where it names none), and the stage of a program that it is, if it is one."""
+    """A request with its kind, what was read in it, the shape of its reply, the task input it is
+    about ('' = none), and the stage of a program that it is, if it is one."""
 
     request: ChatRequest
     kind: Kind
@@ -315,15 +287,12 @@ def understand(request: ChatRequest, world: World) -> Understood:
     reading = read(system, rest)
     if known and not rest.strip():
         shape = shape_of(request, reading.system_frame)
-        bare: Kind = "execute"
-        if _is_route(_Clues(reading.system_frame, shape, reading)):
-            bare = "route"
-        return Understood(request, bare, reading, shape, known)
+        routes = _is_route(_Clues(reading.system_frame, shape, reading))
+        return Understood(request, "route" if routes else "execute", reading, shape, known)
     shape = shape_of(request, reading.frame)
     if world.staged and (special := _special(request, reading, shape, known)) is not None:
         return special
-    frames = (reading.system_frame, reading.frame)
-    clues = [_Clues(frame, shape, reading) for frame in frames]
+    clues = [_Clues(frame, shape, reading) for frame in (reading.system_frame, reading.frame)]
     kinds: list[Kind] = [k for c in clues for k, fits in _TESTS.items() if fits(c)]
     kind: Kind = kinds[0] if kinds else "execute"
     if not known:
@@ -363,7 +332,7 @@ class _Clues:
 
     @property
     def blames(self) -> bool:
-        return self.has("instinct") and (self.has("rendering") or self.has("routing"))
+        return self.has("instinct") and bool(self.shape.meant("rendering", "routing"))
 
 
 def _is_route(clues: _Clues) -> bool:
@@ -399,19 +368,13 @@ _TESTS: Mapping[Kind, Callable[[_Clues], object]] = {
 }
 
 
-_TAGGED = re.compile(r"<([A-Za-z][\w -]{1,40})>\n?(.*?)\n?</\1>", re.DOTALL)
-_HASHED = re.compile(r"^\[\[ ## ([\w -]{2,40}) ## \]\]\s*$", re.MULTILINE)
-_HELD = re.compile(r"passage|context|summar|note|document|evidence|snippet")
-_OUTSIDE = re.compile(r"(llm|model|related|outside|external).*(response|reply|answer)")
 _THOUGHTS = "Looking at what is given and at what is asked, this follows."
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A stage as read: its kind (a name among the tables of stages and outputs in `wording.toml`,
-    or revise or respond), the fields by name, and the outputs asked for, in order. `weighed` is the
-    part of the system message whose words count: all but the stage's own order and form, which are
-    the same under every prompt."""
+    """A stage as read. `weighed` is the part of the system message whose words count: all but the
+    order and form, which are the same under every prompt."""
 
     kind: str
     fields: Mapping[str, str]
@@ -422,7 +385,7 @@ class Staged:
     @property
     def evidence(self) -> str:
         """What the request shows beside the question: passages, context, summaries."""
-        return "\n\n".join(v for k, v in self.fields.items() if _HELD.search(k))
+        return "\n\n".join(v for k, v in self.fields.items() if says("held", k))
 
     @property
     def hop(self) -> int:
@@ -432,13 +395,13 @@ class Staged:
     @property
     def outside(self) -> str | None:
         """What a model outside answered, where that is shown."""
-        return next((v for k, v in self.fields.items() if _OUTSIDE.search(k)), None)
+        return next((v for k, v in self.fields.items() if says("outside", k)), None)
 
     def reply(self, said: str) -> str:
         """The reply in the form asked for."""
         if not self.outputs:
             return said
-        values = {name: _THOUGHTS for name in self.outputs[:-1]} | {self.outputs[-1]: said}
+        values = dict.fromkeys(self.outputs, _THOUGHTS) | {self.outputs[-1]: said}
         if self.json:
             return json.dumps(values, ensure_ascii=False)
         return "\n\n".join(f"{name}: {value}" for name, value in values.items())
@@ -456,7 +419,7 @@ def _read_stage(request: ChatRequest, known: str) -> Staged | None:
     lines = [says("part", line.strip()) for line in asked.split("\n")]
     outputs = tuple(dict.fromkeys(part[1].strip() for part in lines if part))
     as_json = bool(outputs) and says("json", asked[-600:]) is not None
-    properties = None if request.schema is None else request.schema.get("properties")
+    properties = (request.schema or {}).get("properties")
     if isinstance(properties, Mapping):
         outputs, as_json = tuple(cast("Mapping[str, object]", properties)), True
     parts = _paragraphs(request.system)
@@ -478,9 +441,10 @@ def _labelled(user: str) -> Mapping[str, str]:
     def name(label: str) -> str:
         return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 
-    if found := {name(m[1]): m[2].strip() for m in _TAGGED.finditer(user)}:
+    if found := {name(tag): text.strip() for tag, text in told("tagged", user)}:
         return found
-    marks = list(_HASHED.finditer(user)) or list(patterns("said")["labelled"].finditer(user))
+    hashed, labelled = (list(patterns("said")[n].finditer(user)) for n in ("hashed", "labelled"))
+    marks = hashed or labelled
     ends = [mark.start() for mark in marks[1:]] + [len(user)]
     return {name(m[1]): user[m.end() : end].strip() for m, end in zip(marks, ends, strict=False)}
 
@@ -556,11 +520,8 @@ class Mind:
         return self.world.skills.say(order, condition, int(2 * self.unit("way", *purpose)))
 
     def advise(self, claimed: frozenset[int], *purpose: object) -> str:
-        """Advice on something that a report calls wrong, as far as its reader understands it.
-
-        The order is read off the claim, the condition off the input. With probability `capacity`
-        both come out right, where the texts allow it; else the advice is wrong for this input.
-        """
+        """Advice on what a report calls wrong: the order by the claim, the condition by the input.
+        With probability `capacity` both are right, where the texts allow it."""
         shown = self.problem.shown
         if not self.happens(self.settings.capacity, "capacity", *purpose):
             return self.mislead(shown, claimed, *purpose)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import cast
@@ -27,7 +27,7 @@ from promptcodebook.simulated.mind import (
     from_request,
     understand,
 )
-from promptcodebook.simulated.orders import count_tokens, cut_tokens, tokens
+from promptcodebook.simulated.orders import cut_tokens, tokens
 from promptcodebook.simulated.world import FAULTS, Fault, SimulatedSettings, World
 
 NAME = "simulated"
@@ -52,32 +52,25 @@ _ROLES: Mapping[Kind, Callable[[Mind], str]] = {
 }
 _DRAWN: tuple[Fault, ...] = ("429", "500", "drop", "truncate", "json", "routes")
 """In this order the shares lie on the line that is drawn from."""
-_REMEMBERED = 200_000  # requests, and blocks of prompts; the least recently seen are dropped first
 _INDICES = re.compile(r"\[\s*\d+(?:\s*,\s*\d+)*\s*\]")
 
 
 class FaultPlan:
-    """Decides, arrival by arrival, whether and how a request fails; `shares` of the requests.
-
-    At most one fault strikes an arrival. Noise seed, content, and the number of earlier arrivals of
-    the same request decide which, so a retry can succeed whatever the order of arrival.
-    """
+    """Decides, arrival by arrival, whether and how a request fails; `shares` of the requests. Seed,
+    content, and how often the request arrived before decide, so a retry can succeed."""
 
     def __init__(self, noise_seed: int, shares: Mapping[str, float]) -> None:
         self._seed = noise_seed
         self._shares = shares
-        self._arrivals: OrderedDict[bytes, int] = OrderedDict()
+        self._arrivals: Counter[bytes] = Counter()
 
     def strike(self, key: bytes, *, is_json: bool, is_route: bool) -> Fault | None:
         """The fault of this arrival, None in most cases. `key` identifies the request's body."""
         if not self._shares:
             return None
-        arrival = self._arrivals.pop(key, 0)
-        self._arrivals[key] = arrival + 1
-        if len(self._arrivals) > _REMEMBERED:
-            self._arrivals.popitem(last=False)
+        drawn = keyed_int("fault", self._seed, key, self._arrivals[key]) / 2**63
+        self._arrivals[key] += 1
         fits = {"json": is_json, "routes": is_route}
-        drawn = keyed_int("fault", self._seed, key, arrival) / 2**63
         for fault in _DRAWN:
             drawn -= self._shares.get(fault, 0.0) if fits.get(fault, True) else 0.0
             if drawn < 0:
@@ -88,7 +81,7 @@ class FaultPlan:
 def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
     """The reply's text under a fault, and whether it was cut at a length."""
     if fault == "truncate":
-        return cut_tokens(text, max(1, count_tokens(text) // 2)), True
+        return cut_tokens(text, max(1, len(tokens(text)) // 2)), True
     if fault == "json" and keyed_int("form", key) % 2 == 0:
         return text.rstrip().rstrip("}"), False  # repair can mend it
     if fault == "json":
@@ -103,11 +96,8 @@ def _spoiled(fault: Fault | None, text: str, key: bytes) -> tuple[str, bool]:
 
 @dataclass(slots=True)
 class Stats:
-    """Requests, finished replies, faults and tokens since the start or the last reset.
-
-    `repeated` = finished replies to a request whose very same body had been answered before; `cut`
-    = replies that ended at a length, by fault or by the request's own cap.
-    """
+    """Since the start or the last reset. `repeated` = finished replies to a body that had been
+    answered before; `cut` = replies that ended at a length."""
 
     requests: int = 0
     replies: int = 0
@@ -158,7 +148,7 @@ class SimulatedLM:
         self.world = world or World("", (), self.settings)
         self.stats = Stats()
         self._plan = FaultPlan(self.settings.noise_seed, self.settings.faults)
-        self._prefix = _PrefixCache(self.settings.cache_block)
+        self._blocks: set[bytes] = set()  # of all prompts so far, where they count as cached
         self._unseeded: Counter[bytes] = Counter()
 
     async def __call__(self, request: Request) -> Reply:
@@ -183,7 +173,13 @@ class SimulatedLM:
             asked = replace(asked, seed=self._unseeded[asked.digest])
         started = time.perf_counter()
         self.stats.requests += 1
-        said = await (self._delayed(asked) if request.model == DELAY else self._said(asked))
+        if request.model == DELAY:
+            await asyncio.sleep(self.settings.latency.seconds(asked.digest))
+            length = sum(len(m.content) for m in asked.messages)
+            said = Reply(_FIXED, usage=Usage(1, length // 4, len(_FIXED) // 4, cost=None))
+            self.stats.finished(asked.digest, DELAY, said)
+        else:
+            said = await self._said(asked)
         return replace(said, usage=replace(said.usage, latency_s=time.perf_counter() - started))
 
     async def _said(self, request: ChatRequest) -> Reply:
@@ -198,9 +194,9 @@ class SimulatedLM:
         wants_json = asked.shape.json and asked.kind not in ("execute", "compose", "improve")
         fault = self._plan.strike(key, is_json=wants_json, is_route=asked.kind == "route")
         text, cut = _spoiled(fault, answer(asked, self.world, self.settings), key)
-        if request.max_tokens is not None and count_tokens(text) > request.max_tokens:
+        if request.max_tokens is not None and len(tokens(text)) > request.max_tokens:
             text, cut = cut_tokens(text, request.max_tokens), True
-        length = sum(4 + count_tokens(m.content) for m in request.messages)
+        length = sum(4 + len(tokens(m.content)) for m in request.messages)
         wait = arrived + self.settings.latency.seconds(key) - time.perf_counter()
         if wait > 0.0:
             await asyncio.sleep(wait)
@@ -208,17 +204,10 @@ class SimulatedLM:
             self.stats.faults[fault] += 1
         if fault in ("429", "500", "drop"):
             raise self._as_error(fault)
-        cached = self._prefix.cached(request.messages) if self.settings.prefix_cache else 0
-        usage = Usage(1, length, count_tokens(text), cached, cost=None)
+        cached = self._cached(request.messages) if self.settings.prefix_cache else 0
+        usage = Usage(1, length, len(tokens(text)), cached, cost=None)
         reply = Reply(text, "length" if cut else "stop", usage)
         self.stats.finished(key, asked.kind, reply)
-        return reply
-
-    async def _delayed(self, asked: ChatRequest) -> Reply:
-        await asyncio.sleep(self.settings.latency.seconds(asked.digest))
-        length = sum(len(m.content) for m in asked.messages)
-        reply = Reply(_FIXED, usage=Usage(1, length // 4, len(_FIXED) // 4, cost=None))
-        self.stats.finished(asked.digest, DELAY, reply)
         return reply
 
     def _as_error(self, fault: Fault) -> LMError:
@@ -232,33 +221,22 @@ class SimulatedLM:
         error.incident = Incident.DROPPED if fault == "drop" else Incident.SERVER_ERROR
         return error
 
-
-class _PrefixCache:
-    """Remembers prompts block by block. It decides what is reported, never what is replied."""
-
-    def __init__(self, block: int) -> None:
-        self._block = max(1, block)
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def cached(self, messages: Sequence[Message]) -> int:
-        """Tokens of the longest block-aligned prefix seen before; remembers this prompt."""
+    def _cached(self, messages: Sequence[Message]) -> int:
+        """Tokens of the longest block-aligned prefix seen before; remembers this prompt. It decides
+        what is reported, never what is replied."""
         stream = [t for m in messages for t in (f"<{m.role}>", *tokens(m.content))]
-        shared, chain, sharing = 0, b"", True
-        for start in range(0, len(stream) - self._block + 1, self._block):
-            piece = "\x1f".join(stream[start : start + self._block])
+        block, shared, chain, sharing = max(1, self.settings.cache_block), 0, b"", True
+        for start in range(0, len(stream) - block + 1, block):
+            piece = "\x1f".join(stream[start : start + block])
             chain = hashlib.blake2b(chain + piece.encode(errors="replace"), digest_size=12).digest()
-            sharing = sharing and chain in self._seen
-            shared += self._block if sharing else 0
-            self._seen[chain] = None
-            self._seen.move_to_end(chain)
-        while len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+            sharing = sharing and chain in self._blocks
+            shared += block if sharing else 0
+            self._blocks.add(chain)
         return shared
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> SimulatedLM:
-    """The model behind a `simulated?...` spec, in a world of the task's data, gold answers
-    included. ConfigError."""
+    """The model behind a `simulated?...` spec, in a world of the task's data. ConfigError."""
     settings = SimulatedSettings.from_params(spec.params)
     examples = [*dataset.train, *dataset.val, *dataset.test]
     return SimulatedLM(World(task, examples, settings), settings)

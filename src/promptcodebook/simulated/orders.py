@@ -1,12 +1,6 @@
-"""Skills and orders: what a demand is about, and what a prompt tells its reader to do about it.
-
-A skill is public knowledge about a *kind* of demand, read from TOML. No file says which skills the
-executor lacks in a world: `world.py` draws them.
-
-An order is a clause that opens with an imperative, reads as language (not as a list of words) and
-is about a skill. "When a title is asked for, put one ..." is conditional; "put a title ..." is
-obeyed everywhere; "as many bullets as asked" defers to the request and so is conditional too.
-"""
+"""Skills and orders: what a demand is about, and what a prompt tells its reader to do about it. An
+order is a clause that opens with an imperative, reads as language (not as a list of words) and is
+about a skill. It is obeyed everywhere, unless it has a condition ("when ...", "as asked")."""
 
 from __future__ import annotations
 
@@ -45,6 +39,11 @@ def says(name: str, text: str) -> re.Match[str] | None:
     return patterns("said")[name].search(text)
 
 
+def told(name: str, text: str) -> list[Any]:
+    """All that the pattern among `said` finds in a text: strings, or tuples of its groups."""
+    return patterns("said")[name].findall(text)
+
+
 @lru_cache(maxsize=4096)
 def meaning(table: str, text: str) -> str:
     """The name of the table's first pattern that the text fits; '' if none does."""
@@ -59,7 +58,6 @@ def listed(name: str) -> tuple[str, ...]:
 
 @cache
 def word_list(name: str) -> frozenset[str]:
-    """The same as a set."""
     return frozenset(listed(name))
 
 
@@ -106,15 +104,10 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(p for p in pieces if any(c.isalnum() for c in p))
 
 
-def tokens(text: str) -> list[str]:
-    """Tokens as the simulated model counts them: runs of up to 8 letters or 3 digits, signs."""
-    return _TOKEN.findall(text)
-
-
 @lru_cache(maxsize=2048)
-def count_tokens(text: str) -> int:
-    """How many tokens a text has."""
-    return len(_TOKEN.findall(text))
+def tokens(text: str) -> tuple[str, ...]:
+    """Tokens as the simulated model counts them: runs of up to 8 letters or 3 digits, signs."""
+    return tuple(_TOKEN.findall(text))
 
 
 def cut_tokens(text: str, most: int) -> str:
@@ -128,16 +121,14 @@ def cut_tokens(text: str, most: int) -> str:
 _CLAUSE = re.compile(r",\s+(?:and|then|and then)\s+|;\s+")
 _NOT = re.compile(r"^(?:never|do not|don't|must not|you must not)\s+", re.IGNORECASE)
 _GLUED = 0.2  # share of little words that language has and a list of cue words has not
-_MOST = 2
-"""Skills that one clause can be an order about; what names more is a list."""
+_MOST = 2  # skills that one clause can be an order about; what names more is a list
 _NUMBER = re.compile(r"\b(\d{1,4})\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """`when` and `do` word a condition and its order; `order` tells an order about the skill,
-    `sign` the demand itself in an input or a report; `breaks` = skills it works against; of one
-    that `forbids`, saying not to do something is the order itself."""
+    """`when` and `do` word a condition and its order; `order` and `sign` tell them in a text;
+    `breaks` = skills it works against; one may forbid something by itself."""
 
     when: str
     do: tuple[str, ...]
@@ -200,12 +191,9 @@ class Skills:
         stems = [content_stems(row.when) for row in self._rows]
         often = Counter(s for found in stems for s in found)
         self._conditions = [{s: 1.0 / often[s] for s in found} for found in stems]
-        self.shown = lru_cache(maxsize=8192)(self._shown)
-        self.shown_in = lru_cache(maxsize=4096)(self._shown_in)
-        self.orders = lru_cache(maxsize=4096)(self._orders)
-        self.orders_of_sentence = lru_cache(maxsize=16384)(self._orders_of_sentence)
-        self._meant = lru_cache(maxsize=4096)(self._read_condition)
-        self._ordered = lru_cache(maxsize=8192)(self._read_clause)
+        # The same texts are read again and again.
+        for name in ("shown", "shown_in", "orders", "orders_of_sentence", "_meant", "_ordered"):
+            setattr(self, name, lru_cache(maxsize=8192)(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -217,7 +205,6 @@ class Skills:
         return self._place.get(name)
 
     def contradict(self, a: int, b: int) -> bool:
-        """Whether obeying both is impossible."""
         return b in self._rows[a].breaks or a in self._rows[b].breaks
 
     def say(self, order: int, condition: int | None, phrase: int = 0) -> str:
@@ -228,18 +215,19 @@ class Skills:
             return f"{do[:1].upper()}{do[1:]}."
         return f"When {self._rows[condition].when}, {do}."
 
-    def _shown(self, sentence: str) -> frozenset[int]:
+    def shown(self, sentence: str) -> frozenset[int]:
         """Skills whose demand shows in one sentence of an input or a report."""
         text = sentence.lower()
         return frozenset(k for k, row in enumerate(self._rows) if row.sign.search(text))
 
-    def _shown_in(self, text: str) -> frozenset[int]:
+    def shown_in(self, text: str) -> frozenset[int]:
         return frozenset[int]().union(*(self.shown(s) for s in sentences(text)))
 
-    def _orders(self, text: str) -> tuple[Order, ...]:
+    def orders(self, text: str) -> tuple[Order, ...]:
+        """The orders in a text, whatever input they are for."""
         return tuple(order for s in sentences(text) for order in self.orders_of_sentence(s))
 
-    def _orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
+    def orders_of_sentence(self, sentence: str) -> tuple[Order, ...]:
         """The orders of one sentence; what introduces them before a colon is passed over."""
         parts = re.split(r":\s+", sentence)
         texts = (": ".join(parts[start:]).strip(' "') for start in range(len(parts)))
@@ -263,7 +251,7 @@ class Skills:
                 found.append(Order(skill, own, sentence, against, number and int(number[1])))
         return tuple(found)
 
-    def _read_condition(self, condition: str) -> frozenset[int]:
+    def _meant(self, condition: str) -> frozenset[int]:
         """Skills that a condition speaks of: by its words, else by the signs in it."""
         said = content_stems(condition)
         scores = [math.fsum(w for s, w in own.items() if s in said) for own in self._conditions]
@@ -272,7 +260,7 @@ class Skills:
             return frozenset(k for k, score in enumerate(scores) if score == best)
         return self.shown(condition)
 
-    def _read_clause(self, clause: str) -> tuple[tuple[int, bool], ...]:
+    def _ordered(self, clause: str) -> tuple[tuple[int, bool], ...]:
         """The skills that a clause is an order about, each with whether it forbids it."""
         text = clause.strip().lower()
         lead = says("lead", text)

@@ -1,8 +1,5 @@
-"""The simulated model over HTTP: the chat-completions wire in front of it.
-
-It serves two models: `simulated`, the behavioural model of a world with its faults and latency, and
-`delay`, which says one fixed text after the latency, for load tests.
-"""
+"""The simulated model over HTTP: `simulated`, with its world's faults and latency, and `delay`,
+which says one fixed text after the latency, for load tests."""
 
 from __future__ import annotations
 
@@ -99,7 +96,14 @@ class Site:
             raise Refusal(text, status=429, kind="rate_limit", retry_after=wait) from None
         except LMError as error:
             if error.incident == Incident.DROPPED:
-                return await _break_off(request)
+                # The reply begins, promises more than it gives, and the line goes dead.
+                broken = web.StreamResponse(headers={"Content-Type": "application/json"})
+                broken.content_length = 4096
+                await broken.prepare(request)
+                await broken.write(b'{"id": "broken", "choices": [')
+                if request.transport is not None:
+                    request.transport.abort()
+                return broken
             text = "simulated: a server error"
             raise Refusal(text, status=500, kind="server_error") from None
         completion = Completion(f"simulated-{next(self._numbers)}", name)
@@ -110,7 +114,6 @@ class Site:
     async def _stream(
         self, request: web.BaseRequest, call: ChatCall, completion: Completion, reply: Reply
     ) -> web.StreamResponse:
-        """The reply in the settings' pieces."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         settings = self._lm.settings
 
@@ -130,14 +133,3 @@ class Site:
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
-
-
-async def _break_off(request: web.BaseRequest) -> web.StreamResponse:
-    """The reply begins, promises more than it gives, and the line goes dead."""
-    broken = web.StreamResponse(headers={"Content-Type": "application/json"})
-    broken.content_length = 4096
-    await broken.prepare(request)
-    await broken.write(b'{"id": "broken", "choices": [')
-    if request.transport is not None:
-        request.transport.abort()
-    return broken

@@ -1,9 +1,5 @@
 """A simulated world: what its executor cannot do without an order, and so what each input needs.
-
-It is built from a task's own data, gold answers included. `world` draws which skills the executor
-lacks; an input needs those among its visible demands, 0 to 8 of them. Every number of the simulated
-model is here too. The numbers are assumptions, not measurements.
-"""
+Its numbers are assumptions, not measurements: docs/simulated.md lists them."""
 
 from __future__ import annotations
 
@@ -188,9 +184,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An input as the executor meets it. `shown` are the skills whose demand is visible in it,
-    `needs` those that the executor of this world lacks; `words` are its content stems.
-    Of an input that the world does not know, `gold` is None and there are no `fields`."""
+    """An input: skills whose demand is `shown`, those of them that the executor `needs` told, its
+    content stems; `gold` and `fields` where the world knows it."""
 
     input: str
     shown: frozenset[int]
@@ -242,18 +237,19 @@ class World:
         return ""
 
     def _read(self, text: str) -> Problem:
-        example = self._known.get(text)
-        shown = self.skills.shown_in(text)
+        example, shown = self._known.get(text), self.skills.shown_in(text)
         constraints: Iterable[Mapping[str, object]] = ()
+        gold, held = None, dict[str, object]()
         if example is not None:
             constraints = constraints_of(example) or _instructions(example)
-        kinds = [(f"{n}:{c['kind']}", str(c["kind"]), c) for n, c in enumerate(constraints)]
-        demands = tuple(Demand(key, self.skills.place(kind), c) for key, kind, c in kinds)
+            gold, held = example.target, dict(example.fields)
+        demands = tuple(
+            Demand(f"{n}:{c['kind']}", self.skills.place(str(c["kind"])), c)
+            for n, c in enumerate(constraints)
+        )
         about = {d.skill for d in demands if d.skill is not None} or shown
         drawn = sorted(about & self.lacking, key=lambda k: keyed_int("needs", self._world, k, text))
         needs = frozenset(drawn[:_MOST])
-        gold = example.target if example is not None else None
-        held: Mapping[str, object] = example.fields if example is not None else {}
         return Problem(text, shown, needs, content_stems(text), demands, gold, held)
 
 

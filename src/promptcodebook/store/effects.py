@@ -1,9 +1,6 @@
-"""Measured effects of instincts, kept in the folder `effects` of the run whose policy they are of:
-results, replies and what all measurements spent, the attempts in flight, and who measures.
-
-It is not part of the run's own file: a run may be measured while it is trained, and what that costs
-is not the run's. What the run itself has paid for is read from its journal.
-"""
+"""Measured effects of instincts, kept in the folder `effects` of a run: results, replies, what all
+measurements spent. They are no part of the run's own file: a run may be measured while it is
+trained, and what that costs is not the run's."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ class Effect:
     `rewards` are those two by example id (None = the rollout failed, and the mean leaves its pair
     out); `examples` is how many inputs were routed, `unrouted` how many could not be. `difference`
     and `means` (with, without) are None where no pair is whole. `usage` is what all these rollouts
-    took, paid here or by the run; `policy` the digest of the policy file; `at` the time, ISO 8601;
-    `data` the fingerprint of the split.
+    took; `policy` the digest of the policy file; `at` is ISO 8601; `data` the split's fingerprint.
     """
 
     instinct: int
@@ -91,8 +87,7 @@ class Effect:
             return f"None {of} is routed to it."
         if self.difference is None:
             return f"{len(self.rewards)} {of} are routed to it, none was answered both ways."
-        sure = self.difference.low > 0 or self.difference.high < 0
-        unsure = "" if sure else ": no clear effect"
+        unsure = ": no clear effect" if self.difference.low <= 0 <= self.difference.high else ""
         pairs = f"paired, n = {self.n} ({len(self.rewards)} {of} routed to it)"
         return f"{signed(self.difference)}, {pairs}{unsure}"
 
@@ -119,8 +114,8 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """The effects of one run, open for writing: one process at a time. Made where there is none;
-    `again` is what to type when a full disk has room once more. RunBusy, StoreError."""
+    """The effects of one run, open for writing; `again` is what to type after a full disk. RunBusy,
+    StoreError."""
 
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS
@@ -138,8 +133,7 @@ class EffectStore:
 
     def supplies(self, *, known: bool) -> Supplies:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
-        models are `known` by their names. A budget is one measurement's: ledger and clock start at
-        zero."""
+        models are `known` by their names. A budget is one measurement's."""
         replies = self._journal.replies(self._run) if known else None
         ledger = Ledger(log=self._journal.attempts)
         return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)

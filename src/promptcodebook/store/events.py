@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,8 +27,8 @@ Scope = Literal["subset", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Θ before the first step, where it came from ('expert', 'from_prompt', ...), and what was
-    known of its instincts then (None = nothing)."""
+    """Θ before the first step, its origin ('expert', 'from_prompt', ...), and what was known
+    then."""
 
     parameters: Parameters
     origin: str
@@ -44,7 +44,7 @@ class Stepped:
 
 @dataclass(frozen=True, slots=True)
 class Broke:
-    """A batch that mostly failed and stopped the run; `step` was not made, but is on record."""
+    """A batch that mostly failed and stopped the run: `step` was not made."""
 
     step: int
     traces: tuple[Trace, ...]
@@ -52,8 +52,8 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The policy as it stood after `step` (-1 = untrained) over validation examples, and the
-    seconds that took (None = a run of version 0.1)."""
+    """The policy after `step` (-1 = untrained) over validation examples, and the seconds that took
+    (None = a run of version 0.1)."""
 
     step: int
     scope: Scope
@@ -63,8 +63,7 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Training and choosing are over, and the verdict's first row has its turn: what was paid by
-    then. Attempts that were lost are no part of it."""
+    """What was paid for training and choosing, lost attempts left out."""
 
     paid: Usage
 
@@ -78,9 +77,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A prompt that an optimizer of others tried, in `rollouts` rollouts, and whether it was kept.
-    `score` is its mean reward on the `n` examples that it had of those that validate (None = of
-    none)."""
+    """A prompt that an optimizer of others tried. `score` is its mean reward on the `n` examples
+    that it had of those that validate (None = of none)."""
 
     prompt: str
     score: float | None
@@ -91,10 +89,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The verdict in a plain sentence, whether it is worth deploying, its table, the row to deploy
-    ('' = unclear, or a run of version 0.1), what training's own outcomes say of the learned
-    routes (None = they were not learned so), and the `settings` of an optimizer of others with the
-    `candidates` it tried, in order (() = our own, or a run of an earlier version)."""
+    """The verdict in a plain sentence, whether it is worth deploying, its table and the row to
+    deploy ('' = unclear, or a run of version 0.1). `off_policy` is what training's own outcomes say
+    of the learned routes (None = they were not learned so). `settings` and `candidates`, in order,
+    are those of an optimizer of others."""
 
     text: str
     worth: bool | None
@@ -107,8 +105,7 @@ class Concluded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why the run stopped here; anything but 'finished', 'early_stop', 'target' can be resumed.
-    `missing` says in a sentence why there is no verdict, `hint` what to type next."""
+    """`missing` says in a sentence why there is no verdict, `hint` what to type next."""
 
     reason: EndReason
     detail: str = ""
@@ -127,25 +124,15 @@ class Resumed:
 @dataclass(frozen=True, slots=True)
 class Amended:
     """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-    `extended` = its end was put off: what was judged before was another policy."""
+    `extended` = its end was put off."""
 
     changes: tuple[str, ...]
     at: str
     extended: bool = False
 
 
-Event = (
-    Started
-    | Stepped
-    | Broke
-    | Validated
-    | Trained
-    | Compared
-    | Concluded
-    | Ended
-    | Resumed
-    | Amended
-)
+_Ends = Trained | Compared | Concluded | Ended | Resumed | Amended
+Event = Started | Stepped | Broke | Validated | _Ends
 _KINDS: Mapping[str, type[Event]] = {
     "started": Started,
     "stepped": Stepped,
@@ -169,27 +156,22 @@ _TRACES, _ROLLOUTS = tuple[Trace, ...], tuple[Rollout, ...]
 
 
 def pack_event(event: Event) -> tuple[str, int | None, bytes, bytes | None]:
-    """An event as its row: its kind; the step, None where it belongs to none; the light part; and
-    the bulky part, None where there is none."""
+    """An event as its row: kind, step (None = of none), light part, bulky part (None = none)."""
     kind = next(name for name, shape in _KINDS.items() if isinstance(event, shape))
-    step: int | None = None
+    step: int | None = getattr(event, "step", None)
     bulk: bytes | None = None
     light: Event = event
     match event:
         case Stepped(made):
             step, light = made.index, Stepped(replace(made, traces=()))
             bulk = pack(_adapter(_TRACES).dump_python(made.traces))
-        case Broke(step, traces):
+        case Broke(traces=traces):
             light = replace(event, traces=())
             bulk = pack(_adapter(_TRACES).dump_python(traces))
-        case Validated() | Compared():
-            step = event.step if isinstance(event, Validated) else None
-            rollouts = event.evaluation.rollouts
-            slim = tuple(map(_slim_rollout, rollouts))
-            light = replace(event, evaluation=replace(event.evaluation, rollouts=slim))
-            bulk = pack(_adapter(_ROLLOUTS).dump_python(rollouts))
-        case Resumed():
-            step = event.step
+        case Validated(evaluation=evaluation) | Compared(evaluation):
+            slim = tuple(map(_slim_rollout, evaluation.rollouts))
+            light = replace(event, evaluation=replace(evaluation, rollouts=slim))
+            bulk = pack(_adapter(_ROLLOUTS).dump_python(evaluation.rollouts))
         case _:
             pass
     return kind, step, pack(_adapter(_KINDS[kind]).dump_python(light)), bulk
@@ -211,8 +193,8 @@ def unpack_event(
     kind: str, light: bytes, bulk: bytes | None = None, *, texts: bool = True
 ) -> Event:
     """The event of a row: without traces and with slim rollouts where `bulk` was not fetched.
-    Without `texts` the traces of a step keep their figures, and their texts, most of a long run,
-    are not read. Raises StoreError for a damaged row or an unknown kind."""
+    Without `texts` traces keep their figures alone. Raises StoreError for a damaged row or an
+    unknown kind."""
     if kind not in _KINDS:
         raise StoreError(
             f"the run holds an event of unknown kind {kind!r}",
@@ -231,42 +213,33 @@ def unpack_event(
                 step["reverted"] = []
         return _adapter(_KINDS[kind]).validate_python(tree)
 
-    event = _read(light, build)
+    event: Event = _read(light, build)
     if bulk is None:
         return event
     if isinstance(event, Stepped):
-        return Stepped(replace(event.step, traces=unpack_traces(bulk, texts=texts)))
+        return Stepped(replace(event.step, traces=_read(bulk, partial(_traces, texts=texts))))
     if isinstance(event, Broke):
-        return replace(event, traces=unpack_traces(bulk, texts=texts))
+        return replace(event, traces=_read(bulk, partial(_traces, texts=texts)))
     if isinstance(event, Validated | Compared) and texts:
         rollouts = _read(bulk, _adapter(_ROLLOUTS).validate_python)
         return replace(event, evaluation=replace(event.evaluation, rollouts=rollouts))
     return event
 
 
-def unpack_traces(bulk: bytes, *, texts: bool = True) -> tuple[Trace, ...]:
-    """The traces of a step's bulky part, with their texts or only with their figures."""
-
-    def build(tree: Any) -> tuple[Trace, ...]:
-        for trace in () if texts else tree:
-            _drop_texts(trace)
-        return _adapter(_TRACES).validate_python(tree)
-
-    return _read(bulk, build)
-
-
-def _drop_texts(trace: dict[str, Any]) -> None:
-    """Takes out of a stored trace what people and models wrote, but not why it failed."""
-    rollout: dict[str, Any] = trace["rollout"]
-    route: dict[str, Any] = rollout.get("route") or {}
-    gradients: dict[str, Any] = trace.get("gradients") or {}
-    for name in ("prompt", "output", "feedback", "fields", "stages"):
-        rollout.pop(name, None)
-    for name in ("constraints", "analysis"):
-        route.pop(name, None)
-    if trace.get("verdict"):
-        trace["verdict"] = {"score": trace["verdict"]["score"], "feedback": ""}
-    trace["gradients"] = {"severity": gradients.get("severity", {})}
+def _traces(tree: Any, *, texts: bool) -> tuple[Trace, ...]:
+    """Of stored traces; without `texts`, what people and models wrote is left out."""
+    for trace in () if texts else tree:
+        rollout: dict[str, Any] = trace["rollout"]
+        route: dict[str, Any] = rollout.get("route") or {}
+        gradients: dict[str, Any] = trace.get("gradients") or {}
+        for name in ("prompt", "output", "feedback", "fields", "stages"):
+            rollout.pop(name, None)
+        for name in ("constraints", "analysis"):
+            route.pop(name, None)
+        if trace.get("verdict"):
+            trace["verdict"] = {"score": trace["verdict"]["score"], "feedback": ""}
+        trace["gradients"] = {"severity": gradients.get("severity", {})}
+    return _adapter(_TRACES).validate_python(tree)
 
 
 def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
@@ -297,21 +270,20 @@ class Mark:
     failed: int
 
     @classmethod
-    def of(cls, evaluation: Evaluation, step: int, scope: Scope) -> Mark:
-        seen = evaluation.score, evaluation.answered, len(evaluation.rollouts), evaluation.failed
-        return cls(evaluation.name, step, scope, *seen)
+    def of(cls, made: Evaluation, step: int, scope: Scope) -> Mark:
+        n = len(made.rollouts)
+        return cls(made.name, step, scope, made.score, made.answered, n, made.failed)
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
     """How far a run is. `step` and `epoch` are -1 before the first update; K-tuples as in Step.
 
-    `tests` are the verdict's rows in order; `ended` is None while the run is going, and `detail`,
-    `missing` and `hint` are those of its end. `changes` lists in words what changed on resuming.
-    `extended_at` is the step at which the run was last made longer (-2 = never). `harmful` are
-    texts that verdicts called so. What was chosen and judged counts until the next step: a run that
-    is trained longer is chosen and judged again. `looks` counts the verdicts that no longer count:
-    each was a look at the same test split.
+    `tests` are the verdict's rows in order; `ended` is None while the run is going. `changes` lists
+    in words what changed on resuming. `extended_at` is the step at which the run was last made
+    longer (-2 = never). `harmful` are texts that verdicts called so. What was chosen and judged
+    counts until the next step. `looks` counts the verdicts that no longer count: each was a look at
+    the same test split.
     """
 
     step: int = -1
@@ -337,12 +309,10 @@ class RunState:
 
     @property
     def best(self) -> Mark | None:
-        """The best validation: on the whole split where any was, else on the subset. A tie goes to
-        the earlier step."""
+        """The best validation, on the whole split if any was. A tie goes to the earlier step."""
         scored = [m for m in self.validations if m.score is not None]
-        scope = "full" if any(m.scope == "full" for m in scored) else "subset"
-        inside = [m for m in scored if m.scope == scope]
-        return min(inside, key=lambda m: (-(m.score or 0.0), m.step), default=None)
+        whole = [m for m in scored if m.scope == "full"]
+        return min(whole or scored, key=lambda m: (-(m.score or 0.0), m.step), default=None)
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:

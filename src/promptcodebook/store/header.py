@@ -1,6 +1,4 @@
-"""The header of a run: what it was started with, compared when it is resumed. A run that resumes at
-another address, for longer, or with edited code has that written into it (`run/opening.py`).
-"""
+"""The header of a run: what it was started with, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -24,11 +22,11 @@ from promptcodebook.errors import ConfigError, RunChanged, StoreError
 from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
-FREE_KEYS: tuple[str, ...] = (
-    *("budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train"),
-    *("data.val", "max_reply_mb", "prices", "retries", "roles.*.headers", "timeout", "user_code"),
-)
-"""Keys a resumed run may change: how much to spend and how fast, and where the data lies (its
+FREE_KEYS = (
+    "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train",
+    "data.val", "max_reply_mb", "prices", "retries", "roles.*.headers", "timeout", "user_code",
+)  # fmt: skip
+"""Keys that a resumed run may change: what to spend, how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""
 _SEAL = "seal"
 _SHOWN = 5
@@ -41,14 +39,12 @@ class Header:
     """`id` '' = to be chosen; `created` is ISO 8601; `base` the folder that paths start from;
     `config` the whole configuration as a JSON-able tree, `config_digest` its SHA-256.
 
-    `fingerprints` are the data's, by split, and `sizes` how many examples each has.
-    `private` = the data are real people's, so that no report shows their texts.
+    `fingerprints` and `sizes` are the data's, by split; `private` = no report shows its texts.
     `program` is what answers, `stages` those of it with a prompt of their own, `present` the prompt
-    that the user had when it began, `templates` the prompts that it runs with. Version 0.1 knew no
-    sizes, no `present` and no `templates`: it used the shipped set named in the configuration.
-    `name` is what the user calls the run ('' = nothing); several runs may share one.
-    `files` are SHA-256 of files that the settings came from or name, by their name; `specs` the
-    models by whose names replies lie in the journal, for roles whose model is served elsewhere now.
+    that the user had when it began, `templates` the prompts that it runs with (None in version 0.1,
+    which used the shipped set). `name` is what the user calls the run; several may share one.
+    `files` are SHA-256 of files that the settings came from or name; `specs` the models by whose
+    names replies lie in the journal, for roles whose model is served elsewhere now.
     """
 
     id: str
@@ -72,8 +68,7 @@ class Header:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The configuration as it may be used and shown: without the headers and body fields that
-        runs of version 0.1 kept word for word and that no setting may hold any more."""
+        """As it may be used and shown: without the secrets that runs of version 0.1 kept."""
         tree = merge(self.config)
         roles = tree.get("roles")
         for role in cast("dict[str, Any]", roles).values() if isinstance(roles, dict) else ():
@@ -91,7 +86,7 @@ class Header:
     @property
     def simulated(self) -> bool:
         """Whether any model of the run was simulated, in process or served."""
-        return has_simulated(self.config)
+        return any_simulated(specs_in(self.config).values())
 
     @property
     def resumable(self) -> bool:
@@ -115,15 +110,14 @@ class Header:
             ) from None
 
 
-# Building an adapter takes milliseconds, and a folder may hold a thousand runs.
-@cache
+@cache  # building one takes milliseconds, and a folder may hold a thousand runs
 def _adapter() -> TypeAdapter[Header]:
     return TypeAdapter(Header)
 
 
 def seal(text: str, secret: bytes) -> str:
-    """The header's text with a mark that only who has the secret can make: over all of it, the id
-    and the configuration included, so that a copy of the folder keeps it and an edit breaks it."""
+    """The header's text with a mark that only who has the secret can make: a copy of the folder
+    keeps it, and an edit breaks it."""
     tree = json.loads(text)
     return json.dumps({**tree, _SEAL: _seal_of(tree, secret)}, ensure_ascii=True)
 
@@ -166,8 +160,8 @@ def check_resumable(
     fingerprints: tuple[Mapping[str, str], Mapping[str, str]],
     data_files: str = "",
 ) -> None:
-    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits that differ with
-    the files that they come from."""
+    """Each pair is (then, now). Raises RunChanged naming the keys, or the splits and their
+    files."""
     changed = differences(*config)
     if changed:
         shown = "; ".join(str(d) for d in changed[:_SHOWN])

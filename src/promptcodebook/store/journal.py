@@ -2,10 +2,10 @@
 and of what would be lost with its process (an evaluation without a cache). And attempts in flight,
 in a file of slots that kill -9 leaves as they are.
 
-A slot is written before its request leaves: the page belongs to the system from then on. It is free
-again once the result of the attempt is committed to the run's file. The commit notes slot and
-number as well (`settled`), so that a kill between the commit and the freeing books nothing twice.
-When the run is opened again, what a kill left is booked as lost, at its highest possible cost.
+A slot is written before its request leaves, and is free again once the result of the attempt is
+committed. The commit notes slot and number as well (`settled`), so that a kill between the commit
+and the freeing books nothing twice. When the run is opened again, what a kill left is booked as
+lost, at its highest possible cost.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import sqlite3
 import struct
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ _BOOK = (
     " completion_tokens INTEGER NOT NULL, cached_prompt_tokens INTEGER NOT NULL, cost REAL,"
     " latency_s REAL NOT NULL"
 )
+_SUMS = "calls", "prompt_tokens", "completion_tokens", "cached_prompt_tokens", "cost", "latency_s"
 FIRST_BOOKS = (
     "CREATE TABLE journal (id INTEGER PRIMARY KEY, key BLOB NOT NULL, role TEXT NOT NULL,"
     " reply BLOB NOT NULL)",
@@ -61,29 +62,19 @@ LATER_BOOKS = (
 )
 BOOKS = (*FIRST_BOOKS, *LATER_BOOKS)
 """Tables of replies, of what they cost, of counts and of sessions."""
-_ADD_USAGE = """
-INSERT INTO {book} VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (role) DO UPDATE SET
-  calls = calls + excluded.calls,
-  prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-  completion_tokens = completion_tokens + excluded.completion_tokens,
-  cached_prompt_tokens = cached_prompt_tokens + excluded.cached_prompt_tokens,
-  cost = cost + excluded.cost,
-  latency_s = latency_s + excluded.latency_s
-"""
-_ADD_PAID, _ADD_LOST = (_ADD_USAGE.format(book=book) for book in ("usage", "lost"))
-_ADD_COUNT = """
-INSERT INTO tally VALUES (?, ?)
-ON CONFLICT (name) DO UPDATE SET count = count + excluded.count
-"""
+_ADDED = ", ".join(f"{name} = {name} + excluded.{name}" for name in _SUMS)
+_ADD_USAGE = f"VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (role) DO UPDATE SET {_ADDED}"
+_ADD_COUNT = (
+    "INSERT INTO tally VALUES (?, ?)"
+    " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count"
+)
 _SETTLE = "INSERT OR REPLACE INTO settled VALUES (?, ?)"
 
 
 def add_usage(db: sqlite3.Connection, role: Role, usage: Usage, *, lost: bool = False) -> None:
     """Adds to the role's sum of what was paid, or of what was lost to failures."""
-    tokens = usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens
-    values = (role, usage.calls, *tokens, usage.cost, usage.latency_s)
-    db.execute(_ADD_LOST if lost else _ADD_PAID, values)
+    values = (role, *(getattr(usage, name) for name in _SUMS))
+    db.execute(f"INSERT INTO {'lost' if lost else 'usage'} {_ADD_USAGE}", values)
 
 
 def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
@@ -92,10 +83,7 @@ def add_count(db: sqlite3.Connection, name: str, count: int) -> None:
 
 def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     """By role, what `usage` (paid) or `lost` sums up."""
-    rows = reader.rows(
-        "SELECT role, calls, prompt_tokens, completion_tokens, cached_prompt_tokens, cost,"
-        f" latency_s FROM {table} ORDER BY rowid"
-    )
+    rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
             raise StoreError(
@@ -106,28 +94,26 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
 
 class RunReplies:
     """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
-    the reply is: no reply is on disk that is not paid for. A reply whose bytes are damaged is as
-    one that never came: it is asked for again, and replaced. What this file lacks is looked for in
-    the journal of `below`."""
+    the reply is: no reply is on disk that is not paid for. A damaged reply is as one that never
+    came: it is asked for again, and replaced. What this file lacks is looked for in `below`."""
 
     def __init__(self, reader: Reader, writer: Writer, below: Reader | None = None) -> None:
-        self._reader = reader
+        self._readers = (reader,) if below is None else (reader, below)
         self._writer = writer
-        self._below = below
         self._packer = Packer()  # used by the writer thread alone
         self._damaged: set[bytes] = set()
 
     def get(self, key: bytes) -> Reply | None:
-        known = None
-        try:
-            known = _find_reply(self._reader, key)
-        except StoreError as error:
-            _log.warning("a reply in the run's journal is asked for again: %s", error)
-            self._damaged.add(key)
-        if known is None and self._below is not None:
-            with suppress(StoreError):  # damaged there: it is asked for, and kept here
-                known = _find_reply(self._below, key)
-        return known
+        for reader in self._readers:
+            try:
+                row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+                if row is not None:
+                    return unpack_reply(row[0])
+            except StoreError as error:
+                _log.warning("a reply in the run's journal is asked for again: %s", error)
+                if reader is self._readers[0]:
+                    self._damaged.add(key)
+        return None
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         """Returns once the reply is committed. A key that is there already keeps its reply."""
@@ -146,11 +132,6 @@ class RunReplies:
         self._damaged.discard(key)
 
 
-def _find_reply(reader: Reader, key: bytes) -> Reply | None:
-    row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
-    return None if row is None else unpack_reply(row[0])
-
-
 _SLOTS = 1024
 # role, prompt tokens, completion tokens, cost (NaN = unknown price); the number is written last.
 _BODY = struct.Struct("<QQQd")
@@ -165,8 +146,7 @@ class AttemptFile:
     `recovered` says what that was. Raises DiskFull or StoreError."""
 
     def __init__(self, folder: Path, writer: Writer) -> None:
-        self._path = folder / ATTEMPTS
-        self._writer = writer
+        self._path, self._writer = folder / ATTEMPTS, writer
         self._door = threading.Lock()
         self._map = self._open(_SLOTS)
         self._number = 0
@@ -174,8 +154,8 @@ class AttemptFile:
         self._free = list(reversed(range(self._count)))
 
     def begin(self, role: Role, most: Usage) -> int:
-        """Returns once the attempt would survive kill -9; the ticket is its slot. Raises DiskFull
-        where what it brings could not be kept."""
+        """Returns its slot once the attempt would survive kill -9. DiskFull where no reply could be
+        kept."""
         self._writer.require_room()
         cost = math.nan if most.cost is None else most.cost
         with self._door:
@@ -213,8 +193,8 @@ class AttemptFile:
         self._writer.send(work, then=release)
 
     def close(self) -> None:
-        """Call it when the writer is closed: what it committed is released by then. The file goes
-        with the last attempt that was in it. Safe to call twice."""
+        """Call it after the writer is closed. The file goes with its last attempt. Safe to call
+        twice."""
         with self._door:
             if self._map.closed:
                 return
@@ -266,32 +246,24 @@ class AttemptFile:
             yield slot, number, ROLES[role], most
 
     def _open(self, slots: int) -> mmap.mmap:
-        """The file with at least that many slots, written out: a page that the disk has no room for
-        would end the process."""
+        """Of at least that many slots, written out: a page that finds no room would end the
+        process."""
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_LINK
         try:
-            handle = os.open(self._path, flags, 0o600)
-            try:
-                size = os.fstat(handle).st_size // _SIZE * _SIZE
-                if size < slots * _SIZE:
-                    os.lseek(handle, size, os.SEEK_SET)
-                    rest = memoryview(bytes(slots * _SIZE - size))
-                    while rest:
-                        rest = rest[os.write(handle, rest) :]
-                    size = slots * _SIZE
-                return mmap.mmap(handle, size)
-            finally:
-                os.close(handle)
+            with open(os.open(self._path, flags, 0o600), "r+b") as file:
+                size = file.seek(0, os.SEEK_END) // _SIZE * _SIZE
+                file.seek(size)
+                file.write(bytes(max(0, slots * _SIZE - size)))
+                file.flush()
+                return mmap.mmap(file.fileno(), max(size, slots * _SIZE))
         except OSError as error:
             raise store_os_error(error, self._path) from error
 
 
 class Journal:
     """A file whose layout holds `BOOKS`, open for writing, and the attempts in flight beside it, in
-    a folder that has no other. The writer holds the folder's lock: it may be handed over, and
-    goes when this is closed or cannot be made. Made where there is none, with `first` in it;
-    `again` is what to type when a full disk has room once more, `clock` counts seconds. DiskFull,
-    StoreError."""
+    a folder of its own; made with `first` in it. It takes over the folder's `lock`. `again` is what
+    to type after a full disk. DiskFull, StoreError."""
 
     def __init__(
         self,
@@ -301,13 +273,9 @@ class Journal:
         *,
         lock: RunLock | None = None,
         first: Write = lambda db: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder = path.parent
-        self._lock = lock
-        self._clock = clock
-        self._began = clock()
-        self._before_s = 0.0
+        self._folder, self._lock = path.parent, lock
+        self._began, self._before_s = time.monotonic(), 0.0
         self._session: int | None = None
 
         def begin(db: sqlite3.Connection) -> None:
@@ -332,14 +300,13 @@ class Journal:
             undo.pop_all()
 
     def _beat(self, db: sqlite3.Connection) -> None:
-        """Brings the session's row up to date in every transaction: kill -9 loses no more than the
-        time since the last commit."""
-        seconds = self._clock() - self._began
+        """Brings the session's row up to date in every transaction, for a kill may follow."""
+        seconds = time.monotonic() - self._began
         db.execute("UPDATE sessions SET seconds = ? WHERE id = ?", (seconds, self._session))
 
     @property
     def elapsed_s(self) -> float:
-        return self._before_s + self._clock() - self._began
+        return self._before_s + time.monotonic() - self._began
 
     def replies(self, below: Reader | None = None) -> RunReplies:
         """Every reply, on disk before its chain continues; first of all those of `below`."""
@@ -360,8 +327,8 @@ class Journal:
         return read_book(self.reader, "lost")
 
     def close(self, *, remove: bool = False) -> None:
-        """Commits what waits and lets go of the lock, before which its folder goes where `remove`
-        says so. Safe to call twice."""
+        """Commits what waits and lets go of the lock; `remove` takes the folder away before. Safe
+        to call twice."""
         self.reader.close()
         try:
             self.writer.close()
@@ -378,9 +345,9 @@ _UNFINISHED = Layout(what="journal of unfinished work", version=1, script=BOOKS)
 
 @contextmanager
 def until_done(*question: object) -> Generator[Supplies]:
-    """Supplies of one budget for work that is no run. What it pays for is in a journal beside the
-    reply cache where no cache keeps it: the same question finds it again after a kill. The journal
-    goes when the block ends well. Where it cannot be written, a warning says so."""
+    """Supplies of one budget for work that is no run. What it pays for is in a journal where no
+    cache keeps it: the same question finds it again after a kill. The journal goes when the block
+    ends well."""
     asked = repr((str(Path.cwd()), question)).encode("utf-8", "surrogatepass")
     folder = unfinished_folder() / hashlib.sha256(asked).hexdigest()[:32]
     opened: list[Journal] = []

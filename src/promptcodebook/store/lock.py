@@ -1,5 +1,5 @@
-"""A run's folder: its files, how it is made and closed to other users, and its lock. There is one
-writer at a time, and a dead one blocks no other.
+"""A run's folder: its files, and its lock. There is one writer at a time, and a dead one blocks no
+other.
 
 Where the file system can lock, the system drops the lock when its process dies. Where it cannot
 (some network and cluster file systems), a second file is the lock as long as it exists; one left
@@ -19,28 +19,20 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from promptcodebook.errors import DiskFull, RunBusy, StoreError
-from promptcodebook.paths import make_private_folder, run_reference, tighten
+from promptcodebook.errors import RunBusy, StoreError
 from promptcodebook.sqlite import restrain, store_os_error
-
-if TYPE_CHECKING:
-    from promptcodebook.store.header import Header
 
 FILE = "run.sqlite"
 ATTEMPTS = "in-flight"
 EFFECTS = "effects"
 """In a run's folder: its tables, the attempts that are on their way, and measured effects."""
-_NAME = "lock"
-_SOFT_NAME = "lock.soft"
-LOCK_FILES = (_NAME, _SOFT_NAME)
+LOCK = "lock"
+_SOFT = "lock.soft"
+LOCK_FILES = (LOCK, _SOFT)
 """What stays in the folder while a lock may be held."""
 _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
@@ -71,8 +63,8 @@ def refuse_links(folder: Path) -> None:
 
 
 class RunLock:
-    """Held from construction until `release`. Raises RunBusy naming the process that holds it, and
-    what is done under it: `doing`, or the run is written."""
+    """Held until `release`. Raises RunBusy naming who holds it, and what is done under it:
+    `doing`."""
 
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
@@ -81,21 +73,27 @@ class RunLock:
             while (release := _take(folder)) is None and time.monotonic() < until:
                 time.sleep(_POLL_S)
         except OSError as error:
-            raise store_os_error(error, folder / _NAME) from error
+            raise store_os_error(error, folder / LOCK) from error
         if release is None:
             raise _busy(folder, doing or f"the run {folder.name} is being written")
         self._release: Callable[[], object] | None = release
         # Says who we are. That is a courtesy: on a full disk the lock must still be had. Always as
         # wide as before, so that it fits in the block that the file already has.
         text = f"{os.getpid()} {_place()}".encode()[:_WIDTH].ljust(_WIDTH)
-        with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as file:
-            file.seek(_TEXT_AT)
-            file.write(text)
+        with contextlib.suppress(OSError), _opened(folder, os.O_RDWR) as signed:
+            signed.seek(_TEXT_AT)
+            signed.write(text)
 
     def release(self) -> None:
         release, self._release = self._release, None
         if release is not None:
             release()
+
+
+def lock_effects(run: Path) -> RunLock:
+    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
+    refuse_links(run)
+    return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
 
 
 def holder(folder: Path) -> int | None:
@@ -110,12 +108,12 @@ def _is_free(folder: Path) -> bool:
     """Whether no process writes. Readers share the lock where the system has shared locks: else
     two that ask at once would take each other for the writer."""
     if sys.platform == "win32":
-        (folder / _NAME).stat()  # looking makes no lock
+        (folder / LOCK).stat()  # looking makes no lock
         release = _take(folder)
     else:
         import fcntl
 
-        file = os.open(folder / _NAME, os.O_RDONLY | NO_LINK)
+        file = os.open(folder / LOCK, os.O_RDONLY | NO_LINK)
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return True
@@ -137,7 +135,7 @@ def _take(folder: Path) -> Callable[[], object] | None:
     stays for good: removing it would let two processes lock two files."""
     from filelock import lock_descriptor  # takes long to import
 
-    file = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
     try:
         if lock_descriptor(file, blocking=False):
             return partial(os.close, file)
@@ -153,7 +151,7 @@ def _take(folder: Path) -> Callable[[], object] | None:
 def _take_soft(folder: Path) -> Callable[[], object] | None:
     from filelock import SoftFileLock, Timeout
 
-    lock = SoftFileLock(folder / _SOFT_NAME, blocking=False, thread_local=False)
+    lock = SoftFileLock(folder / _SOFT, blocking=False, thread_local=False)
     for _ in range(2):
         try:
             lock.acquire()
@@ -176,7 +174,7 @@ def _take_soft(folder: Path) -> Callable[[], object] | None:
 
 def _opened(folder: Path, flags: int) -> io.FileIO:
     binary: int = getattr(os, "O_BINARY", 0)
-    return io.FileIO(os.open(folder / _NAME, flags | binary | NO_LINK), "r+" if flags else "r")
+    return io.FileIO(os.open(folder / LOCK, flags | binary | NO_LINK), "r+" if flags else "r")
 
 
 def _place() -> str:
@@ -204,75 +202,18 @@ def _busy(folder: Path, doing: str) -> RunBusy:
     here = place == _place()
     who = (f"process {pid}" if pid else "another process") + ("" if here else f" on {place}")
     stop = f", or stop it: kill -INT {pid}" if pid and here else ""
-    soft = folder / _SOFT_NAME
+    soft = folder / _SOFT
     gone = f" (if it is gone already, delete {soft})" if soft.exists() else ""
     return RunBusy(f"{doing} by {who}", hint=f"wait until it ends{gone}{stop}")
 
 
-def new_folder(runs_dir: Path, header: Header) -> tuple[Path, Header]:
-    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
-    from promptcodebook.store.header import run_id
-
-    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
-    for again in count(1):
-        folder = runs_dir / (stem if again == 1 else f"{stem}-{again}")
-        try:
-            runs_dir.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
-            return folder, replace(header, id=folder.name)
-        except FileExistsError as error:
-            if not runs_dir.is_dir():
-                said = f"{error.filename} is no folder, so no run can be kept in it"
-                raise StoreError(said, hint="set PCO_RUNS to a folder of your own") from None
-            if header.id:
-                hint = f"pco train --resume {run_reference(folder)}"
-                raise StoreError(f"{error.filename} exists already", hint=hint) from None
-        except OSError as error:
-            fault = store_os_error(error, runs_dir)
-            if not isinstance(fault, DiskFull):
-                fault.hint = "set PCO_RUNS to a folder that you may write to"
-            raise fault from error
-    raise AssertionError("a number is always free")
-
-
-def close_to_others(folder: Path) -> None:
-    """Takes away what other users of the machine may do in the folder. StoreError."""
-    try:
-        make_private_folder(folder)
-        for file in folder.iterdir():
-            if file.is_file() and not file.is_symlink():
-                tighten(file, 0o600)
-    except OSError as error:
-        raise store_os_error(error, folder) from error
-
-
-def lock_effects(run: Path) -> RunLock:
-    """Held while instincts of the run are measured, in the folder for that. RunBusy, StoreError."""
-    refuse_links(run)
-    return RunLock(run / EFFECTS, f"an instinct of the run {run.name} is being measured")
-
-
-def is_unborn(folder: Path) -> bool:
-    """Whether the run in this folder has no header: who made it was killed, or is making it."""
-    return is_blank(folder / FILE) or _is_empty(folder / FILE, "header")
-
-
-def is_blank(file: Path) -> bool:
-    """Whether it is a database without a table: who made it has not come any further yet."""
-    return _is_empty(file, "sqlite_master")
-
-
-def _is_empty(file: Path, table: str) -> bool:
+def is_blank(file: Path, *tables: str) -> bool:
+    """Whether a database has no table, or no row in one of `tables`: it is not made yet."""
     uri = f"file:{quote(str(file))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as db:
             restrain(db)
-            return db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is None
+            queries = (f"SELECT 1 FROM {table} LIMIT 1" for table in ("sqlite_master", *tables))
+            return any(db.execute(query).fetchone() is None for query in queries)
     except sqlite3.Error:  # no database of ours, or one that is damaged
         return False
-
-
-def never_started(path: Path) -> StoreError:
-    return StoreError(
-        f"the run {path.name} was never started", hint=f"pco runs rm {run_reference(path)}"
-    )

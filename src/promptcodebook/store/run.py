@@ -7,17 +7,24 @@ import logging
 import math
 import shutil
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
 from promptcodebook.calls import Role, Usage
-from promptcodebook.errors import RunNotFound, StoreError
+from promptcodebook.errors import DiskFull, RunNotFound, StoreError
 from promptcodebook.lm.budget import AttemptLog
 from promptcodebook.lm.cache import ReplyLog
-from promptcodebook.paths import make_secret, read_secret, run_reference
-from promptcodebook.sqlite import Layout, Reader, Write
+from promptcodebook.paths import (
+    make_private_folder,
+    make_secret,
+    read_secret,
+    run_reference,
+    tighten,
+)
+from promptcodebook.sqlite import Layout, Reader, Write, store_os_error
 from promptcodebook.store.events import (
     Amended,
     Compared,
@@ -30,19 +37,10 @@ from promptcodebook.store.events import (
     fold,
     pack_event,
     unpack_event,
-    unpack_traces,
 )
-from promptcodebook.store.header import Header, is_sealed, seal
+from promptcodebook.store.header import Header, is_sealed, run_id, seal
 from promptcodebook.store.journal import FIRST_BOOKS, LATER_BOOKS, Journal, add_count, read_book
-from promptcodebook.store.lock import (
-    FILE,
-    RunLock,
-    close_to_others,
-    is_unborn,
-    never_started,
-    new_folder,
-    refuse_links,
-)
+from promptcodebook.store.lock import FILE, RunLock, is_blank, refuse_links
 from promptcodebook.types import Evaluation, Parameters, Step, Trace
 
 _log = logging.getLogger(__name__)
@@ -79,7 +77,7 @@ class RunStore:
     def __init__(self, path: Path, reader: Reader, journal: Journal | None) -> None:
         row = reader.row("SELECT json FROM header")
         if row is None:
-            raise never_started(path)
+            raise _never_started(path)
         self.path = path
         self.header = Header.from_json(row[0])
         self.ours = is_sealed(row[0], read_secret())
@@ -89,36 +87,29 @@ class RunStore:
         self._replayable: dict[str, int] = {}
 
     @staticmethod
-    def create(
-        runs_dir: Path, header: Header, *, clock: Callable[[], float] = time.monotonic
-    ) -> RunStore:
+    def create(runs_dir: Path, header: Header) -> RunStore:
         """A new run, open for writing. An empty `header.id` becomes one made of time and task."""
-        folder, header = new_folder(runs_dir, header)
-        text = _sealed(header)
+        folder = _new_folder(runs_dir, header)
+        text, into = _sealed(replace(header, id=folder.name)), "INSERT INTO header VALUES (1, ?)"
         try:
-            return _open_to_write(
-                folder, clock, lambda db: db.execute("INSERT INTO header VALUES (1, ?)", (text,))
-            )
+            return _open_to_write(folder, lambda db: db.execute(into, (text,)))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)  # made a moment ago, by us
             raise
 
     @staticmethod
-    def open(
-        path: Path, *, write: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> RunStore:
-        """The run in this folder. Raises RunNotFound, StoreTooNew, StoreError and, to write,
-        RunBusy."""
+    def open(path: Path, *, write: bool = False) -> RunStore:
+        """Raises RunNotFound, StoreTooNew, StoreError and, to write, RunBusy."""
         if not (path / FILE).is_file():
             raise RunNotFound(f"there is no run at {path}", hint="pco runs list")
         refuse_links(path)
         if write:
-            return _open_to_write(path, clock)
+            return _open_to_write(path)
         try:
             reader = Reader(path / FILE, LAYOUT)
         except StoreError:
-            if is_unborn(path):
-                raise never_started(path) from None
+            if is_blank(path / FILE, "header"):
+                raise _never_started(path) from None
             raise
         try:
             return RunStore(path, reader, None)
@@ -128,50 +119,50 @@ class RunStore:
 
     def append(self, event: Event) -> None:
         """Commits one event, all of it or nothing. Counts of `count_replayable` go with it."""
-        insert = _insertion(event)
         counts: dict[str, int] = {}
         if isinstance(event, Stepped | Validated | Compared):
             counts, self._replayable = self._replayable, {}
-
-        def work(db: sqlite3.Connection) -> None:
-            insert(db)
-            for name, count in counts.items():
-                add_count(db, name, count)
-
-        self._journal.writer.write_now(work)
+        self._insert(
+            event, lambda db: [add_count(db, name, count) for name, count in counts.items()]
+        )
 
     def amend(self, header: Header, event: Amended) -> None:
-        """Writes what changed into the run's header and as an event: both or none. A run without
-        this user's mark does not get it here."""
+        """Writes what changed into the run's header and as an event: both or none."""
         text = _sealed(header) if self.ours else header.to_json()
-        insert = _insertion(event)
-
-        def work(db: sqlite3.Connection) -> None:
-            db.execute("UPDATE header SET json = ?", (text,))
-            insert(db)
-
-        self._journal.writer.write_now(work)
+        self._insert(event, lambda db: db.execute("UPDATE header SET json = ?", (text,)))
         self.header = header
 
-    def events(self, *, after: int = 0, full: bool = False) -> Iterator[Event]:
+    def _insert(self, event: Event, beside: Write) -> None:
+        kind, step, light, bulk = pack_event(event)
+
+        def work(db: sqlite3.Connection) -> None:
+            into = "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)"
+            seq = db.execute(into, (kind, step, light)).lastrowid
+            if bulk is not None:
+                db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, bulk))
+            beside(db)
+
+        self._journal.writer.write_now(work)
+
+    def events(self, *, full: bool = False) -> Iterator[Event]:
         """All events in order, read as they are consumed: light ones unless `full`."""
-        return (event for _, event in self.numbered_events(after=after, full=full))
+        return (event for _, event in self.numbered_events(full=full))
 
     def numbered_events(
         self, *, where: str = "1", after: int = 0, full: bool = False, texts: bool = True
     ) -> Iterator[tuple[int, Event]]:
-        """Events later than number `after` (they count from 1), each with its number. Without
-        `texts` the traces of steps have figures only: a long run is read in a fraction of the time.
-        """
+        """Events later than number `after` (from 1). Without `texts` traces have figures only,
+        which is much quicker."""
         query = f"{_FULL if full else _LIGHT} WHERE {where} AND e.seq > ? ORDER BY e.seq LIMIT ?"
         while rows := self._reader.rows(query, (after, _CHUNK)):
             for seq, kind, light, bulk in rows:
                 yield seq, unpack_event(kind, light, bulk, texts=texts)
                 after = seq
 
-    def last_event(self) -> int:
-        """The number of the latest event, 0 before the first: a quick look, to be taken often."""
-        row = self._reader.row("SELECT MAX(seq) FROM events")
+    def last_event(self, kind: str = "") -> int:
+        """The number of the latest event, or of the latest of a kind; 0 = there is none."""
+        of = f" WHERE kind = '{kind}'" if kind else ""
+        row = self._reader.row(f"SELECT MAX(seq) FROM events{of}")
         return int(row[0] or 0) if row is not None else 0
 
     def steps(self, *, traces: bool = False) -> Iterator[Step]:
@@ -179,23 +170,16 @@ class RunStore:
             if isinstance(event, Stepped):
                 yield event.step
 
-    def traces(self, step: int) -> tuple[Trace, ...]:
-        """The traces of one step. Raises StoreError if the run has no such step."""
-        row = self._reader.row(
-            "SELECT b.blob FROM events e JOIN bulk b USING (seq)"
-            " WHERE e.kind = 'stepped' AND e.step = ?",
-            (step,),
-        )
-        if row is None:
-            raise self._no_step(step)
-        return unpack_traces(row[0])
-
-    def step_at(self, step: int) -> Step:
-        """One step without its traces. Raises StoreError if the run has no such step."""
-        found = self._first(f"e.kind = 'stepped' AND e.step = {step:d}", Stepped)
-        if found is None:
+    def step_at(self, step: int, *, traces: bool = False) -> Step:
+        """One step. Raises StoreError if the run has no such step."""
+        where = f"e.kind = 'stepped' AND e.step = {step:d}"
+        if (found := self._first(where, Stepped, full=traces)) is None:
             raise self._no_step(step)
         return found.step
+
+    def traces(self, step: int) -> tuple[Trace, ...]:
+        """The traces of one step. Raises StoreError if the run has no such step."""
+        return self.step_at(step, traces=True).traces
 
     def parameters_at(self, step: int) -> Parameters:
         """Θ after that step, -1 = before the first. Raises StoreError if there is no such step."""
@@ -203,8 +187,7 @@ class RunStore:
 
     def started(self) -> Started:
         """What the run began with. Raises StoreError if it has no first codebook yet."""
-        found = self._first("e.kind = 'started'", Started)
-        if found is None:
+        if (found := self._first("e.kind = 'started'", Started)) is None:
             raise self._no_step(-1)
         return found
 
@@ -213,12 +196,10 @@ class RunStore:
 
     def last_validation(self) -> Validated | None:
         """The latest one, with slim rollouts; None = there is none."""
-        latest = "(SELECT MAX(seq) FROM events WHERE kind = 'validated')"
-        return self._first(f"e.seq = {latest}", Validated)
+        return self._first(f"e.seq = {self.last_event('validated')}", Validated)
 
     def validation_at(self, step: int) -> Validated | None:
-        """The latest of the policy after `step` (-1 = untrained), with whole rollouts; None = it
-        was not validated."""
+        """The latest of the policy after `step` (-1 = untrained), with whole rollouts."""
         latest = f"(SELECT MAX(seq) FROM events WHERE kind = 'validated' AND step = {step:d})"
         return self._first(f"e.seq = {latest}", Validated, full=True)
 
@@ -227,19 +208,18 @@ class RunStore:
         return next((event for event in events if isinstance(event, kind)), None)
 
     def test_evaluations(self) -> Iterator[Evaluation]:
-        """The verdict's rows so far, with whole rollouts, one at a time in memory; none from before
-        the last step, or from before the run was made longer."""
+        """The verdict's rows since the last step, or since the run was made longer, with whole
+        rollouts."""
         return (event.evaluation for event in self._concluding("judged", Compared))
 
     def trained(self) -> Usage | None:
-        """What was paid for training and choosing, which is all that came before the verdict's
-        first row. None before that row, and for runs of version 0.1."""
+        """What was paid before the verdict's first row. None before that row, and in version
+        0.1."""
         return next((event.paid for event in self._concluding("trained", Trained)), None)
 
     def _concluding(self, name: str, kind: type[_E]) -> Iterator[_E]:
         """Events of a kind that came after the last step, and after the run was made longer."""
-        row = self._reader.row(f"SELECT {_LAST_STEP}")
-        after = row[0] or 0 if row is not None else 0
+        after = self.last_event("stepped")
         for number, event in self.numbered_events(where="e.kind = 'amended'", after=after):
             if isinstance(event, Amended) and event.extended:
                 after = number
@@ -281,19 +261,17 @@ class RunStore:
         return self._journal.attempts.recovered
 
     def count(self, name: str, count: int = 1) -> None:
-        """A `Tally` for what happens once: a call that failed, a paid reply that was no good. A
-        kill in the moment between a reply's row and this count loses the count, not the reply."""
+        """A `Tally` for what happens once: a failed call, a paid reply that was no good."""
         self._journal.writer.send(lambda db: add_count(db, name, count))
 
     def count_replayable(self, name: str, count: int = 1) -> None:
-        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run reads the same
-        replies from its journal and takes them again, so they are committed together with the step
-        or evaluation they belong to, or not at all."""
+        """A `Tally` for decisions (a mended route, a refused rewrite). A resumed run takes them
+        again, so they are committed with the step or evaluation they belong to, or not at all."""
         self._replayable[name] = self._replayable.get(name, 0) + count
 
     def forget_replayable(self) -> None:
-        """Drops what was counted since the last finished step or evaluation: the interrupted one
-        will be counted when it is done again."""
+        """Drops what was counted since the last step or evaluation: the interrupted one is done
+        again."""
         self._replayable = {}
 
     @property
@@ -325,16 +303,29 @@ class RunStore:
         return self._writing
 
 
-def _insertion(event: Event) -> Write:
-    kind, step, light, bulk = pack_event(event)
-
-    def insert(db: sqlite3.Connection) -> None:
-        into = "INSERT INTO events (kind, step, light) VALUES (?, ?, ?)"
-        seq = db.execute(into, (kind, step, light)).lastrowid
-        if bulk is not None:
-            db.execute("INSERT INTO bulk VALUES (?, ?)", (seq, bulk))
-
-    return insert
+def _new_folder(runs_dir: Path, header: Header) -> Path:
+    """Makes `runs_dir`/id; a chosen id gets a number behind it where it is taken."""
+    stem = header.id or run_id(header.task, datetime.fromisoformat(header.created))
+    folder, again = runs_dir / stem, 1
+    while True:
+        try:
+            runs_dir.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+            return folder
+        except FileExistsError as error:
+            if not runs_dir.is_dir():
+                said = f"{error.filename} is no folder, so no run can be kept in it"
+                raise StoreError(said, hint="set PCO_RUNS to a folder of your own") from None
+            if header.id:
+                hint = f"pco train --resume {run_reference(folder)}"
+                raise StoreError(f"{error.filename} exists already", hint=hint) from None
+            again += 1
+            folder = runs_dir / f"{stem}-{again}"
+        except OSError as error:
+            fault = store_os_error(error, runs_dir)
+            if not isinstance(fault, DiskFull):
+                fault.hint = "set PCO_RUNS to a folder that you may write to"
+            raise fault from error
 
 
 def _sealed(header: Header) -> str:
@@ -349,15 +340,25 @@ def _sealed(header: Header) -> str:
         return text
 
 
-def _open_to_write(
-    path: Path, clock: Callable[[], float], first: Write = lambda db: None
-) -> RunStore:
-    close_to_others(path)
+def _open_to_write(path: Path, first: Write = lambda db: None) -> RunStore:
+    """Closed to other users of the machine first."""
+    try:
+        make_private_folder(path)
+        for file in path.iterdir():
+            if file.is_file() and not file.is_symlink():
+                tighten(file, 0o600)
+    except OSError as error:
+        raise store_os_error(error, path) from error
     again = f"pco train --resume {run_reference(path)}"
     lock = RunLock(path)
-    journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first, clock=clock)
+    journal = Journal(path / FILE, LAYOUT, again, lock=lock, first=first)
     try:
         return RunStore(path, journal.reader, journal)
     except BaseException:
         journal.close()
         raise
+
+
+def _never_started(path: Path) -> StoreError:
+    hint = f"pco runs rm {run_reference(path)}"
+    return StoreError(f"the run {path.name} was never started", hint=hint)

@@ -11,9 +11,7 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -31,7 +29,6 @@ from promptcodebook.store.lock import (
     LOCK_FILES,
     RunLock,
     holder,
-    is_unborn,
     lock_effects,
 )
 
@@ -44,8 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One line about a run. `step` is -1 before the first; `writer` is the pid of who writes it.
-    `simulated`: a model of it was."""
+    """`step` is -1 before the first; `writer` is the pid of who writes it."""
 
     id: str
     path: Path
@@ -72,6 +68,7 @@ class RunSummary:
 
 _FORM = 3
 """Counts what a kept summary holds: those of an earlier form are made again."""
+_LIST = "pco runs list"
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
 _MISFITS = (
@@ -82,8 +79,7 @@ _MISFITS = (
 
 
 def list_runs(runs_dir: Path) -> list[RunSummary]:
-    """All readable runs, those of suites too, oldest first; an unreadable one is logged and left
-    out."""
+    """All readable runs, those of suites too, oldest first; an unreadable one is logged."""
     runs, unreadable = read_runs(runs_dir)
     for folder, error in unreadable.items():
         _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
@@ -92,9 +88,9 @@ def list_runs(runs_dir: Path) -> list[RunSummary]:
 
 def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]:
     """All readable runs as `list_runs` has them, and why others cannot be read, by folder. The
-    summaries of those that have ended are kept in the user's cache folder, each with the sizes and
-    times of its files: a run that was written to since is read again. That is a convenience, never
-    a reason to fail: it does without a cache that cannot be read or written."""
+    user's cache folder keeps the summaries of those that have ended, with the sizes and times of
+    their files: a run that was written to since is read again. A cache that cannot be read or
+    written is no reason to fail."""
     place = hashlib.sha256(str(runs_dir.resolve()).encode("utf-8", "surrogateescape"))
     file = cache_folder() / "runs" / f"{place.hexdigest()[:16]}.json"
     kept, seen = dict[str, Any](), dict[str, Any]()
@@ -120,17 +116,15 @@ def read_runs(runs_dir: Path) -> tuple[list[RunSummary], dict[Path, StoreError]]
         if line is not None:
             seen[name] = line
     if seen != kept:  # what was read is kept, and runs that are gone are forgotten
-        try:
+        with contextlib.suppress(OSError):
             file.parent.mkdir(0o700, parents=True, exist_ok=True)
             write_whole(file, json.dumps({"form": _FORM, "runs": seen}))
-        except OSError as error:
-            _log.debug("summaries of runs were not kept: %s", error)
     return sorted(runs, key=lambda run: (run.created, run.id)), unreadable
 
 
 def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
-    """Of the run in that folder, and what to keep of it (None = nothing). What is `kept` holds as
-    long as no file of it changed."""
+    """And what to keep of it (None = nothing), which holds as long as no file of the run
+    changes."""
     marks = file_marks(path)
     with contextlib.suppress(KeyError, TypeError):  # nothing is kept, or it is damaged
         if kept["mark"] == marks:
@@ -181,13 +175,9 @@ def run_folders(runs_dir: Path) -> list[Path]:
     return sorted([*alone, *(file.parent for file in runs_dir.glob(f"{BENCH}/*/*/{FILE}"))])
 
 
-_LIST = "pco runs list"
-
-
 def find_run(runs_dir: Path, ref: str) -> Path:
-    """The folder of a run by exact id, path, 'last', name, or the unique beginning of an id. A name
-    that several runs share means the latest of them, so that what is trained again under its name
-    is found by it. Raises RunNotFound with what was probably meant."""
+    """By exact id, path, 'last', name (the latest that has it), or the unique beginning of an id.
+    Raises RunNotFound with what was probably meant."""
     if "/" in ref or ref in (".", ".."):
         if (Path(ref) / FILE).is_file():
             return Path(ref)
@@ -231,8 +221,8 @@ def _headers(folders: Sequence[Path]) -> Mapping[Path, Header]:
 
 
 def remove_run(path: Path) -> None:
-    """Deletes a run's folder. Raises RunBusy while it is written or one of its instincts measured,
-    RunNotFound for other folders."""
+    """Deletes a run's folder. RunBusy while it is written or measured, RunNotFound for other
+    folders."""
     if not (path / FILE).is_file():
         raise RunNotFound(f"there is no run at {path}", hint=_LIST)
     if path.is_symlink():  # what lies at its other end may be another run
@@ -248,40 +238,3 @@ def remove_run(path: Path) -> None:
         shutil.rmtree(path)  # without the lock: Windows deletes no file that is open
     except OSError as error:
         raise store_os_error(error, path) from error
-
-
-_ID = re.compile(r"\d{8}-\d{6}-[a-z0-9-]+")
-_SIDES = tuple(f"{FILE}-{side}" for side in ("wal", "shm", "journal", "reserve"))
-_OF_A_BIRTH = {*LOCK_FILES, ATTEMPTS, FILE, *_SIDES}
-_SMALL = 1_000_000
-"""Bytes: a larger file has steps in it, and need not be opened to know that."""
-_BIRTH_S = 60.0
-
-
-def remove_unborn(runs_dir: Path) -> None:
-    """Deletes what is left of runs whose making was killed: a folder of ours without a header. A
-    run that is being made right now is left alone, and so is everything else; what cannot be
-    deleted stays."""
-
-    def is_left(folder: Path) -> bool:
-        file = folder / FILE
-        if file.is_file():
-            return file.stat().st_size < _SMALL and is_unborn(folder)
-        # Between its folder and its file a run being made holds no lock for an instant.
-        age = time.time() - folder.stat().st_mtime
-        return _ID.fullmatch(folder.name) is not None and age > _BIRTH_S
-
-    for folder in runs_dir.iterdir() if runs_dir.is_dir() else ():
-        with contextlib.suppress(OSError):  # StoreError and RunBusy among them
-            if folder.is_symlink() or not folder.is_dir() or not is_left(folder):
-                continue
-            if {entry.name for entry in folder.iterdir()} - _OF_A_BIRTH:
-                continue
-            with contextlib.ExitStack() as held:
-                held.callback(RunLock(folder).release)
-                if (folder / FILE).is_file() and not is_unborn(folder):
-                    continue  # it was born in the meantime
-                for side in folder.glob(f"{FILE}*"):
-                    side.unlink()
-            shutil.rmtree(folder)
-            _log.info("removed %s: a run whose making was interrupted", folder)

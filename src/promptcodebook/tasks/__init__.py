@@ -1,12 +1,7 @@
 """What a run learns to do, and all that the author of a benchmark needs.
 
-A benchmark of your own is a function `load(data_dir: Path | None) -> Task` in any installed
-package, named in its pyproject.toml under the entry-point group `promptcodebook.tasks`:
-
-    [project.entry-points."promptcodebook.tasks"]
-    tickets = "my_package.tickets:load"
-
-`pco train --task tickets` then finds it. Names are looked up when first used, so that a worker
+A benchmark of your own is an entry point of the group `promptcodebook.tasks` in any installed
+package (docs/how-to/add-a-benchmark.md). Names are looked up when first used, so that a worker
 process, which needs none of them, starts fast.
 """
 
@@ -45,21 +40,10 @@ __all__ = [
     "think",
 ]
 
-_HOME = {
-    "BenchmarkRow": "home",
-    "jsonl_splits": "home",
-    "read_rows": "home",
-    "read_seeds": "home",
-    "RewardFactory": "task",
-    "Task": "task",
-    "asks_nobody": "task",
-    "load_task": "task",
-    "task_names": "task",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'promptcodebook.tasks' has no attribute {name!r}")
-    module = importlib.import_module(f"promptcodebook.tasks.{_HOME.get(name, 'program')}")
-    return getattr(module, name)
+    for home in ("program", "task", "home") if name in __all__ else ():
+        module = importlib.import_module(f"promptcodebook.tasks.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module 'promptcodebook.tasks' has no attribute {name!r}")

@@ -1,20 +1,20 @@
-"""Where a benchmark's rows come from, and how they are read and checked.
+"""Where a benchmark's rows and texts come from, and how they are read and checked.
 
-Rows come from the given folder, the public copy, or our own examples. Each is a folder with
-train.jsonl, val.jsonl and test.jsonl, so all three are read alike. A benchmark declares its fields
-as a `BenchmarkRow`.
+Rows come from the given folder, the public copy, or our own examples, all in train.jsonl, val.jsonl
+and test.jsonl.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from promptcodebook.data import SPLITS, Dataset, Split
 from promptcodebook.data.table import read_jsonl
@@ -24,6 +24,7 @@ from promptcodebook.types import Example
 
 RECORD = "origin.json"
 """Beside a public copy: the SHA-256 of what was downloaded and of each file of the copy."""
+_CORRECT = "correct that line"
 _LAYOUT = (
     "--data DIR, where DIR holds train.jsonl, val.jsonl and test.jsonl, "
     "or a folder of the task's name that does"
@@ -40,8 +41,7 @@ class Home:
 
 
 class BenchmarkRow(BaseModel):
-    """The fields that a benchmark's rows must have, with their types; others are left alone. A
-    validator may raise DataError: the row's place is put before its message."""
+    """The fields that a benchmark's rows must have, with their types; others are left alone."""
 
     model_config = ConfigDict(strict=True, frozen=True)
     input_column: ClassVar[str] = "input"
@@ -49,6 +49,16 @@ class BenchmarkRow(BaseModel):
 
 
 R = TypeVar("R", bound=BenchmarkRow)
+
+
+def _filled(text: str, field: ValidationInfo) -> str:
+    if not text.strip():
+        raise DataError(f"the field {field.field_name!r} is empty", hint=_CORRECT)
+    return text
+
+
+Filled = Annotated[str, AfterValidator(_filled)]
+"""A text that is not blank, as the type of a row's field."""
 
 
 def default_data_cache() -> Path:
@@ -62,12 +72,38 @@ def read_seeds(folder: Path) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def home_of(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Home:
-    """`data_dir` if given; else the public copy if it was fetched; else our own few examples.
-    TaskError when the folder lacks a split, or when the public copy is not as it was fetched."""
+class TaskTexts(TypedDict):
+    """The texts of a `Task`, by its own names."""
+
+    seeds: tuple[str, ...]
+    zero_shot: str
+    description: str
+    output_format: str
+
+
+def read_texts(folder: Path, **facts: object) -> TaskTexts:
+    """What a task's folder says in seeds.txt and task.toml, the facts put in its description."""
+    read = tomllib.loads((folder / "task.toml").read_text("utf-8"))
+    return {
+        "seeds": read_seeds(folder),
+        "zero_shot": read["zero_shot"],
+        "description": read["description"].format(**facts),
+        "output_format": read["output_format"],
+    }
+
+
+def home_of(name: str, data_dir: Path | None = None) -> Home:
+    """`data_dir` if given, else the public copy if it was fetched, else our own examples."""
+    for folder in () if data_dir is None else (data_dir / name, data_dir):
+        missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
+        if not missing:
+            return Home(folder, "the data folder that was given")
+        if len(missing) < len(SPLITS):
+            lacks = folder / f"{missing[0]}.jsonl"
+            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
     if data_dir is not None:
-        return Home(folder_of(name, data_dir), "the data folder that was given")
-    copy = (cache_dir or default_data_cache()) / name
+        raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
+    copy = default_data_cache() / name
     kept = kept_record(copy).get("local", {})
     for file, digest in kept.items():
         path = copy / file
@@ -101,18 +137,6 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def folder_of(name: str, data_dir: Path) -> Path:
-    """`data_dir` or its folder `name`, whichever holds the splits; TaskError if one is missing."""
-    for folder in (data_dir / name, data_dir):
-        missing = [s for s in SPLITS if not (folder / f"{s}.jsonl").is_file()]
-        if not missing:
-            return folder
-        if len(missing) < len(SPLITS):
-            lacks = folder / f"{missing[0]}.jsonl"
-            raise TaskError(f"the task {name} needs {lacks}, which is missing", hint=_LAYOUT)
-    raise TaskError(f"no train.jsonl in {data_dir} nor in {data_dir / name}", hint=_LAYOUT)
-
-
 def jsonl_splits(
     folder: Path, model: type[R], *, private: bool = False
 ) -> dict[Split, list[tuple[str, R]]]:
@@ -121,21 +145,23 @@ def jsonl_splits(
 
 
 def read_dataset(
-    name: str, folder: Path, model: type[R], example: Callable[[R], Example]
+    home: Home, name: str, model: type[R], example: Callable[[R], Example], *, private: bool = False
 ) -> Dataset:
-    """The folder's three splits, each row as an example. DataError for an id that occurs twice."""
+    """The three splits, each row as an example. DataError for an id that occurs twice."""
     splits: dict[Split, tuple[Example, ...]] = {
         split: tuple(example(row) for _, row in rows)
-        for split, rows in jsonl_splits(folder, model).items()
+        for split, rows in jsonl_splits(home.folder, model, private=private).items()
     }
-    unique_ids(splits)
+    unique_ids(splits, private=private)
     return Dataset(**splits, name=name, input=model.input_column)
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
-    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
-    column's name or a value that the file holds."""
+    """The rows of a jsonl file, each with its place 'file:line'.
+
+    DataError with that place for a line that is not a JSON object, and as `check_row` raises it.
+    With `private` no error quotes a column's name or a value that the file holds.
+    """
     try:
         table = read_jsonl(path)
     except DataError as error:
@@ -151,8 +177,7 @@ def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tupl
 
 
 def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
-    """The row as its model; DataError naming place and field for one that is missing or of another
-    type. No value is quoted, unless a validator of the model does."""
+    """The row as its model. DataError names place and field of a fault, and quotes no value."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -160,57 +185,21 @@ def check_row(values: Mapping[str, object], where: str, model: type[R]) -> R:
     own = faults[0].get("ctx", {}).get("error")
     if isinstance(own, DataError):
         raise DataError(f"{where}: {own}", hint=own.hint)
-    hint = "add it to that line" if faults[0]["type"] == "missing" else _CORRECT
-    raise DataError(f"{where}: {_describe(faults)}", hint=hint)
+    field = faults[0]["loc"][0]
+    # A field that may be of several types has one error for each of them.
+    said = dict.fromkeys(fault["msg"] for fault in faults if fault["loc"][0] == field)
+    raise DataError(f"{where}: the field {field!r}: {' or '.join(said)}", hint=_CORRECT)
 
 
-def blank_fields(row: BaseModel, *names: str) -> None:
-    """DataError for the first of these texts that is blank; for a row's validator."""
-    for name in names:
-        if not str(getattr(row, name)).strip():
-            raise DataError(f"the field {name!r} is empty", hint=_CORRECT)
-
-
-def unique_ids(splits: Mapping[Split, Sequence[Example]]) -> None:
+def unique_ids(splits: Mapping[Split, Sequence[Example]], *, private: bool = False) -> None:
     """DataError when two examples share an id, over all splits."""
     seen = dict[str, Split]()
     for split, examples in splits.items():
         for example in examples:
             if example.id in seen:
+                named = "an id" if private else f"the id {example.id!r}"
                 raise DataError(
-                    f"the id {example.id!r} occurs twice, in {seen[example.id]} and in {split}",
+                    f"{named} occurs twice, in {seen[example.id]} and in {split}",
                     hint="give each row an id of its own",
                 )
             seen[example.id] = split
-
-
-_CORRECT = "correct that line"
-_KINDS: Mapping[type, str] = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
-_WANTED = {
-    **{f"{kind.__name__}_type": words for kind, words in _KINDS.items()},
-    **{"string_type": "a text", "int_from_float": "a whole number"},
-}
-
-
-def _describe(errors: Sequence[Any]) -> str:
-    """pydantic's errors of the first wrong field, in our words."""
-    first = errors[0]
-    place = first["loc"]
-    field = repr(str(place[0])) + "".join(f" (item {n + 1})" for n in place[1:] if type(n) is int)
-    if first["type"] == "missing":
-        return f"the field {field} is missing"
-    # A field that may be of several types has one error for each of them.
-    same = [e for e in errors if e["loc"][0] == place[0] and e["type"] in _WANTED]
-    if not same:
-        return f"the field {field}: {first['msg']}"
-    wanted = " or ".join(dict.fromkeys(_WANTED[e["type"]] for e in same))
-    kind = cast("type[object]", type(first["input"]))
-    return f"the field {field} must be {wanted}, not {_KINDS.get(kind, kind.__name__)}"

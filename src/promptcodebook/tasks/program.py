@@ -1,14 +1,15 @@
 """The modules that compound executors are made of: one model call each, with named fields.
 
-A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels;
-a plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model, which
-sees the message it is given and nothing else. Texts are data: they are joined, never formatted.
+A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels; a
+plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model. Texts are
+data: they are joined, never formatted.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,9 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from promptcodebook.calls import Chat, Reply, Role
-from promptcodebook.data import Dataset
 from promptcodebook.errors import ExecutorError
-from promptcodebook.tasks.task import RewardFactory, Task
 from promptcodebook.tasks.user_code import (
     Escape,
     Overdue,
@@ -34,8 +33,7 @@ _REASONING = "reasoning"
 
 
 class ModuleReply(dict[str, str]):
-    """A module's outputs by name ("" = it gave none), its `stage` for the trace, and `truncated`.
-    `reasoning` is among them for a chain-of-thought module."""
+    """A module's outputs by name ("" = it gave none), with its `stage` for the trace."""
 
     __slots__ = ("stage", "truncated")
     stage: Stage
@@ -57,9 +55,10 @@ async def think(
     outputs: Sequence[str],
 ) -> ModuleReply:
     """One chain-of-thought module: its own part of the composed prompt, then its instruction.
-    `fields` are the named inputs, `outputs` the names asked for; `prompt` may hold a part for the
-    stage. The role is always `executor`: a composed prompt is for no other. LMError as the chat
-    raises it."""
+
+    `fields` are the named inputs, `outputs` the names asked for. The role is always `executor`: a
+    composed prompt is for no other. LMError as the chat raises it.
+    """
     labels = {_REASONING: "your thoughts, step by step", **{n: f"the {n}" for n in outputs}}
     parts = "\n".join(f"{name}: ({what})" for name, what in labels.items())
     form = f"Reply with these parts, each behind its label:\n{parts}"
@@ -101,11 +100,41 @@ def _join(*parts: str) -> str:
 def make_output(
     text: str, steps: Iterable[ModuleReply], fields: Mapping[str, object] | None = None
 ) -> Output:
-    """y with the stages on the way, in order; cut when any of their replies was. `fields` are what
-    the reward needs beside the text: plain JSON values."""
+    """y with the stages on the way; cut when any reply was. `fields` (JSON) are for the reward."""
     taken = tuple(steps)
     cut = any(step.truncated for step in taken)
     return Output(text, tuple(step.stage for step in taken), cut, fields or {})
+
+
+def read_modules(folder: Path) -> dict[str, tuple[str, str]]:
+    """By stage, in order: its instruction and the name of its output, of modules.toml."""
+    read = tomllib.loads((folder / "modules.toml").read_text("utf-8"))
+    return {stage: (each["instruction"], each["output"]) for stage, each in read.items()}
+
+
+@dataclass
+class Chain:
+    """One run of chain-of-thought modules, which all read what is `given`."""
+
+    lm: Chat
+    prompt: Prompt
+    given: Mapping[str, str]
+    modules: Mapping[str, tuple[str, str]]
+    steps: list[ModuleReply] = field(default_factory=list[ModuleReply], kw_only=True)
+
+    async def module(self, stage: str, **fields: str) -> str:
+        """A stage's output."""
+        instruction, output = self.modules[stage]
+        step = await think(
+            self.lm,
+            prompt=self.prompt,
+            stage=stage,
+            instruction=instruction,
+            fields={**self.given, **fields},
+            outputs=(output,),
+        )
+        self.steps.append(step)
+        return step[output]
 
 
 def render_fields(fields: Mapping[str, str]) -> str:
@@ -114,12 +143,11 @@ def render_fields(fields: Mapping[str, str]) -> str:
 
 
 def read_outputs(text: str, outputs: Sequence[str], cut: bool = False) -> dict[str, str]:
-    """The outputs (and the reasoning) values in a reply, "" for those that are missing.
+    """The outputs (and the reasoning) in a reply, "" for those that are missing.
 
     Understood: labels in any case, plain, bold, as headings or tags; a JSON object; and, where one
-    output was asked for, a bare text. The labels count in the order asked for, the first of each,
-    and the last output runs to the end, so that it may hold words that look like labels. A reply
-    that was `cut` before its first output has none.
+    output was asked for, a bare text. The last output runs to the end, so that it may hold words
+    that look like labels. A reply that was `cut` before its first output has none.
     """
     names = (_REASONING, *outputs)
     values = dict.fromkeys(names, "")
@@ -195,7 +223,6 @@ class SingleCall:
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut."""
         reply = await lm(example.messages or example.input, system=prompt.text, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")
 
@@ -205,9 +232,7 @@ _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output
 
 @dataclass(frozen=True)
 class Agent:
-    """The user's own agent as a Program, whether it is async or not; `calls` runs it. It gets the
-    prompt as text, or as `Prompt` where it annotates its first parameter so. Its attributes
-    `stages` and `roles`, where it has them, declare what a Program declares."""
+    """The user's own agent as a Program; it may declare `stages` and `roles` as attributes."""
 
     function: _Function
     name: str
@@ -227,8 +252,7 @@ class Agent:
         return annotated_as(self.function, 0, Prompt)
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """One run. TypeError for one that returns neither text nor Output: an agent that forgot
-        its return must not be scored for it. ExecutorError for one that hangs or tries to exit."""
+        """One run. TypeError for a return that is no answer; ExecutorError if it hangs or exits."""
         given = prompt if self.wants_prompt else prompt.text
         try:
             returned = await self.calls.run_agent(self.function, given, example, lm)
@@ -264,23 +288,3 @@ def make_program(
         function = spec
         name = getattr(spec, "__qualname__", None) or type(spec).__qualname__
     return Agent(cast("_Function", function), name, calls or UserCalls())
-
-
-def user_task(
-    dataset: Dataset,
-    reward: RewardFactory,
-    *,
-    program: Program,
-    reward_range: tuple[float, float] = (0.0, 1.0),
-    base_prompt: str = "",
-) -> Task:
-    """The task that a configuration without `task` describes; its seeds come from `init`."""
-    return Task(
-        dataset.name,
-        dataset,
-        reward,
-        program,
-        reward_range,
-        base_prompt=base_prompt,
-        description=f"the user's own data: {dataset.name}",
-    )

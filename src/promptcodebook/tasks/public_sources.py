@@ -1,7 +1,6 @@
 """The benchmarks' public homes, with the paper's split sizes and seeds, and how a copy is fetched.
 
-A copy lies in a folder of the cache, with a record by which `home.py` recognises it. The real hosts
-were not reached when this was written: the tests run on a local stand-in.
+The real hosts were not reached when this was written: the tests run on a local stand-in.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ import tomllib
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast
 
@@ -26,19 +26,17 @@ from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
 from promptcodebook.paths import settle
-from promptcodebook.tasks.home import RECORD, kept_record, sha256_of
-from promptcodebook.tasks.hover.task import OFFICIAL, paper_splits, read_claim, split_pool
+from promptcodebook.tasks.home import RECORD, check_row, kept_record, sha256_of
+from promptcodebook.tasks.hover.score import gold_titles
+from promptcodebook.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
 from promptcodebook.types import Example
 from promptcodebook.units import bytes_text
 
 Rows = list[dict[str, object]]
 
-_TIMEOUT_S = 60.0
-"""Seconds without a byte."""
-_DOWNLOAD_S = 3600.0
-"""Seconds for a whole file, however steadily its bytes drip in."""
-_MOST_FILES = 10_000
-"""Files in an archive."""
+_TIMEOUT_S = 60.0  # without a byte
+_DOWNLOAD_S = 3600.0  # for a whole file, however steadily its bytes drip in
+_MOST_FILES = 10_000  # in an archive
 _HOSTS = {
     "hub": ("HF_ENDPOINT", "https://huggingface.co", "{base}/datasets/{repo}/resolve/{rest}"),
     "github": ("PCO_GITHUB_RAW", "https://raw.githubusercontent.com", "{base}/{repo}/{rest}"),
@@ -47,9 +45,7 @@ _HOSTS = {
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One file: of a data set on the Hugging Face hub, or of a repository on GitHub. `unpack` names
-    the folder that an archive's content goes to, for what is not rows. A file (or an archive's
-    content) of more than `most_bytes` is refused."""
+    """A file of a data set on the Hugging Face hub, or of a repository on GitHub."""
 
     host: Literal["hub", "github"]
     repo: str
@@ -77,8 +73,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A benchmark's public home; `arrange` makes its files' rows into train, val, test (, corpus).
-    `note` says how the result differs from the paper's data."""
+    """A benchmark's public home; `arrange` makes its files' rows into splits (and a corpus)."""
 
     name: str
     files: tuple[Remote, ...]
@@ -86,10 +81,7 @@ class Source:
     note: str = ""
 
     def fetch(self, cache_dir: Path, *, accept: bool = False) -> Fetched:
-        """Downloads the files, splits them by their protocol, and writes the splits to `cache_dir`.
-        Each file's SHA-256 is recorded at the first download; TaskError when a later one differs
-        (the old copy stays; `accept` takes the new one), when a file cannot be had, and when the
-        copy cannot be written."""
+        """Writes the splits to `cache_dir`. TaskError if a file cannot be had or has changed."""
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:
@@ -124,24 +116,21 @@ class Source:
                 hint=_elsewhere(name),
             ) from None
         # The copy is made beside its place and moved there whole.
-        fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))
-        try:
-            local = dict[str, str]()
-            for part, rows in arranged.items():
-                path = fresh / f"{part}.jsonl"
-                text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-                path.write_bytes(text.encode("utf-8", "surrogatepass"))
-                local[path.name] = sha256_of(path)
-            for remote, path in files:
-                if remote.unpack:
-                    _unpack(path, fresh / remote.unpack, remote.most_bytes)
-            record = {"remote": digests, "local": local}
-            (fresh / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            settle(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        fresh, local = place / name, dict[str, str]()
+        fresh.mkdir(0o700)
+        for part, rows in arranged.items():
+            path = fresh / f"{part}.jsonl"
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+            local[path.name] = sha256_of(path)
+        for remote, path in files:
+            if remote.unpack:
+                _unpack(path, fresh / remote.unpack, remote.most_bytes)
+        record = {"remote": digests, "local": local}
+        (fresh / RECORD).write_text(json.dumps(record, indent=1), "utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        settle(fresh, folder)
         return Fetched(folder, {part: len(rows) for part, rows in arranged.items()}, digests)
 
 
@@ -201,8 +190,6 @@ def _download(remote: Remote, name: str, folder: Path) -> Path:
 
 
 def _rows(remote: Remote, path: Path) -> Rows:
-    """The rows of a downloaded file; its name tells its format. DataError for a Parquet file that
-    unpacks to more than its source may have."""
     try:
         if path.suffix == ".parquet":
             parquet = import_extra("pyarrow.parquet", f"reading {path.name}", "parquet")
@@ -314,43 +301,44 @@ def _pupa(files: Sequence[Rows]) -> Mapping[str, Rows]:
     return _cut(rows, 111, 111, 221)
 
 
-def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
-    pool = [row for file in files for row in file]
-    parts = split_pool(pool)
-    corpus = dict[str, dict[str, object]]()
-    for row in (r for rows in parts.values() for r in rows):
-        context = cast("dict[str, list[object]]", row["context"])
+def _pages(rows: Iterable[Mapping[str, object]]) -> dict[str, list[object]]:
+    """The paragraphs of HotpotQA's questions, by title."""
+    pages = dict[str, list[object]]()
+    for row in rows:
+        context = cast("dict[str, list[list[object]]]", row["context"])
         for title, sentences in zip(context["title"], context["sentences"], strict=True):
-            corpus.setdefault(str(title), {"title": title, "sentences": sentences})
-    splits: dict[str, Rows] = {s: [_question(r) for r in rows] for s, rows in parts.items()}
-    return splits | {"corpus": list(corpus.values())}
+            pages.setdefault(str(title), sentences)
+    return pages
 
 
-def _question(row: Mapping[str, object]) -> dict[str, object]:
-    facts = cast("dict[str, list[object]]", row["supporting_facts"])
-    return {
-        **{key: row[key] for key in ("id", "question", "answer", "type", "level")},
-        "supporting_facts": [list(p) for p in zip(facts["title"], facts["sent_id"], strict=True)],
-        "gold_titles": list(dict.fromkeys(facts["title"])),
-    }
+def _hotpotqa(files: Sequence[Rows]) -> Mapping[str, Rows]:
+    parts = split_pool(list(chain.from_iterable(files)))
+    splits = dict[str, Rows]()
+    for split, rows in parts.items():
+        splits[split] = []
+        for row in rows:
+            made = {key: row[key] for key in ("id", "question", "answer", "type", "level")}
+            facts = cast("dict[str, list[object]]", row["supporting_facts"])
+            pairs = zip(facts["title"], facts["sent_id"], strict=True)
+            gold = {"gold_titles": list(dict.fromkeys(facts["title"]))}
+            splits[split].append(made | {"supporting_facts": [list(p) for p in pairs]} | gold)
+    corpus = _pages(chain.from_iterable(parts.values()))
+    pages: Rows = [{"title": t, "sentences": s} for t, s in corpus.items()]
+    return splits | {"corpus": pages}
 
 
 def _hover(files: Sequence[Rows]) -> Mapping[str, Rows]:
-    """Train, val and test by the paper's protocol, and the corpus in the order of the titles. The
-    paper searches five million abstracts, which no hub that we know of has as a table. HoVer grew
-    out of HotpotQA, so the paragraphs that come with HotpotQA's questions (hundreds of thousands of
-    pages) hold the gold pages of most claims; the other claims are left out."""
-    corpus = dict[str, list[object]]()
-    for row in (row for rows in files[1:] for row in rows):
-        context = cast("dict[str, list[list[object]]]", row["context"])
-        for title, sentences in zip(context["title"], context["sentences"], strict=True):
-            corpus.setdefault(str(title), sentences)
+    """Train, val and test by the paper's protocol, and the corpus in the order of the titles.
+
+    The paper's five million abstracts are on no hub that we know of. HoVer grew out of HotpotQA,
+    whose paragraphs hold the gold pages of most claims; the other claims are left out.
+    """
+    corpus = _pages(chain.from_iterable(files[1:]))
     spelled = {unicodedata.normalize("NFD", title): title for title in corpus}
     pool = list[Example]()
     for number, row in enumerate(files[0], 1):
-        claim = read_claim(row, f"{OFFICIAL} record {number}")
-        named = cast("list[str]", claim.fields["gold_titles"])
-        gold = [spelled.get(unicodedata.normalize("NFD", title)) for title in named]
+        claim = check_row(row, f"{OFFICIAL} record {number}", ClaimRow).example()
+        gold = [spelled.get(unicodedata.normalize("NFD", title)) for title in gold_titles(claim)]
         if None not in gold:
             pool.append(Example(claim.id, claim.input, fields={**row, "gold_titles": gold}))
     splits: dict[str, Rows] = {

@@ -1,12 +1,8 @@
 """Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up.
 
-A corpus file holds one page a line, `{"title": ..., "sentences": [...]}` (or `"text"` instead). It
-may hold millions of pages, so it is read line by line and, once indexed, one page at a time. The
-index is built by bm25s (k1 0.9 and b 0.4, its Lucene variant, English stop words removed,
-Snowball's English stemmer), saved as plain arrays and memory-mapped when opened.
-
-A `Retriever` searches; a `Search` does so off the event loop and remembers. `Hops` runs a program's
-modules between searches; `describe_hops` says for the critic what they found.
+A corpus may hold millions of pages, one a line, so it is read line by line and, once indexed, one
+page at a time. bm25s builds the index (k1 0.9 and b 0.4, its Lucene variant, English stop words
+removed, Snowball's English stemmer); it is saved as plain arrays and memory-mapped.
 """
 
 from __future__ import annotations
@@ -20,22 +16,20 @@ import mmap
 import os
 import shutil
 import tempfile
-import tomllib
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
-from promptcodebook.calls import Chat
-from promptcodebook.errors import DataError, import_extra
+from promptcodebook.calls import Role
+from promptcodebook.errors import DataError, TaskError, import_extra
 from promptcodebook.paths import cache_folder, settle
 from promptcodebook.tasks.home import sha256_of
-from promptcodebook.tasks.program import ModuleReply, make_output, think
+from promptcodebook.tasks.program import Chain, make_output
 from promptcodebook.text import answer_words, quote
-from promptcodebook.types import Output, Prompt
+from promptcodebook.types import Output
 
 _LOG = logging.getLogger(__name__)
 _BETWEEN = " | "
@@ -43,15 +37,12 @@ _HINT = 'each line is a page: {"title": "...", "sentences": ["...", "..."]}'
 _SETTINGS: dict[str, object] = {"format": 1, "k1": 0.9, "b": 0.4}
 _ARRAYS = ("spans", "keys", "pages")
 _META = "meta.json"
-_REPLACED = "replaced"
-_KEPT = 65_536
-"""(query, k) pairs remembered, the oldest forgotten first; an entry is k page numbers."""
+_KEPT = 65_536  # (query, k) pairs remembered; an entry is k page numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page: its title and its sentences, each stripped; blank ones keep their place, since
-    supporting facts name sentences by number."""
+    """A title and its sentences; blank ones keep their place, as facts name them by number."""
 
     title: str
     sentences: tuple[str, ...]
@@ -86,13 +77,23 @@ def parse_page(line: bytes, where: str) -> Page:
     return Page(title.strip(), tuple(texts))
 
 
-def open_retriever(corpus: Path, *, cache_dir: Path | None = None, keep: bool = True) -> Retriever:
+def corpus_of(name: str, folder: Path) -> Path:
+    """The pages that a benchmark searches; TaskError where its folder has none."""
+    corpus = folder / "corpus.jsonl"
+    if not corpus.is_file():
+        raise TaskError(f"the task {name} needs {corpus}, which is missing", hint=_HINT)
+    return corpus
+
+
+def open_retriever(corpus: Path, *, keep: bool = True) -> Retriever:
     """A retriever over the corpus file; its index is opened where it is saved, else built.
+
     `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError for
-    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer."""
+    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer.
+    """
     if not keep:
         return Retriever(corpus, build_index(corpus))
-    folder = index_folder(corpus, cache_dir)
+    folder = index_folder(corpus)
     index = load_index(corpus, folder)
     if index is None:
         index = build_index(corpus)
@@ -118,18 +119,11 @@ class Retriever:
     def __len__(self) -> int:
         return int(self._index.spans.shape[0])
 
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 (hex) of the corpus file."""
-        return self._index.digest
-
     def search(self, query: str, k: int) -> list[str]:
-        """At most k passages, best first, equal scores in corpus order. A page that shares no word
-        with the query is never returned, so fewer than k may come."""
+        """At most k passages that share a word with the query, best first, then in corpus order."""
         return self.passages(self.rank([query], k)[0])
 
     def search_many(self, queries: Sequence[str], k: int) -> list[list[str]]:
-        """`search` for each query."""
         return [self.passages(ranked) for ranked in self.rank(queries, k)]
 
     def rank(self, queries: Sequence[str], k: int) -> list[tuple[int, ...]]:
@@ -140,7 +134,6 @@ class Retriever:
             return [_best(bm25, bm25.get_tokens_ids(words), k) for words in stems]
 
     def passages(self, numbers: Sequence[int]) -> list[str]:
-        """The passages of these pages."""
         return [passage_of(self._page(number)) for number in numbers]
 
     def page(self, title: str) -> Page | None:
@@ -176,9 +169,11 @@ def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`bm25`: the bm25s object; P = pages. `spans` int64 [P, 2]: bytes of each page in the file;
-    `keys` uint64 [P], sorted: title keys; `pages` int64 [P]: the page of each key. `digest`: the
-    SHA-256 (hex) of the file."""
+    """The bm25s object, and of P pages their bytes in the file and their title keys.
+
+    `spans` int64 [P, 2], `keys` uint64 [P] (sorted), `pages` int64 [P]: the page of each key.
+    `digest`: the SHA-256 (hex) of the file.
+    """
 
     bm25: Any
     stemmer: Any
@@ -200,8 +195,7 @@ def _words_of(stemmer: Any, texts: Iterable[str], *, ids: bool = False) -> Any:
 
 
 def build_index(corpus: Path) -> Index:
-    """Reads the corpus once and indexes it in memory. DataError names the file and line at fault;
-    MissingExtra when bm25s or PyStemmer is not installed."""
+    """Reads the corpus once and indexes it. DataError names the file and line at fault."""
     bm25s, np = _library("bm25s"), _library("numpy")
     stemmer = _library("Stemmer").Stemmer("english")
     spans, title_keys, sha = array("q"), array("Q"), hashlib.sha256()
@@ -244,22 +238,18 @@ def title_key(title: str) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
 
 
-def index_folder(corpus: Path, cache_dir: Path | None = None) -> Path:
-    """Where the index of this corpus belongs: beside it, or in the cache if its folder is
-    read-only (also to the super-user, who could write anyway)."""
+def index_folder(corpus: Path) -> Path:
+    """Beside the corpus, or in the cache if its folder is read-only (to the super-user as well)."""
     corpus = corpus.resolve()
     parent = corpus.parent
-    if not parent.is_dir():
-        raise DataError(f"no corpus at {corpus}", hint="--data DIR, where DIR holds corpus.jsonl")
     if os.access(parent, os.W_OK) and parent.stat().st_mode & 0o222:
         return parent / f"{corpus.name}.bm25"
     key = hashlib.sha256(os.fsencode(corpus)).hexdigest()[:16]
-    return (cache_dir or cache_folder()) / "retrieval" / f"{key}.bm25"
+    return cache_folder() / "retrieval" / f"{key}.bm25"
 
 
 def save_index(index: Index, corpus: Path, folder: Path) -> None:
-    """Writes the index whole or not at all; one that stood there is replaced. OSError when the
-    disk refuses."""
+    """Writes the index whole or not at all, in place of an earlier one. OSError."""
     np = _library("numpy")
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
@@ -272,9 +262,9 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
         mark = {"sha256": index.digest, "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
         (made / _META).write_text(json.dumps(mark | _SETTINGS) + "\n", "utf-8")
         if folder.exists():
-            settle(folder, made / _REPLACED)
+            settle(folder, made / "replaced")
         settle(made, folder)
-        shutil.rmtree(folder / _REPLACED, ignore_errors=True)
+        shutil.rmtree(folder / "replaced", ignore_errors=True)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise  # else another process has just saved the same
@@ -283,8 +273,10 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
 
 
 def load_index(corpus: Path, folder: Path) -> Index | None:
-    """The saved index, memory-mapped; None when there is none, it is damaged, or the corpus has
-    changed. Size and time of change vouch for the corpus; if they moved, its SHA-256 decides."""
+    """The saved index, memory-mapped; None when there is none, it is damaged or the corpus changed.
+
+    Size and time of change vouch for the corpus; if they moved, its SHA-256 decides.
+    """
     bm25s, np = _library("bm25s"), _library("numpy")
     stemmer = _library("Stemmer").Stemmer("english")
     try:
@@ -310,96 +302,69 @@ def load_index(corpus: Path, folder: Path) -> Index | None:
     return Index(bm25, stemmer, spans, keys, pages, str(meta["sha256"]))
 
 
-_Running = dict[tuple[str, int], "asyncio.Task[tuple[int, ...]]"]
-
-
 class Search:
-    """`await search(query, k)`: `Retriever.search` off the event loop, for each query once. `asked`
-    counts what reached the retriever, for tests and reports."""
+    """`Retriever.search` off the event loop, for each query once; `asked` counts them."""
 
-    def __init__(self, retriever: Retriever, *, kept: int = _KEPT) -> None:
-        self.retriever = retriever
+    def __init__(self, retriever: Retriever) -> None:
+        self._retriever = retriever
         self.asked = 0
-        self._kept = kept
         self._memo: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._running: WeakKeyDictionary[asyncio.AbstractEventLoop, _Running] = WeakKeyDictionary()
+        self._running: dict[
+            tuple[asyncio.AbstractEventLoop, str, int], asyncio.Task[tuple[int, ...]]
+        ] = {}
 
     async def __call__(self, query: str, k: int) -> list[str]:
         ranked = self._memo.get((query, k))
         if ranked is None:
-            loop = asyncio.get_running_loop()
-            running = self._running.setdefault(loop, {})
-            if (query, k) not in running:
-                running[query, k] = loop.create_task(self._find(query, k, running))
+            key = (asyncio.get_running_loop(), query, k)
+            if key not in self._running:
+                self._running[key] = asyncio.create_task(self._find(*key))
             # Shielded: one asker that is cancelled must not take the reply from the others.
-            ranked = await asyncio.shield(running[query, k])
-        return self.retriever.passages(ranked)
+            ranked = await asyncio.shield(self._running[key])
+        return self._retriever.passages(ranked)
 
-    async def _find(
-        self, query: str, k: int, running: dict[tuple[str, int], Any]
-    ) -> tuple[int, ...]:
+    async def _find(self, loop: asyncio.AbstractEventLoop, query: str, k: int) -> tuple[int, ...]:
         try:
-            [ranked] = await asyncio.to_thread(self.retriever.rank, [query], k)
+            [ranked] = await asyncio.to_thread(self._retriever.rank, [query], k)
         finally:
-            del running[query, k]
+            del self._running[loop, query, k]
         self.asked += 1
         self._memo[query, k] = ranked
-        while len(self._memo) > self._kept:
+        while len(self._memo) > _KEPT:
             del self._memo[next(iter(self._memo))]
         return ranked
-
-
-def read_modules(folder: Path) -> dict[str, tuple[str, str]]:
-    """By stage, in order: its instruction and the name of its output, of modules.toml."""
-    read = tomllib.loads((folder / "modules.toml").read_text("utf-8"))
-    return {stage: (each["instruction"], each["output"]) for stage, each in read.items()}
 
 
 SearchFunction = Callable[[str, int], Awaitable[Sequence[str]]]
 """Finds the best k passages ("TITLE | text") for a query, the best first."""
 
 
-class Hops:
-    """One run of a program that searches in several hops: its modules read the `subject` (a
-    question, a claim) beside what they are given, and every step is noted. `modules` gives each
-    stage its instruction and the name of its output."""
+class HopProgram:
+    """A program of named stages that searches in hops; its output has the field `retrieved`."""
 
-    def __init__(
-        self,
-        lm: Chat,
-        prompt: Prompt,
-        subject: Mapping[str, str],
-        modules: Mapping[str, tuple[str, str]],
-        search: SearchFunction,
-    ) -> None:
-        self._lm, self._prompt, self._subject = lm, prompt, subject
-        self._modules, self._search = modules, search
-        self._steps: list[ModuleReply] = []
-        self._found: list[list[str]] = []
+    name: str
+    stages: tuple[str, ...]
+    roles: frozenset[Role] = frozenset()
 
-    async def search(self, query: str, k: int) -> str:
+    def __init__(self, search: SearchFunction) -> None:
+        self.search = search
+
+
+@dataclass
+class Hops(Chain):
+    """One run of such a program: its modules read the question or claim beside their own fields."""
+
+    search: SearchFunction
+    found: list[list[str]] = field(default_factory=list[list[str]], kw_only=True)
+
+    async def find(self, query: str, k: int) -> str:
         """The passages found, numbered; a blank query finds nothing."""
-        found = await self._search(query, k) if query.strip() else ()
-        self._found.append([title_of(passage) for passage in found])
-        return "\n".join(f"[{n}] {each}" for n, each in enumerate(found, 1)) or "(none found)"
-
-    async def module(self, stage: str, **fields: str) -> str:
-        """A stage's output."""
-        instruction, output = self._modules[stage]
-        step = await think(
-            self._lm,
-            prompt=self._prompt,
-            stage=stage,
-            instruction=instruction,
-            fields={**self._subject, **fields},
-            outputs=(output,),
-        )
-        self._steps.append(step)
-        return step[output]
+        passages = await self.search(query, k) if query.strip() else ()
+        self.found.append([title_of(passage) for passage in passages])
+        return "\n".join(f"[{n}] {each}" for n, each in enumerate(passages, 1)) or "(none found)"
 
     def output(self, text: str) -> Output:
-        """y, with the titles that each hop found as its field `retrieved`."""
-        return make_output(text, self._steps, {"retrieved": self._found})
+        return make_output(text, self.steps, {"retrieved": self.found})
 
 
 def retrieved_titles(output: Output) -> tuple[tuple[str, ...], ...]:
@@ -416,8 +381,7 @@ def retrieved_titles(output: Output) -> tuple[tuple[str, ...], ...]:
 def describe_hops(
     gold: Sequence[str], retrieved: Sequence[Sequence[str]], asked: str
 ) -> tuple[list[str], list[str]]:
-    """(a sentence for each hop: what it found and what was still missing, titles never retrieved).
-    `asked` names what the first hop searches with: the question, the claim."""
+    """(a sentence for each hop: what it found and what was missing, titles never retrieved)."""
     sentences = list[str]()
     missing = list(gold)
     for hop, titles in enumerate(retrieved, 1):

@@ -1,17 +1,11 @@
-"""What a task is: data, a reward, a program, and what an expert would write before training.
-
-A task is an entry point of the group `promptcodebook.tasks` in any installed package: its name, and
-a function `load(data_dir: Path | None) -> Task`.
-"""
+"""What a task is: data, a reward, a program, and what an expert would write before training."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, cast
 
 from promptcodebook.data import Dataset
 from promptcodebook.errors import PcoError, TaskError, did_you_mean, message_of, registered
@@ -27,23 +21,17 @@ def asks_nobody(reward: Reward) -> RewardFactory:
     return lambda ask: reward
 
 
-def _nothing() -> None:
-    """What most tasks require."""
-
-
 @dataclass(frozen=True, slots=True)
 class Task:
     """A benchmark, or the user's own data with its reward. Frozen: behaviour is passed in.
 
-    `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook (>= 16
-    for a task of ours, () when the user gives none); `base_prompt` precedes every composed
-    prompt; `zero_shot` is the plain prompt training is compared with; `output_format` tells the
-    generator what form the answer must have. `checks` are passed by every rewrite, beside the
-    general ones. `private`: the data are real people's, and a report shows none of their texts.
-    `oracle` gives the prompt that is right for an example, where the task knows it: a row to
-    compare with, which cannot be deployed. `require` raises MissingExtra or TaskError for what the
-    program or the reward needs and is not there; it is called before anything is paid for or
-    recorded.
+    `reward_range` is (lowest, full); `seeds` are expert instincts for the first codebook;
+    `base_prompt` precedes every composed prompt; `zero_shot` is the plain prompt training is
+    compared with; `output_format` tells the generator what form the answer must have. Every rewrite
+    passes `checks`, beside the general ones. `private`: a report shows none of the data's texts.
+    `oracle` gives the prompt that is right for an example: a row to compare with, which cannot be
+    deployed. `require` raises MissingExtra or TaskError for what is needed and is not there; it is
+    called before anything is paid for or recorded.
     """
 
     name: str
@@ -58,7 +46,7 @@ class Task:
     output_format: str = ""
     checks: tuple[Check, ...] = ()
     private: bool = False
-    require: Callable[[], None] = _nothing
+    require: Callable[[], None] = lambda: None
     oracle: Callable[[Example], str] | None = None
 
 
@@ -71,24 +59,12 @@ def task_names() -> tuple[str, ...]:
 
 
 def load_task(name: str, data_dir: Path | None = None) -> Task:
-    """A ready-made task with its data; `data_dir` is its folder or that folder's parent. Without
-    `data_dir` the environment's PCO_DATA is it; without either, what ships is used. TaskError for
-    an unknown name, for a package that cannot be loaded or that offers no Task, and for data that
-    is not there (it says which file)."""
-    entry = _entry(name)
-    named = os.environ.get("PCO_DATA")
-    task: object = _loader(entry)(data_dir or (Path(named) if named else None))
-    if not isinstance(task, Task):
-        raise TaskError(
-            f"{entry.value}, which offers the task {name!r}, returned {type(task).__name__}",
-            hint="it must return a promptcodebook.tasks.Task",
-        )
-    return task
+    """A ready-made task with its data, from `data_dir`, else from $PCO_DATA, else as it ships.
 
-
-def _entry(name: str) -> EntryPoint:
-    """The entry point of this name. An installation may list one twice; two different ones are
-    refused, since the name would be ambiguous."""
+    TaskError for an unknown name, for a package that cannot be loaded or that offers no Task, and
+    for data that is not there (it says which file).
+    """
+    # An installation may list an entry point twice; two different ones would be ambiguous.
     offered = {entry.value: entry for entry in registered(GROUP).select(name=name)}
     if not offered:
         known = task_names()
@@ -101,17 +77,22 @@ def _entry(name: str) -> EntryPoint:
             f"several packages offer a task {name!r}: {', '.join(sorted(offered))}",
             hint="uninstall all but one, or rename a task in its package's entry points",
         )
-    return next(iter(offered.values()))
-
-
-def _loader(entry: EntryPoint) -> Callable[[Path | None], Any]:
+    [(value, entry)] = offered.items()
     try:
-        return cast("Callable[[Path | None], Any]", entry.load())
+        load = entry.load()
     except PcoError:
         raise
     except Exception as error:
         raise TaskError(
-            f"the task {entry.name!r} ({entry.value}) cannot be loaded: "
+            f"the task {name!r} ({value}) cannot be loaded: "
             f"{type(error).__name__}: {message_of(error)}",
             hint=f"python -c 'import {entry.module}'",
         ) from error
+    named = os.environ.get("PCO_DATA")
+    task: object = load(data_dir or (Path(named) if named else None))
+    if not isinstance(task, Task):
+        raise TaskError(
+            f"{value}, which offers the task {name!r}, returned {type(task).__name__}",
+            hint="it must return a promptcodebook.tasks.Task",
+        )
+    return task

@@ -4,13 +4,13 @@ A synchronous function runs in a thread of its own. An exit, an interrupt or a c
 theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
 process from ending (the threads of anyio and concurrent.futures would). Code that never releases
 the interpreter (one regular expression that backtracks for hours) can be neither limited nor
-interrupted. What user code prints goes to stderr, and what a library prints on the way is dropped,
-so that stdout carries only results.
+interrupted. What user code prints goes to stderr, so that stdout carries only results.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import dis
 import hashlib
@@ -28,21 +28,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from promptcodebook.calls import Chat, Message, Reply, Role, Schema
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
-_GRACE_S = 1.0
-"""How long a coroutine that is out of time may take to clean up."""
+_GRACE_S = 1.0  # for a coroutine that is out of time to clean up
 
 
 def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
     """The function that 'file.py:function' names, read again each time; paths start at `base`.
+
     `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
-    line when the file is missing, does not run, lacks the function, or takes other arguments."""
+    line when the file is missing, does not run, lacks the function, or takes other arguments.
+    """
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         raise ConfigError(
@@ -94,8 +95,7 @@ def _run_file(path: Path, what: str) -> ModuleType:
 
 
 def check_function(function: Callable[..., object], arguments: Sequence[str], where: str) -> None:
-    """Raises ConfigError, which says `where`, for a function that does not take the arguments,
-    yields instead of returning, or returns nothing on any of its ways."""
+    """ConfigError, which says `where`, unless it takes the arguments and returns something."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(f"{where}: it yields, and must return", hint="return the whole at once")
     try:
@@ -174,21 +174,19 @@ class Overdue(Exception):
 
 class UserCalls:
     """Calls user code: at most `threads` synchronous calls at once, each for `seconds` at most.
-    Coroutine functions run in the loop that asks, as many as it likes. Time that an agent waits for
-    a model, or that a call waits for a thread, does not count. Raises what the function raised,
-    Escape for what is no Exception, and Overdue."""
+
+    Time that an agent waits for a model, or that a call waits for a thread, does not count. Raises
+    what the function raised, Escape for what is no Exception, and Overdue.
+    """
 
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._slots: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._slots = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """What the function returns, awaited where it is awaitable. What is ours is trusted: it
-        runs here and now."""
+        """What the function returns, awaited. What is ours is trusted: it runs here and now."""
         if is_ours(function):
             returned = function(*arguments)
             return await returned if inspect.isawaitable(returned) else returned
@@ -249,13 +247,7 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
 def _call_in_thread(
     function: Callable[..., object], arguments: Sequence[object]
 ) -> asyncio.Future[_Outcome]:
-    """The outcome, once a daemon thread has it."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_Outcome] = loop.create_future()
-
-    def hand_over(outcome: _Outcome) -> None:
-        if not future.done():
-            future.set_result(outcome)
+    done = concurrent.futures.Future[_Outcome]()
 
     def work() -> None:
         with print_aside():
@@ -263,12 +255,12 @@ def _call_in_thread(
                 outcome = _Outcome(function(*arguments))
             except BaseException as error:
                 outcome = _Outcome(error=error)
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(hand_over, outcome)
+        with suppress(concurrent.futures.InvalidStateError):  # it was given up meanwhile
+            done.set_result(outcome)
 
     run, name = contextvars.copy_context().run, "promptcodebook user code"
     threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
-    return future
+    return asyncio.wrap_future(done)
 
 
 class _Allowance:
@@ -276,25 +268,19 @@ class _Allowance:
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self.seconds = seconds
+        self.seconds = self._left = seconds
         self.over: asyncio.Future[None] = self._loop.create_future()
-        self._left = seconds
         self._since = 0.0
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        def end() -> None:
-            if not self.over.done():
-                self.over.set_result(None)
-
         self._since = self._loop.time()
-        self._timer = self._loop.call_later(self._left, end)
+        self._timer = self._loop.call_later(self._left, self.over.cancel)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
 
     @contextmanager
     def waiting(self) -> Generator[None]:
@@ -331,9 +317,7 @@ async def _within(allowance: _Allowance, awaited: Awaitable[_Outcome]) -> object
 
 
 class _AgentChat:
-    """The chat as an agent sees it, from the loop, from a thread, or from a loop in a thread. Where
-    no loop runs it blocks and returns the reply. Once the rollout is over it refuses: a call that
-    was given up must not keep spending."""
+    """The chat as an agent sees it: in a thread without a loop it blocks and returns the reply."""
 
     def __init__(self, inner: Chat, allowance: _Allowance) -> None:
         self.closed = False
@@ -350,7 +334,6 @@ class _AgentChat:
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Awaitable[Reply] | Reply:
-        self._require_open()
         asked = self._ask(messages, system=system, role=role, schema=schema, purpose=purpose)
         try:
             loop = asyncio.get_running_loop()
@@ -361,20 +344,16 @@ class _AgentChat:
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._home))
 
     async def _ask(self, messages: str | Sequence[Message], **options: Any) -> Reply:
-        self._require_open()
-        with self._allowance.waiting():
-            return await self._inner(messages, **options)
-
-    def _require_open(self) -> None:
         if self.closed:
             raise ExecutorError(
                 "the executor asked a model after its rollout was over",
                 hint="wait for every call before returning; user_code.seconds limits a rollout",
             )
+        with self._allowance.waiting():
+            return await self._inner(messages, **options)
 
 
-_Place = Literal["", "stderr", "nowhere"]
-_prints_to: contextvars.ContextVar[_Place] = contextvars.ContextVar("where prints go", default="")
+_prints_to = contextvars.ContextVar[Any]("what prints go to in place of their stream", default=None)
 _lent = {"stdout": 0, "stderr": 0}
 """How many have lent each standard stream away at the moment; the last one puts it back."""
 _lending = threading.Lock()
@@ -388,31 +367,26 @@ class _Nowhere(io.TextIOBase):
 class _Stream:
     """Replaces a standard stream; who writes decides where its writes go."""
 
-    def __init__(self, stream: Any, *, out: bool) -> None:
+    def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self._out = out
-        self._nowhere = _Nowhere()
 
     def __getattr__(self, name: str) -> Any:
-        place = _prints_to.get()
-        if place == "nowhere":
-            return getattr(self._nowhere, name)
-        aside = place == "stderr" and self._out and sys.stderr is not None
-        return getattr(sys.stderr if aside else self.stream, name)
+        target = _prints_to.get()
+        return getattr(self.stream if target is None else target, name)
 
 
 @contextmanager
-def print_aside(place: _Place = "stderr", streams: Sequence[str] = ("stdout",)) -> Generator[None]:
-    """Within it, what this thread or task writes to stdout goes to stderr; what others write, and
-    what programs that it starts write, does not."""
+def print_aside(target: Any = None, streams: Sequence[str] = ("stdout",)) -> Generator[None]:
+    """Within it, what this thread or task writes to stdout goes to stderr (or to `target`)."""
     with _lending:
         for name in streams:
             _lent[name] += 1
             stream = getattr(sys, name)
             if stream is not None and not isinstance(stream, _Stream):
-                setattr(sys, name, _Stream(stream, out=name == "stdout"))
-    before = _prints_to.get()
-    _prints_to.set(place)
+                setattr(sys, name, _Stream(stream))
+    stderr, before = cast("Any", sys.stderr), _prints_to.get()
+    stderr = stderr.stream if isinstance(stderr, _Stream) else stderr
+    _prints_to.set(stderr if target is None else target)
     try:
         yield
     finally:
@@ -427,4 +401,4 @@ def print_aside(place: _Place = "stderr", streams: Sequence[str] = ("stdout",)) 
 
 def hush() -> AbstractContextManager[None]:
     """Within it, what this thread or task writes to stdout or stderr goes nowhere."""
-    return print_aside("nowhere", ("stdout", "stderr"))
+    return print_aside(_Nowhere(), ("stdout", "stderr"))

@@ -1,9 +1,8 @@
 """Functions that Python cannot interrupt, run in processes that are killed at a time limit.
 
 A regular expression can take exponential time and a SymPy simplification may never end; a thread
-can stop neither. A `Worker` keeps a few processes, gives each one call at a time over pipes, and
-kills and replaces one that is late. Where the system counts processor time, that is the limit, so
-that a score does not depend on the machine's other work.
+can stop neither. Where the system counts processor time, that is the limit, so that a score does
+not depend on the machine's other work.
 
 A process runs this module. Both sides write one JSON object a line. Request: {"function":
 "module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
@@ -20,10 +19,11 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from queue import Empty, LifoQueue
 from typing import IO, Any, cast
 
 _START_S = 30.0
@@ -44,57 +44,45 @@ class CallResult:
     timed_out: bool = False
     error: str = ""
 
-    @property
-    def done(self) -> bool:
-        return not self.timed_out and not self.error
-
 
 class Worker:
     """`size` processes, started when needed, for any number of callers from threads or a loop."""
 
     def __init__(self, size: int = 2) -> None:
-        self._free = threading.BoundedSemaphore(size)
-        self._lock = threading.Lock()
-        self._idle = list[_Process]()
-        self._busy = set[_Process]()
-        self._finalizer = weakref.finalize(self, _end_all, self._idle, self._busy)
+        self._processes = [_Process() for _ in range(size)]
+        self._free = LifoQueue[_Process]()
+        for process in self._processes:
+            self._free.put(process)
+            weakref.finalize(self, process.end)
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
         """`function` ("module:function") of JSON-able `args`, its return value JSON-able too.
+
         `limit_s` is processor time where the system counts it (else time), from when the function
         begins; in all it may take five times as long. The wait for a turn is not counted. An
-        exception in the function or the death of its process is the result's `error`."""
-        with self._free:
-            with self._lock:
-                while self._idle and not self._idle[-1].alive:
-                    self._idle.pop().end()
-                process = self._idle.pop() if self._idle else _Process()
-                self._busy.add(process)
-            try:
-                return process.call(function, args, limit_s)
-            except BaseException:
-                process.end()  # interrupted half-way: an answer may still be on its way
-                raise
-            finally:
-                with self._lock:
-                    self._busy.discard(process)
-                    if process.alive:
-                        self._idle.append(process)
-                    else:
-                        process.end()
+        exception in the function or the death of its process is the result's `error`.
+        """
+        process = self._free.get()
+        try:
+            return process.call(function, args, limit_s)
+        except BaseException:
+            process.end()  # interrupted half-way: an answer may still be on its way
+            raise
+        finally:
+            self._free.put(process)
 
     def close(self) -> None:
         """End all processes; a call in progress fails, and a later one starts afresh."""
-        with self._lock:
-            for process in self._busy:
-                process.child.kill()
-            while self._idle:
-                self._idle.pop().end()
-
-
-def _end_all(idle: Iterable[_Process], busy: Iterable[_Process]) -> None:
-    for process in (*idle, *busy):
-        process.end()
+        busy, idle = list(self._processes), list[_Process]()
+        with suppress(Empty):
+            while True:
+                idle.append(self._free.get_nowait())
+                busy.remove(idle[-1])
+        for child in filter(None, (process.child for process in busy)):
+            child.kill()
+        for process in idle:
+            process.end()
+            self._free.put(process)
 
 
 @cache
@@ -104,35 +92,38 @@ def shared_worker() -> Worker:
 
 
 class _Process:
-    """One child process; its pipes belong to one caller at a time."""
+    """At most one child process at a time; its pipes belong to one caller at a time."""
 
-    def __init__(self) -> None:
-        path = os.pathsep.join(p for p in sys.path if p)
-        passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        self.usable = True
-        self.child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the caller: a call in progress continues
-            env={**passed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+    child: subprocess.Popen[bytes] | None = None
 
     def call(self, function: str, args: Sequence[object], limit_s: float) -> CallResult:
+        if self.child is None or self.child.poll() is not None:
+            self.end()
+            path = os.pathsep.join(p for p in sys.path if p)
+            passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+            self.child = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the caller: a call in progress continues
+                env={**passed, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
         wait_s = _PATIENCE * limit_s
         asked = {"function": function, "args": list(args), "limit": limit_s, "wait": wait_s}
-        ready = self._read(_START_S, json.dumps(asked).encode("ascii") + b"\n")
-        return self._read(wait_s) if ready.value is True else ready
+        ready = self._read(self.child, _START_S, json.dumps(asked).encode("ascii") + b"\n")
+        return self._read(self.child, wait_s) if ready.value is True else ready
 
-    def _read(self, limit_s: float, request: bytes = b"") -> CallResult:
+    def _read(
+        self, child: subprocess.Popen[bytes], limit_s: float, request: bytes = b""
+    ) -> CallResult:
         """One answer, after sending `request`; the process is killed when it takes longer."""
-        assert self.child.stdin is not None and self.child.stdout is not None
+        assert child.stdin is not None and child.stdout is not None
         late = threading.Event()
 
         def expire() -> None:
             late.set()
-            self.child.kill()
+            child.kill()
 
         timer = threading.Timer(limit_s, expire)
         timer.daemon = True
@@ -140,36 +131,33 @@ class _Process:
         line = b""
         try:
             with suppress(BrokenPipeError, ValueError):  # it died, or was ended by `close`
-                self.child.stdin.write(request)
-                self.child.stdin.flush()
-                line = self.child.stdout.readline()
+                child.stdin.write(request)
+                child.stdin.flush()
+                line = child.stdout.readline()
         finally:
             timer.cancel()
-        if not line.endswith(b"\n"):
+        if late.is_set() or not line.endswith(b"\n"):
             self.end()
-            # The system ends a process at the limit of its processor time.
-            spent = getattr(signal, "SIGPROF", None)
-            if late.is_set() or (spent and self.child.returncode == -spent):
-                return CallResult(timed_out=True)
-            return CallResult(error=f"the worker process ended with code {self.child.returncode}")
-        if late.is_set():
-            self.end()
-        answer = cast("dict[str, Any]", json.loads(line))
-        return CallResult(answer.get("value"), error=answer.get("error", ""))
-
-    @property
-    def alive(self) -> bool:
-        return self.usable and self.child.poll() is None
+        if line.endswith(b"\n"):
+            answer = cast("dict[str, Any]", json.loads(line))
+            return CallResult(answer.get("value"), error=answer.get("error", ""))
+        # The system ends a process at the limit of its processor time.
+        spent = getattr(signal, "SIGPROF", None)
+        if late.is_set() or (spent and child.returncode == -spent):
+            return CallResult(timed_out=True)
+        return CallResult(error=f"the worker process ended with code {child.returncode}")
 
     def end(self) -> None:
         """Kill and reap the child and close its pipes; for the caller that holds it."""
-        self.usable = False
+        if self.child is None:
+            return
         self.child.kill()
         self.child.wait()
         for pipe in (self.child.stdin, self.child.stdout):
             with suppress(BrokenPipeError):  # unsent bytes of a request it did not live to read
                 if pipe is not None:
                     pipe.close()
+        self.child = None
 
 
 def _serve() -> None:
@@ -204,8 +192,7 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
 
 
 def _die_after(busy_s: float, wait_s: float) -> None:
-    """Ask the system to end this process after so much of processor time, or of any: should the
-    parent be gone, nothing else would. 0 = never."""
+    """Ends this process after so much processor time, or time (0 = never), if no parent does."""
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,5 +1,4 @@
-"""The codebook of a run: a card for each instinct, how all were used, the life of one text, and
-what an instinct adds, as `pco codebook effect` measured it."""
+"""The codebook of a run: a card for each instinct, how all were used, and the life of one text."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from promptcodebook.report.pages import address, render
 from promptcodebook.report.training import RoutingSection, codebook_values
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.events import Started
-from promptcodebook.store.header import Header
 from promptcodebook.types import Parameters, Rollout, Step, Variable
 from promptcodebook.units import percent
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
@@ -33,7 +31,6 @@ _WORDS: dict[str, str] = {name: f"{symbol} {words}" for name, symbol, words in D
 
 
 def codebook_screen(followed: FollowedRun) -> Screen:
-    """All instincts as they are deployed."""
     look = followed.look()
     context = look.context
     values = codebook_values(context)
@@ -76,9 +73,8 @@ def _routed(steps: Sequence[Step]) -> Iterator[tuple[int, tuple[int, ...], Rollo
 
 
 def _difference(look: Look, k: int) -> tuple[int, int, str]:
-    """How many rollouts had the instinct and how many did not, and how their rewards differ, in
-    words. No experiment: routes went by the input. An example that came again is no independent
-    one: each counts once, with the mean of its rollouts."""
+    """How many rollouts had the instinct and how many did not, and how their rewards differ. Each
+    example counts once, with the mean of its rollouts: those of one are not independent."""
     groups: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
     for _, indices, rollout in _routed(look.steps):
         if rollout.reward is not None:
@@ -135,10 +131,10 @@ def biography_screen(followed: FollowedRun, name: str) -> Screen:
 
 
 def _versions(look: Look, start: Parameters, variable: Variable) -> dict[str, Any]:
-    """The text as it is deployed and as the latest step left it; every version with the step that
-    wrote it (-1 = the first) and the rewards of rollouts with it, refused ones between."""
+    """The text as it is deployed and as the latest step left it; every version with its step (-1 =
+    the first) and the rewards of rollouts with it, refused ones between."""
     deployed, latest = look.context.deployed, look.context.state.parameters
-    shown = deployed.state.parameters if deployed is not None else latest
+    shown = deployed.parameters if deployed is not None else latest
     assert shown is not None, "a run with a first codebook has a state"
     changes = [(s.index, r) for s in look.steps for r in s.rewrites if r.variable == variable]
     kept = [step for step, rewrite in changes if rewrite.kept]
@@ -158,7 +154,7 @@ def _versions(look: Look, start: Parameters, variable: Variable) -> dict[str, An
         "later": latest.texts[variable] if latest is not None else "",
         "origin": start.texts[variable],
         "origin_earned": earned(-1),
-        "deployed": deployed.step if deployed is not None else -1,
+        "deployed": look.context.deployed_as.step,
         "kept": len(kept),
         "changes": [(step, r, earned(step) if r.kept else []) for step, r in changes],
     }
@@ -187,7 +183,11 @@ def _effects(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
     header, fits = look.context.header, _fits(followed)
     trust = "" if followed.usable else " --trust"
     typed = f"pco codebook effect {run_reference(followed.path)} {k}{trust}"
-    if _handed_over(header):
+    settings = header.settings
+    data: Mapping[str, Any] = settings.get("data") or {}
+    stored = (data.get("path") or data.get("train")) and settings.get("reward")
+    if not settings.get("task") and (not stored or settings.get("lm") == OWN_LM):
+        # It took data, reward or model as objects of a program.
         typed = f"pco.effect({header.id!r}, {k}, data, reward, lm)"
     measured = [
         {
@@ -203,13 +203,3 @@ def _effects(followed: FollowedRun, look: Look, k: int) -> dict[str, Any]:
         if each.instinct == k
     ]
     return {"typed": typed, "measured": measured}
-
-
-def _handed_over(header: Header) -> bool:
-    """Whether the run took data, reward or model as objects of a program."""
-    settings = header.settings
-    if settings.get("task"):
-        return False
-    data: Mapping[str, Any] = settings.get("data") or {}
-    files = data.get("path") or data.get("train")
-    return not files or not settings.get("reward") or settings.get("lm") == OWN_LM

@@ -1,5 +1,5 @@
 """The examples of a run, one of them from its input to what changed because of it, and two runs
-side by side: what either wins on the same test examples, and what was set otherwise."""
+side by side on the same test examples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 from promptcodebook.report.context import Context, facts
 from promptcodebook.report.page import HIDDEN, value_text
 from promptcodebook.report.pages import address, render
-from promptcodebook.report.traces import Training, parts_of, parts_of_trace, reward_text
+from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
 from promptcodebook.report.verdict import UNJUDGED, Pair, pairs_of, result_of, tally
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Started
 from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
 from promptcodebook.text import printable, shorten
-from promptcodebook.types import Codebook, Evaluation, Rollout
+from promptcodebook.types import Codebook, Evaluation
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, missing
 
-TEST = "test"
-"""The last part of an example's address where its rows of the verdict are shown."""
+TEST = "test"  # The last part of an example's address where its rows of the verdict are shown.
 _TITLE, _MOST = 120, 1000
 _MOST_PAIRS, _MOST_SETTINGS = 300, 80
 
@@ -92,7 +91,9 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     known = next((look.context.inputs.get(n) for n in steps.values()), None)
     known = known or next((look.context.inputs.get(r.example_id) for _, r in tests), None)
     if at == TEST or not steps:
-        values = _judged(look, tests)
+        context, first = look.context, _codebook_before(look, 0)
+        sides = [judged_parts(context, row.name, rollout, first) for row, rollout in tests]
+        values = {"step": None, "sides": sides}
     else:
         index = int(at) - 1 if at.isascii() and at.isdecimal() and len(at) < 9 else max(steps)
         if index not in steps:
@@ -116,34 +117,18 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     return screen_of(look, f"Example {name}", body, above)
 
 
-def _judged(look: Look, rows: Sequence[tuple[Evaluation, Rollout]]) -> dict[str, Any]:
-    context, first = look.context, _codebook_before(look, 0)
-    sides = [
-        (
-            f"{row.name}: {reward_text(rollout)}",
-            parts_of(rollout, context.instincts_of(row.name, rollout, first), context.own_words),
-        )
-        for row, rollout in rows
-    ]
-    return {"step": None, "sides": sides}
-
-
 def _trained(
     followed: FollowedRun, look: Look, index: int, name: str, known: str | None
 ) -> dict[str, Any]:
     step, before = followed.step(index), _codebook_before(look, index)
-    trainings = [
-        Training.of(step, trace, before)
-        for trace in step.traces
-        if printable(trace.rollout.example_id) == name
-    ]
+    own = (trace for trace in step.traces if printable(trace.rollout.example_id) == name)
     traces = [
         {
             "reward": reward_text(each.trace.rollout),
             "parts": parts_of_trace(each.trace, known, each.instincts, look.context.own_words),
             "changes": [r for r in each.rewrites if r.origin in ("gradient", "safety")],
         }
-        for each in trainings
+        for each in (Training.of(step, trace, before) for trace in own)
     ]
     return {"step": index + 1, "traces": traces}
 
@@ -157,7 +142,6 @@ def _codebook_before(look: Look, index: int) -> Codebook:
 
 
 def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
-    """The results of both runs on the test examples that they share."""
     looks = first.look(), second.look()
     contexts = [look.context for look in looks]
     results = [
@@ -168,28 +152,7 @@ def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
     pairs = pairs_of(*judged) if len(judged) == 2 else ()
     changed = differences(contexts[0].header.settings, contexts[1].header.settings, HIDDEN)
     marks = [context.simulated for context in contexts]
-    said = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
-    body = render(
-        "viewer/templates/compare.html.jinja",
-        context=next((each for each in contexts if each.simulated), contexts[0]),
-        sides=[
-            (word, look.key, look.context, facts(look.context), result is not None)
-            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
-        ],
-        warnings=_warnings(contexts),
-        difference=_between(contexts, judged, pairs) if pairs else "",
-        pairs=[
-            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
-            for pair in pairs[:_MOST_PAIRS]
-        ],
-        count=len(pairs),
-        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
-    )
-    return Screen("Compare", body, above=(("Runs", "/"),), simulated=said)
-
-
-def _warnings(contexts: Sequence[Context]) -> list[str]:
-    """What makes the two hard to compare: other rewards, data or ranges."""
+    simulated = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
     one, other = (context.header for context in contexts)
     said = [_reward_warning(one, other)]
     ranges = {context.reward_range for context in contexts}
@@ -198,12 +161,28 @@ def _warnings(contexts: Sequence[Context]) -> list[str]:
             "Their test data or the ranges of their rewards differ: these figures compare the "
             "examples with the same ids, and may not mean the same in both."
         )
-    return [each for each in said if each]
+    body = render(
+        "viewer/templates/compare.html.jinja",
+        context=next((each for each in contexts if each.simulated), contexts[0]),
+        sides=[
+            (word, look.key, look.context, facts(look.context), result is not None)
+            for word, look, result in zip(("First", "Second"), looks, results, strict=True)
+        ],
+        warnings=[each for each in said if each],
+        difference=_between(contexts, judged, pairs) if pairs else "",
+        pairs=[
+            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
+            for pair in pairs[:_MOST_PAIRS]
+        ],
+        count=len(pairs),
+        changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
+    )
+    return Screen("Compare", body, above=(("Runs", "/"),), simulated=simulated)
 
 
 def _reward_warning(one: Header, other: Header) -> str:
-    """In words whether the two were scored by different rewards, as far as a run knows its own;
-    '' where they were not."""
+    """That the two were scored by different rewards, as far as a run knows its own; '' where they
+    were not."""
     words = [
         describe_reward(h.settings.get("reward", ""), h.config.get("task", ""))
         for h in (one, other)
@@ -217,15 +196,13 @@ def _reward_warning(one: Header, other: Header) -> str:
             "Both were scored by a function that Python handed over: whether it was the same one "
             "is not known here."
         )
-    if _code(one) != _code(other):
+    code: list[set[str]] = []  # the SHA-256 of the files that each one's reward names
+    for header in (one, other):
+        named = json.dumps(header.settings.get("reward", ""))
+        code.append({mark for name, mark in header.files.items() if f"{name}:" in named})
+    if code[0] != code[1]:
         return f"Both were scored by {words[0]}, whose code was not the same: {unlike}"
     return ""
-
-
-def _code(header: Header) -> frozenset[str]:
-    """SHA-256 of the files of code that a run's reward names."""
-    named = json.dumps(header.settings.get("reward", ""))
-    return frozenset(mark for name, mark in header.files.items() if f"{name}:" in named)
 
 
 def _between(

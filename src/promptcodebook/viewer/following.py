@@ -1,16 +1,13 @@
-"""A run that is followed while it may still be written, and the screen of one run.
-
-The texts of rollouts are most of a run and few are viewed, so they are read when a screen needs
-them. The rest is kept in memory, and only new events are read.
-"""
+"""A run that is followed while it may still be written, and the screen of one run. The texts of
+rollouts are read when a screen needs them; the rest is kept, and only new events are read."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
@@ -30,14 +27,13 @@ from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
 _MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
-GONE = f"gone{_AT_REST}"
-"""The mark of a run that does not exist."""
+GONE = f"gone{_AT_REST}"  # The mark of a run that does not exist.
 _BETWEEN = "~"  # replaces '/' in the address of a run in a suite's folder
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run at one moment: `events` without texts; `mark` changes whenever a page of it would."""
+    """A run now: `events` without texts; `mark` changes whenever a page of it would."""
 
     key: str
     context: Context
@@ -46,7 +42,6 @@ class Look:
 
     @property
     def steps(self) -> list[Step]:
-        """The steps so far, their traces without texts."""
         return [event.step for event in self.events if isinstance(event, Stepped)]
 
 
@@ -58,17 +53,12 @@ class FollowedRun:
         self._store = RunStore.open(path)
         self.path, self.header = self._store.path, self._store.header
         self.place = _place(path) or (0, 0)
-        self._trust = trust
+        self.usable = self._store.ours or trust  # the code and the addresses that it names
         self._events: list[Event] = []
         self._last = 0
         self._tests: tuple[int, tuple[Evaluation, ...]] = (-1, ())
         self._inputs: Mapping[str, str] | None = None
         self._lock = threading.RLock()
-
-    @property
-    def usable(self) -> bool:
-        """Whether the code and the addresses that it names may be used."""
-        return self._store.ours or self._trust
 
     def look(self) -> Look:
         """All that happened by now. Raises StoreError."""
@@ -82,7 +72,6 @@ class FollowedRun:
             return Look(self.key, context, tuple(self._events), mark)
 
     def mark(self) -> str:
-        """That of a look, without taking one."""
         running = holder(self.path) is not None
         with self._lock:
             return _mark(self.place, self._store.last_event(), running=running)
@@ -108,7 +97,7 @@ class FollowedRun:
     def step(self, index: int) -> Step:
         """One step with the texts of its traces. Raises StoreError where there is none."""
         with self._lock:
-            whole = replace(self._store.step_at(index), traces=self._store.traces(index))
+            whole = self._store.step_at(index, traces=True)
         return withhold(whole) if self.header.private else whole
 
     def close(self) -> None:
@@ -120,8 +109,7 @@ class OpenRuns:
     """The runs below one folder, opened as they are viewed."""
 
     def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
-        self.runs_dir = runs_dir
-        self._trust = trust
+        self.runs_dir, self._trust = runs_dir, trust
         self._open: dict[str, FollowedRun] = {}
         self._readers: Counter[FollowedRun] = Counter()
         self._lock = threading.Lock()
@@ -208,7 +196,6 @@ def _place(path: Path) -> tuple[int, int] | None:
 
 
 def run_screen(followed: FollowedRun) -> Screen:
-    """The run as it is now."""
     look = followed.look()
     context = look.context
     sections = (
@@ -233,10 +220,10 @@ def run_screen(followed: FollowedRun) -> Screen:
     return screen_of(look, context.header.name or context.header.id, body)
 
 
-def with_tests(followed: FollowedRun, look: Look) -> Iterator[Event]:
+def with_tests(followed: FollowedRun, look: Look) -> list[Event]:
     """The run's events, the rows of its present verdict with their texts."""
-    yield from (event for event in look.events if not isinstance(event, Compared))
-    yield from map(Compared, followed.tests())
+    others = (event for event in look.events if not isinstance(event, Compared))
+    return [*others, *map(Compared, followed.tests())]
 
 
 def screen_of(

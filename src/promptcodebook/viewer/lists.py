@@ -1,5 +1,5 @@
-"""The two lists: all runs, a line each, the latest first, of which two are picked to be compared;
-and the registry, what every ref points to, the versions, what was done and what audits found."""
+"""The two lists: all runs, the latest first, of which two are picked to be compared; and the
+registry: refs, versions, what was done and what audits found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,7 @@ _Files = tuple[list[list[int] | None], int | None]
 
 
 class _Line(NamedTuple):
-    """What a line shows beyond the run's summary: its validation scores in order, over how many
-    examples the best was, and whether they are simulated."""
+    """Validation scores in order, and over how many examples the best was."""
 
     scores: tuple[float, ...]
     n: int
@@ -42,12 +41,10 @@ class _Line(NamedTuple):
 
 
 class Runs:
-    """The runs of one folder; what was read of a run whose files are as they were is not read
-    again. From any thread; all pages that follow the list share one look a `kept_s`."""
+    """The runs of one folder. From any thread; pages that follow them share one look a `kept_s`."""
 
     def __init__(self, runs_dir: Path, kept_s: float = 1.0) -> None:
-        self._runs_dir = runs_dir
-        self._kept_s = kept_s
+        self._runs_dir, self._kept_s = runs_dir, kept_s
         self._lines: dict[Path, tuple[_Files, _Line]] = {}
         self._marked, self._until = "", 0.0
         self._read: tuple[str, list[RunSummary]] = ("", [])
@@ -55,8 +52,7 @@ class Runs:
         self._lock = threading.RLock()
 
     def mark(self) -> str:
-        """Changes whenever the screen would, and costs a look at the files, not at what is in
-        them; of the time a twentieth at most goes into looking."""
+        """Changes whenever the screen would; a twentieth of the time at most goes into looking."""
         with self._lock:
             began = time.monotonic()
             if began >= self._until:
@@ -111,8 +107,7 @@ class Runs:
 
 
 def _files(folder: Path) -> _Files:
-    """What a run's line is read from: its files, and of one whose log of writes is there, as of a
-    run that was killed, who writes it."""
+    """What a run's line is read from: its files, and who writes it where its log of writes is."""
     marks = file_marks(folder)
     return marks, holder(folder) if (folder / f"{FILE}-wal").exists() else None
 
@@ -130,7 +125,7 @@ def _read_line(path: Path) -> _Line:
 
 
 def _spark(scores: Sequence[float]) -> str:
-    """The scores as a line of 90 by 20 pixels without axes; '' of too few."""
+    """The scores as a line of 90 by 20 pixels; '' of too few."""
     if len(scores) < 2:
         return ""
     low, high = min(scores), max(scores)
@@ -162,7 +157,6 @@ class Versions:
             return self._mark
 
     def screen(self, open_runs: OpenRuns) -> Screen:
-        """All of it, as it is now."""
         mark = self.mark()  # before the rest: a page may be newer than it says, never older
         with open_registry() as registry:
             versions, entries, refs = registry.versions(), registry.history(), registry.refs()
@@ -195,16 +189,14 @@ def _audits(entries: Sequence[Entry]) -> dict[str, list[AuditReport]]:
     found: dict[str, list[AuditReport]] = {}
     for entry in entries:
         if entry.action == "attest" and entry.known.get("topic") == AUDIT:
-            try:
+            with suppress(PolicyError, KeyError, AttributeError):  # of another version's form
                 report = AuditReport.from_json(entry.known["found"])
-            except (PolicyError, KeyError, AttributeError):
-                continue  # of another version's form
-            found.setdefault(entry.after, []).append(report)
+                found.setdefault(entry.after, []).append(report)
     return found
 
 
 def _beside(entry: Entry) -> str:
-    """What the entry says of the gate that a promotion passed, or passed by."""
+    """What an entry says of the gate that a promotion passed, or passed by."""
     known = entry.known
     if "override" in known:
         return f"override: {known['override']} ({known.get('refused', '')})"

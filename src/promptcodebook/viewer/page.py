@@ -18,9 +18,8 @@ SOME_SIMULATED = "Some of the numbers here come from a simulated model; they are
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A page: its title and body, the places above it as (words, address), and its tabs. `live` is
-    where to hear that it is out of date ('' = it does not change), `mark` what it was made of;
-    `simulated` says that figures on it are simulated ('' = they are not)."""
+    """`above` and `tabs` are (words, address); `live` is where to hear that a page is out of date,
+    `mark` what it was made of; `simulated` says that figures on it are simulated."""
 
     title: str
     body: Markup

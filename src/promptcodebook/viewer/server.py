@@ -1,8 +1,7 @@
 """The viewer over HTTP: screens, their style and script, and the news that a run continued.
 
-It only reads, and for this machine only: it listens on loopback and answers to no other name, since
-a page of another site could point its own name here. Every page is made of escaped text and loads
-only this server's files; scripts and styles within a page do not run.
+It only reads. It listens on loopback and answers to no other name, since a page of another site
+could point its own name here. Scripts and styles within a page do not run.
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ from promptcodebook.viewer.lists import Runs, Versions
 from promptcodebook.viewer.page import Screen, missing, page_of
 
 HOST = "127.0.0.1"
-_POLL_S, _POLL_ALL_S = 0.25, 0.8
-"""How often a page that is open asks whether its run continued, or any run of all."""
+_POLL_S, _POLL_ALL_S = 0.25, 0.8  # How often a page asks whether its run continued, or any run.
 _BEAT_S = 10.0
-_REST_MS = 2000
-"""How soon the page of an idle run asks again: an answer that is held open is one of
-the six that a browser grants a server."""
-_AT_REST = f"retry: {_REST_MS}\nevent: rest\ndata: \n\n".encode()
+# The page of an idle run asks again: a browser grants a server six answers that are held open.
+_AT_REST = b"retry: 2000\nevent: rest\ndata: \n\n"
 _NAMES = ("localhost", "127.0.0.1", "::1")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
@@ -48,8 +44,8 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+# A drawing that is opened by itself has its own style, and nothing else.
 _OF_A_FIGURE = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
-"""A drawing that is opened by itself has its own style, and nothing else."""
 _FILES = {
     "style.css": "text/css",
     "chart.js": "text/javascript",
@@ -76,13 +72,11 @@ class Site:
         self._results = results
 
     def close(self) -> None:
-        """Closes the files that have no reader."""
         self.open_runs.close()
         self._versions.close()
 
     def application(self) -> web.Application:
-        """The screens by their addresses. Below /live a page hears that it is out of date:
-        /live/run/KEY for the page /run/KEY."""
+        """The screens by their addresses; below /live a page hears that it is out of date."""
         application = web.Application(middlewares=[_guard])
         add = application.router.add_get
         add("/", _shown(lambda r: self._runs.screen(r.query.get("page", ""))))
@@ -135,14 +129,13 @@ class Site:
         if path is None:
             raise web.HTTPNotFound
         text = await asyncio.to_thread(path.read_text, "utf-8")
-        allowed = {"Content-Security-Policy": _OF_A_FIGURE}
-        return web.Response(
-            text=text, content_type="image/svg+xml", charset="utf-8", headers=allowed
-        )
+        kind = "image/svg+xml; charset=utf-8"
+        headers = {"Content-Security-Policy": _OF_A_FIGURE, "Content-Type": kind}
+        return web.Response(text=text, headers=headers)
 
 
 def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
-    """An endpoint: the screen as a page, made in a thread, since it reads files."""
+    """The screen as a page, made in a thread, since it reads files."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -154,17 +147,14 @@ def _shown(make: Callable[[web.Request], Screen]) -> _Answer:
                 _log.exception("%s was not shown", request.path)
                 said = missing(f"{_UNFORESEEN} ({type(error).__name__}).", _CHECK)
             screen = replace(said, title="This cannot be shown", status=500)
-        body = page_of(screen, urlsplit(str(request.rel_url)).path)
-        return web.Response(
-            body=body, status=screen.status, content_type="text/html", charset="utf-8"
-        )
+        body, kind = page_of(screen, urlsplit(str(request.rel_url)).path), "text/html"
+        return web.Response(body=body, status=screen.status, content_type=kind, charset="utf-8")
 
     return answer
 
 
 def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer:
-    """An endpoint of server-sent events: the mark, whenever it is another than the page's. Of an
-    idle run it says so and ends, and the page asks again a little later."""
+    """Server-sent events: the mark, whenever it is another than the page's, until the run rests."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         known = request.headers.get("Last-Event-ID") or request.query.get("mark", "")
@@ -196,7 +186,7 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
 
 
 def _paper() -> Any:
-    """The screen Paper, which the experiments register. MissingExtra where they are not there."""
+    """The experiments' screen. MissingExtra where they are not there."""
     return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
 
 

@@ -18,7 +18,7 @@ import pytest
 from promptcodebook.errors import ConfigError, RefNotFound, RegistryDamaged, StoreError
 from promptcodebook.registry.registry import Facts, Registry, open_registry
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
-from tests.policy.registry.test_exchange import exported, taken
+from tests.policy.registry.test_registry import exported, taken
 
 pytestmark = pytest.mark.local
 

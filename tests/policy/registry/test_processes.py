@@ -42,7 +42,7 @@ def start(folder: Path, name: str, count: int) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("size", "count", "kills"), [(2, 16, 1), pytest.param(8, 200, 2, marks=pytest.mark.slow)]
+    ("size", "count", "kills"), [(2, 8, 1), pytest.param(8, 200, 2, marks=pytest.mark.slow)]
 )
 def test_processes_promote_at_once_and_are_killed(
     tmp_path: Path, size: int, count: int, kills: int

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import json
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,25 @@ from promptcodebook.errors import (
 )
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding
-from promptcodebook.registry.log import FIRST, Broken, Entry, Log, Proposal, Propose, SqliteStorage
+from promptcodebook.registry.log import (
+    FIRST,
+    Broken,
+    Entry,
+    Log,
+    Proposal,
+    Propose,
+    SqliteStorage,
+    canonical,
+    version_of,
+)
 from promptcodebook.registry.registry import (
     AUDIT,
     AuditGate,
     Facts,
     Registry,
     Version,
+    export_lines,
+    import_lines,
     open_registry,
 )
 from tests.policy.registry.build import PRODUCTION, open_gate, policy, sqlite
@@ -59,32 +73,24 @@ def promoted(registry: Registry, words: str) -> list[str]:
     return versions
 
 
-def test_a_version_is_called_by_the_sha_256_of_its_bytes(registry: Registry) -> None:
-    text = policy("a")
-    version = registry.freeze(text, "tickets")
-    assert version.version == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+def test_a_version_is_its_bytes_once_with_what_is_known_of_it(registry: Registry) -> None:
+    text, facts = policy("a"), Facts(run="r1", step=7, score=0.5, data={"train": "f"})
+    first = registry.freeze(text, "tickets", facts, why="the first one")
+    assert first.version == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
     assert registry.text("tickets@latest") == text
-    assert registry.policy(version.version[:20]).text() == text
-
-
-def test_what_is_known_of_a_version_lies_beside_it(registry: Registry) -> None:
-    facts = Facts(run="r1", step=7, score=0.5, configuration={"size": 2}, data={"train": "f"})
-    first = registry.freeze(policy("a"), "tickets", facts, why="the first one")
-    second = registry.freeze(policy("b"), "tickets")
-    assert first.facts["run"] == "r1" and first.facts["step"] == 7 and first.facts["score"] == 0.5
-    assert first.facts["configuration"] == {"size": 2} and first.facts["data"] == {"train": "f"}
-    assert (first.facts["parent"], second.facts["parent"]) == ("", first.version)
+    assert registry.policy(first.version[:20]).text() == text
+    assert {key: first.facts[key] for key in ("run", "step", "score", "data", "parent")} == {
+        "run": "r1", "step": 7, "score": 0.5, "data": {"train": "f"}, "parent": "",
+    }  # fmt: skip
     assert (first.who, first.time) == ("ada", "2026-01-31T15:45:00.000+00:00")
-    assert registry.version(first.version).refs == () and second.refs == ("tickets@latest",)
-
-
-def test_the_same_bytes_are_stored_once(registry: Registry) -> None:
-    first = registry.freeze(policy("a"), "tickets", Facts(run="r1"))
-    again = registry.freeze(policy("a"), "tickets", Facts(run="r2"))
-    assert again == first and len(registry.history()) == 1
-    other = registry.freeze(policy("a"), "mails")
+    assert registry.freeze(text, "tickets", Facts(run="r2")) == first
+    assert len(registry.history()) == 1
+    other = registry.freeze(text, "mails")
     assert other.version == first.version and other.facts["run"] == "r1"
     assert other.refs == ("mails@latest", "tickets@latest") and len(registry.versions()) == 1
+    second = registry.freeze(policy("b"), "tickets")
+    assert second.facts["parent"] == first.version and second.refs == ("tickets@latest",)
+    assert registry.version(first.version).refs == ("mails@latest",)
 
 
 def test_rollback_goes_back_one_version_at_a_time_or_to_one_that_the_ref_was_at(
@@ -108,23 +114,18 @@ def test_rollback_goes_back_one_version_at_a_time_or_to_one_that_the_ref_was_at(
         registry.rollback(PRODUCTION, to=e)
 
 
-class Refuses:
-    def __init__(self, word: str) -> None:
-        self.word = word
-
-    def __call__(self, version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
-        if self.word in policy.text():
-            raise PromotionRefused(f"{version.version} says {self.word} and is not for {ref}")
+def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> None:
+    def gate(version: Version, policy: PolicyFile, ref: str) -> Mapping[str, JsonValue]:
+        if "harm" in policy.text():
+            raise PromotionRefused(f"{version.version} is not for {ref}")
         return {"scanned": len(policy.codebook)}
 
-
-def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> None:
     registry.freeze(policy("harm"), "tickets")
     with pytest.raises(PromotionRefused, match=f"not for {PRODUCTION}"):
-        registry.promote("tickets@latest", PRODUCTION, gate=Refuses("harm"))
+        registry.promote("tickets@latest", PRODUCTION, gate=gate)
     assert PRODUCTION not in registry.refs() and len(registry.history()) == 1
     registry.freeze(policy("mild"), "tickets")
-    entry = registry.promote("tickets@latest", PRODUCTION, gate=Refuses("harm"))
+    entry = registry.promote("tickets@latest", PRODUCTION, gate=gate)
     assert entry is not None and entry.known == {"scanned": 2}
 
 
@@ -135,15 +136,9 @@ def report_of(registry: Registry, judge: str = "", kind: str = "", **looked: Any
     return AuditReport(digest, ("m0",), (found,) if kind else (), judge, **looked).to_json()
 
 
-def audited(registry: Registry) -> str:
-    """A version that an audit by the rules alone found nothing in."""
+def test_what_no_model_judged_is_promoted_only_where_that_is_said(registry: Registry) -> None:
     [version] = frozen(registry, "a")
     registry.attest(version, AUDIT, report_of(registry))
-    return version
-
-
-def test_what_no_model_judged_is_promoted_only_where_that_is_said(registry: Registry) -> None:
-    version = audited(registry)
     with pytest.raises(PromotionRefused, match="no model judged") as refused:
         registry.promote(version, PRODUCTION)
     assert "--without-judge" in (refused.value.hint or "")
@@ -188,7 +183,8 @@ def test_what_an_audit_found_is_not_undone_by_one_that_looks_at_less(
 def test_a_report_that_comes_in_at_the_last_moment_counts(
     registry: Registry, gate: Callable[[Registry], AuditGate | None]
 ) -> None:
-    version = audited(registry)
+    [version] = frozen(registry, "a")
+    registry.attest(version, AUDIT, report_of(registry))
     append, bad = registry.storage.append, report_of(registry, "judge", "hate")
 
     def after_another(propose: Propose) -> tuple[Entry, ...]:
@@ -237,14 +233,6 @@ def test_a_registry_put_back_from_a_copy_is_the_registry_from_then_on(tmp_path: 
         assert theirs.refs()[PRODUCTION] == a
 
 
-def test_a_registry_put_in_its_place_is_read_anew(tmp_path: Path, registry: Registry) -> None:
-    registry.freeze(policy("a"), "tickets")
-    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
-        db.execute("DELETE FROM log")
-        db.execute("DELETE FROM policies")
-    assert registry.refs() == {} and registry.freeze(policy("b"), "mails").facts["parent"] == ""
-
-
 def test_a_score_that_is_no_number_and_a_reason_of_nothing(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets", Facts(score=float("nan")))
     assert version.facts["score"] is None
@@ -257,20 +245,11 @@ def test_an_audit_of_other_texts_does_not_count(registry: Registry) -> None:
     others = report_of(registry)
     version = registry.freeze(policy("b"), "tickets").version
     registry.attest(version, AUDIT, others)
-    registry.attest(version, AUDIT, {"format": "of another time"})
+    registry.attest(version, AUDIT, {"format": "of another time"}, why="first scan")
+    registry.attest(version, "licence", {"ok": 1})
+    assert len(registry.attestations(version, AUDIT)) == 2
     with pytest.raises(PromotionRefused, match="never audited"):
         registry.promote(version, PRODUCTION, override="  ")
-
-
-def test_what_was_found_of_a_version_can_be_attested(registry: Registry) -> None:
-    a = registry.freeze(policy("a"), "tickets").version
-    registry.freeze(policy("b"), "tickets")
-    registry.attest(a, "audit", {"passes": True}, why="first scan")
-    registry.attest(a, "audit", {"passes": False})
-    registry.attest(a, "licence", {"ok": 1})
-    assert registry.attestations(a, "audit") == ({"passes": True}, {"passes": False})
-    assert registry.attestations("tickets@latest", "audit") == ()
-    assert registry.verify().passes
 
 
 @pytest.mark.parametrize(
@@ -317,28 +296,23 @@ def test_a_registry_lies_where_the_environment_says_made_with_its_first_version(
     assert [f.name for f in (tmp_path / "our" / "team").iterdir()] == ["r.sqlite"]
 
 
-def test_a_damaged_policy_is_not_handed_out_and_a_damaged_log_not_gone_on_with(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("damage", "error", "match"),
+    [
+        ("log SET who = 'eve'", RegistryDamaged, "row 1 of the log"),
+        ("log SET who = CAST(x'ff' AS TEXT)", StoreError, "registry"),
+        ("policies SET policy = CAST(replace(policy, 'a', 'b') AS BLOB)", RegistryDamaged, "hash"),
+    ],
+)
+def test_what_is_damaged_is_not_handed_out_nor_gone_on_with(
+    tmp_path: Path, damage: str, error: type[StoreError], match: str
 ) -> None:
-    with sqlite(tmp_path) as registry:
-        [version] = frozen(registry, "a")
-    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
-        db.execute("UPDATE policies SET policy = CAST(replace(policy, 'a', 'b') AS BLOB)")
-    with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match=version):
-        registry.text("tickets@latest")
-    with sqlite3.connect(tmp_path / "registry.sqlite") as db:
-        db.execute("UPDATE log SET who = 'eve'")
-    with sqlite(tmp_path) as registry, pytest.raises(RegistryDamaged, match="row 1 of the log"):
-        registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
-
-
-def test_a_log_that_cannot_be_read_is_no_error_of_the_library(tmp_path: Path) -> None:
     with sqlite(tmp_path) as registry:
         frozen(registry, "a")
     with sqlite3.connect(tmp_path / "registry.sqlite") as db:
-        db.execute("UPDATE log SET who = CAST(x'ff' AS TEXT)")
-    with sqlite(tmp_path) as registry, pytest.raises(StoreError, match="registry"):
-        frozen(registry, "b")
+        db.execute(f"UPDATE {damage}")
+    with sqlite(tmp_path) as registry, pytest.raises(error, match=match):
+        registry.promote("tickets@latest", PRODUCTION, gate=open_gate)
 
 
 A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
@@ -398,10 +372,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         for word in ("a", "b", "long " * 2500):
             facts = Facts(run=f"r{word[:1]}", configuration={"size": 2, "note": word[:900]})
             registry.freeze(policy(word), "tickets", facts, why=f"{word[:20]} é")
-        for number in range(12):
-            registry.promote(
-                registry.versions()[number % 3].version, PRODUCTION, f"n{number}", gate=open_gate
-            )
+        for number, version in enumerate((*registry.versions(), registry.versions()[0])):
+            registry.promote(version.version, PRODUCTION, f"n{number}", gate=open_gate)
         registry.rollback(PRODUCTION, why="back")
     return (folder / "registry.sqlite").read_bytes()
 
@@ -424,7 +396,7 @@ def test_a_byte_flipped_in_any_cell_is_found_and_its_row_is_the_first_named(
         Registry(SqliteStorage(file)) as registry,
     ):
         every = list(cells(db))
-        assert len(every) == 16 * 10 + 3 * 2
+        assert len(every) == 8 * 10 + 3 * 2
         for table, key, number, name in every:
             where = f"UPDATE {table} SET {name} = ? WHERE {key} = {number}"
             value = db.execute(f"SELECT {name} FROM {table} WHERE {key} = {number}").fetchone()[0]
@@ -476,3 +448,158 @@ def test_an_entry_that_was_changed_and_sealed_anew_breaks_the_chain(
     with Registry(SqliteStorage(file)) as registry:
         [fault] = registry.verify().faults
         assert str(fault).startswith("row 6 of the log: it does not follow the entry before it")
+
+
+# A registry as lines: taken in whole and verified, or not at all.
+
+
+def filled(folder: Path) -> Registry:
+    registry = sqlite(folder)
+    for word in "ab":
+        registry.freeze(policy(word), "tickets", Facts(run=f"run {word}"))
+        registry.promote("tickets@latest", PRODUCTION, f"{word} is good", gate=open_gate)
+    registry.rollback(PRODUCTION, why="é is not")
+    return registry
+
+
+def exported(registry: Registry, *sources: str) -> bytes:
+    return "".join(export_lines(registry, sources)).encode()
+
+
+def taken(registry: Registry, data: bytes, name: str = "") -> tuple[int, int]:
+    found = import_lines(registry, io.BytesIO(data), name)
+    return found.versions, found.entries
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with filled(tmp_path_factory.mktemp("source")) as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def data(source: Registry) -> bytes:
+    return exported(source)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Registry]:
+    with sqlite(tmp_path, "bob") as registry:
+        yield registry
+
+
+def test_a_registry_goes_on_where_the_other_does(tmp_path: Path, empty: Registry) -> None:
+    with filled(tmp_path / "other") as source:
+        assert taken(empty, exported(source)) == (2, 5)
+        assert empty.history() == source.history() and empty.versions() == source.versions()
+        assert empty.verify().head == source.verify().head and taken(empty, exported(source)) == (
+            0,
+            0,
+        )
+        source.freeze(policy("c"), "tickets")
+        assert taken(empty, exported(source)) == (1, 1)
+        assert empty.refs() == source.refs()
+        empty.freeze(policy("d"), "tickets")
+        assert taken(empty, exported(source)) == (0, 0)  # ours goes on where theirs ends
+
+
+def test_a_log_that_is_another_one_is_refused_and_its_versions_can_be_taken(
+    data: bytes, source: Registry, empty: Registry
+) -> None:
+    empty.freeze(policy("z"), "mails")
+    with pytest.raises(StoreError, match="a log of its own"):
+        taken(empty, data)
+    assert len(empty.history()) == 1
+    assert taken(empty, data, "theirs") == (2, 2)
+    assert [e.action for e in empty.history("theirs")] == ["import", "import"]
+    assert empty.text("theirs@latest") == policy("b")
+    assert empty.version("theirs@latest").facts["run"] == "run b"
+    assert taken(empty, exported(source, PRODUCTION), "theirs") == (0, 1)
+
+
+def test_single_versions_bring_what_is_known_of_them_but_no_log(
+    source: Registry, empty: Registry
+) -> None:
+    data = exported(source, PRODUCTION)
+    with pytest.raises(StoreError, match="single versions and no log"):
+        taken(empty, data)
+    assert taken(empty, data, "tickets") == (1, 1)
+    facts = empty.version("tickets@latest").facts
+    assert facts["run"] == "run a" and facts == source.version(PRODUCTION).facts
+
+
+@given(st.data())
+def test_a_byte_that_was_changed_is_found_and_its_line_named(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory, draw: st.DataObject
+) -> None:
+    place = draw.draw(st.integers(0, len(data) - 1), "place")
+    other = draw.draw(st.integers(1, 255), "other")
+    changed = bytearray(data)
+    changed[place] ^= other
+    line = data[:place].count(b"\n") + 1
+    with sqlite(tmp_path_factory.getbasetemp() / "never") as registry:
+        with pytest.raises(RegistryDamaged, match=f"line {line} of the file"):
+            taken(registry, bytes(changed))
+        assert registry.history() == ()
+
+
+def test_a_line_that_is_missing_put_in_or_moved_is_found(data: bytes, empty: Registry) -> None:
+    lines = data.splitlines(keepends=True)
+    for at in range(len(lines)):
+        for first, bad in (
+            (at + 1, lines[:at] + lines[at + 1 :]),
+            (at + 2, [*lines[: at + 1], *lines[at:]]),
+            (at + 1, [*lines[:at], *reversed(lines[at : at + 2]), *lines[at + 2 :]]),
+        ):
+            if bad != lines:
+                with pytest.raises(RegistryDamaged, match=rf"line {first} "):
+                    taken(empty, b"".join(bad))
+    with pytest.raises(RegistryDamaged, match="line 1 of the file: it is missing"):
+        taken(empty, b"")
+
+
+def test_what_is_no_policy_is_not_taken_in_though_its_hash_is_right(empty: Registry) -> None:
+    stored = {"kind": "version", "version": version_of(b"{}"), "policy": "{}", "facts": {}}
+    first = {"kind": "registry", "format": "promptcodebook registry 1"}
+    data = forged([first, stored, {"kind": "end", "lines": 3}])
+    with pytest.raises(PolicyError, match="is not a policy file"):
+        taken(empty, data, "tickets")
+    assert empty.history() == ()
+
+
+def forged(lines: Sequence[Mapping[str, Any]]) -> bytes:
+    """The lines with sums as `export_lines` would write them: only what they say can be wrong."""
+    written, sum_ = b"", ""
+    for line in lines:
+        plain = {key: value for key, value in line.items() if key != "sum"}
+        sum_ = hashlib.sha256(f"{sum_}\n{canonical(plain)}".encode()).hexdigest()
+        written += f"{canonical({**plain, 'sum': sum_})}\n".encode()
+    return written
+
+
+@pytest.mark.parametrize(
+    ("at", "change", "fault"),
+    [
+        (0, {"format": "promptcodebook registry 9"}, "line 1 .* does not have it there"),
+        (1, None, "line 3 .* does not hold its version"),
+        (2, None, "line 5 .* does not hold its version"),
+        (1, {"policy": "{}"}, "line 2 .* its policy is not sha256"),
+        (3, None, "line 4 .* it says that it is entry 2"),
+        (-1, {"lines": 7}, "line 9 .* the last one of another file"),
+        (4, {"kind": "registry", "format": "promptcodebook registry 1"}, "line 5 .* have it there"),
+    ],
+)
+def test_lines_whose_sums_are_right_must_still_fit_together(
+    data: bytes, empty: Registry, at: int, change: dict[str, Any] | None, fault: str
+) -> None:
+    lines = [json.loads(line) for line in data.splitlines()]
+    assert forged(lines) == data
+    if change is None:
+        del lines[at]
+    elif "kind" in change:
+        lines[at] = change
+    else:
+        lines[at] |= change
+    with pytest.raises(RegistryDamaged, match=fault):
+        taken(empty, forged(lines))
+    assert empty.history() == ()

@@ -1,8 +1,7 @@
 r"""Scoring AIME answers, integers from 0 to 999, in two ways.
 
 `accuracy` reads the last \boxed{...} (or \fbox{...}), else the last integer of the last line that
-speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact. Neither evaluates
-expressions. `reward` is the task's: the accuracy, with what a critic should know.
+speaks of the answer; `integer_only` is the stricter rule of the GEPA artifact.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ _WRAPPER = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
 _DEGREE = re.compile(r"(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
 _GROUPED = re.compile(r"\d{1,3}(?:(?:,|\{,\})\d{3})+")
 
-_FEEDBACK_CHARS = 1500
-"""Worked solutions are cut here, so that the critic's context holds several examples."""
+_FEEDBACK_CHARS = 1500  # of a solution, so that the critic sees several examples
 
 
 def accuracy(output: str, gold: str) -> float:

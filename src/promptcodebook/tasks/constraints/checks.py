@@ -1,8 +1,7 @@
 """The verifiable constraints: one small pure check per kind, in one table.
 
-A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching
-of words ignores case and respects word boundaries; fixed texts are compared unchanged. How an
-answer is counted (its words, sentences, paragraphs and list items) comes last.
+A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching of
+words ignores case and respects word boundaries; fixed texts are compared unchanged.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def check(constraint: Constraint, prompt: str, text: str) -> CheckResult:
         )
     if not text.strip():
         return CheckResult(False, "The answer is empty.")
-    return _TABLE[kind][0](constraint, text)
+    return CheckResult(*_TABLE[kind][0](constraint, text))
 
 
 def _number(constraint: Constraint) -> int:
@@ -54,177 +53,147 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _exactly(count: int, wanted: int, noun: str) -> CheckResult:
+Found = tuple[bool, str]
+"""Whether it holds, and the sentence that says what was found."""
+_Check = Callable[[Constraint, str], Found]
+
+
+def _exactly(count: int, wanted: int, noun: str) -> Found:
     counted = f"The answer has {_many(count, noun)}"
     if count == wanted:
-        return CheckResult(True, f"{counted}, as asked.")
+        return True, f"{counted}, as asked."
     were = "was" if wanted == 1 else "were"
-    return CheckResult(False, f"{counted}; exactly {wanted} {were} asked for.")
-
-
-_Check = Callable[[Constraint, str], CheckResult]
+    return False, f"{counted}; exactly {wanted} {were} asked for."
 
 
 def _counted(count: Callable[[str], int], noun: str) -> _Check:
-    """Exactly n of them."""
     return lambda constraint, text: _exactly(count(text), _number(constraint), noun)
 
 
 def _at_least(count: Callable[[str], int], noun: str, where: str = "") -> _Check:
-    """n of them or more."""
-
-    def holds(constraint: Constraint, text: str) -> CheckResult:
+    def holds(constraint: Constraint, text: str) -> Found:
         found, n = count(text), _number(constraint)
-        sentence = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
-        return CheckResult(found >= n, sentence)
+        said = f"The answer has {_many(found, noun)}{where}; at least {n} were needed."
+        return found >= n, said
 
     return holds
 
 
 def _none(pattern: str, noun: str) -> _Check:
-    """Not one of them."""
-
-    def holds(_constraint: Constraint, text: str) -> CheckResult:
+    def holds(_constraint: Constraint, text: str) -> Found:
         count = len(re.findall(pattern, text))
-        return CheckResult(count == 0, f"The answer has {_many(count, noun)}; none was allowed.")
+        return count == 0, f"The answer has {_many(count, noun)}; none was allowed."
 
     return holds
-
-
-def _max_words(constraint: Constraint, text: str) -> CheckResult:
-    count, n = len(words(text)), _number(constraint)
-    sentence = f"The answer has {_many(count, 'word')}; at most {n} were allowed."
-    return CheckResult(count <= n, sentence)
-
-
-def _numbered(constraint: Constraint, text: str) -> CheckResult:
-    numbers, n = numbered_lines(text), _number(constraint)
-    if numbers == tuple(range(1, n + 1)):
-        return CheckResult(True, f"The list is numbered 1 to {n}, as asked.")
-    shown = ", ".join(f"{k}." for k in numbers[:12]) or "none"
-    return CheckResult(
-        False, f'Lines "1. " to "{n}. " were asked for; numbered lines found: {shown}.'
-    )
-
-
-def _found(constraint: Constraint, text: str, *, wanted: bool) -> list[str]:
-    """Those of the constraint's words that occur in the text, or those that do not."""
-    listed = map(str, cast("Iterable[object]", constraint["words"]))
-    pattern = r"(?<!\w){}(?!\w)"
-    return [
-        word
-        for word in listed
-        if (re.search(pattern.format(re.escape(word)), text, re.IGNORECASE) is not None) is wanted
-    ]
-
-
-def _include(constraint: Constraint, text: str) -> CheckResult:
-    missing = _found(constraint, text, wanted=False)
-    if missing:
-        return CheckResult(False, f"The answer lacks: {', '.join(missing)}.")
-    return CheckResult(True, "Every required word occurs.")
-
-
-def _avoid(constraint: Constraint, text: str) -> CheckResult:
-    used = _found(constraint, text, wanted=True)
-    if used:
-        return CheckResult(False, f"The answer uses what was forbidden: {', '.join(used)}.")
-    return CheckResult(True, "No forbidden word occurs.")
 
 
 def _all(wanted: Callable[[str], bool], other: Callable[[str], bool], words: str) -> _Check:
     """There are letters, and all are `wanted`."""
 
-    def holds(_constraint: Constraint, text: str) -> CheckResult:
+    def holds(_constraint: Constraint, text: str) -> Found:
         wrong, (noun, must) = sum(map(other, text)), words.split("; ")
-        sentence = f"The answer has {_many(wrong, noun)}; {must}."
-        return CheckResult(not wrong and any(map(wanted, text)), sentence)
+        held = not wrong and any(map(wanted, text))
+        return held, f"The answer has {_many(wrong, noun)}; {must}."
 
     return holds
 
 
-def _title(_constraint: Constraint, text: str) -> CheckResult:
+def _max_words(constraint: Constraint, text: str) -> Found:
+    count, n = len(words(text)), _number(constraint)
+    return count <= n, f"The answer has {_many(count, 'word')}; at most {n} were allowed."
+
+
+def _numbered(constraint: Constraint, text: str) -> Found:
+    numbers, n = [*map(int, _LINE_NUMBER.findall(text))], _number(constraint)
+    if numbers == [*range(1, n + 1)]:
+        return True, f"The list is numbered 1 to {n}, as asked."
+    shown = ", ".join(f"{k}." for k in numbers[:12]) or "none"
+    return False, f'Lines "1. " to "{n}. " were asked for; numbered lines found: {shown}.'
+
+
+def _with_words(wanted: bool, fault: str, fine: str) -> _Check:
+    """Each of the constraint's words occurs, or none does."""
+
+    def holds(constraint: Constraint, text: str) -> Found:
+        listed = map(str, cast("Iterable[object]", constraint["words"]))
+        found = ((w, re.search(rf"(?<!\w){re.escape(w)}(?!\w)", text, re.I)) for w in listed)
+        wrong = [word for word, match in found if (match is not None) is not wanted]
+        return not wrong, f"{fault}: {', '.join(wrong)}." if wrong else fine
+
+    return holds
+
+
+def _title(_constraint: Constraint, text: str) -> Found:
     found = re.search(r"<<[^<>\n]*\w[^<>\n]*>>", text) is not None
-    return CheckResult(
-        found, f"{'A' if found else 'No'} title in << >> was found; one was asked for."
-    )
+    return found, f"{'A' if found else 'No'} title in << >> was found; one was asked for."
 
 
-def _json(constraint: Constraint, text: str) -> CheckResult:
+def _json(constraint: Constraint, text: str) -> Found:
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
-        sentence = str(error) if isinstance(error, ValueError) else "nested too deep"
-        return CheckResult(False, f"The answer as a whole is not valid JSON ({sentence}).")
+        why = str(error) if isinstance(error, ValueError) else "nested too deep"
+        return False, f"The answer as a whole is not valid JSON ({why})."
     if not isinstance(value, dict):
-        return CheckResult(False, "The answer is JSON, but not an object.")
-    missing = [
-        key for key in map(str, cast("Iterable[object]", constraint["keys"])) if key not in value
-    ]
+        return False, "The answer is JSON, but not an object."
+    keys = map(str, cast("Iterable[object]", constraint["keys"]))
+    missing = [key for key in keys if key not in value]
     if missing:
-        return CheckResult(False, f"The JSON object lacks the keys: {', '.join(missing)}.")
-    return CheckResult(True, "The answer is one JSON object with the keys asked for.")
+        return False, f"The JSON object lacks the keys: {', '.join(missing)}."
+    return True, "The answer is one JSON object with the keys asked for."
 
 
-def _start_with(constraint: Constraint, text: str) -> CheckResult:
+def _start_with(constraint: Constraint, text: str) -> Found:
     start = str(constraint["text"])
     begun = text.strip()[: len(start)]
-    sentence = f"The answer starts with {begun!r}; it must start with {start!r}."
-    return CheckResult(begun == start, sentence)
+    return begun == start, f"The answer starts with {begun!r}; it must start with {start!r}."
 
 
-def _end_with(constraint: Constraint, text: str) -> CheckResult:
-    end = str(constraint["text"])
-    sentence = f"The answer ends with {text.strip()[-len(end) :]!r}; it must end with {end!r}."
-    return CheckResult(text.strip().endswith(end), sentence)
+def _end_with(constraint: Constraint, text: str) -> Found:
+    end, bare = str(constraint["text"]), text.strip()
+    said = f"The answer ends with {bare[-len(end) :]!r}; it must end with {end!r}."
+    return bare.endswith(end), said
 
 
-def _quoted(_constraint: Constraint, text: str) -> CheckResult:
+def _quoted(_constraint: Constraint, text: str) -> Found:
     bare = text.strip()
     held = len(bare) > 2 and bare[0] == bare[-1] == '"'
-    sentence = "stands" if held else "does not stand"
-    return CheckResult(held, f"The whole answer {sentence} in double quotation marks; it must.")
+    stands = "stands" if held else "does not stand"
+    return held, f"The whole answer {stands} in double quotation marks; it must."
 
 
-def _postscript(_constraint: Constraint, text: str) -> CheckResult:
+def _postscript(_constraint: Constraint, text: str) -> Found:
     last = paragraphs(text)[-1]
     held = last.startswith("P.S.") and bool(words(last.removeprefix("P.S.")))
-    sentence = "is" if held else "is not"
-    return CheckResult(
-        held, f'The last paragraph {sentence} a postscript starting with "P.S."; it must be.'
-    )
+    found = "is" if held else "is not"
+    return held, f'The last paragraph {found} a postscript starting with "P.S."; it must be.'
 
 
-def _letter_count(constraint: Constraint, text: str) -> CheckResult:
+def _letter_count(constraint: Constraint, text: str) -> Found:
     letter, n = str(constraint["letter"]), _number(constraint)
     count = text.lower().count(letter.lower())
-    return CheckResult(
-        count >= n,
-        f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed.",
-    )
+    said = f"The letter {letter!r} occurs {_many(count, 'time')}; at least {n} were needed."
+    return count >= n, said
 
 
-def _two_versions(_constraint: Constraint, text: str) -> CheckResult:
-    parts = versions(text)
+def _two_versions(_constraint: Constraint, text: str) -> Found:
+    parts = [part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n"))]
     if len(parts) != 2:
         count = _many(len(parts), "part")
-        return CheckResult(False, f'The answer has {count} around lines "******", not exactly 2.')
+        return False, f'The answer has {count} around lines "******", not exactly 2.'
     if not all(parts) or parts[0] == parts[1]:
-        return CheckResult(False, 'The two parts around the line "******" are empty or the same.')
-    return CheckResult(True, 'Two different versions stand around the line "******".')
+        return False, 'The two parts around the line "******" are empty or the same.'
+    return True, 'Two different versions stand around the line "******".'
 
 
-def _alphabetical(constraint: Constraint, text: str) -> CheckResult:
-    items = [item.casefold() for item in bullet_items(text)]
-    n = _number(constraint)
+def _alphabetical(constraint: Constraint, text: str) -> Found:
+    items, n = [item.casefold() for item in bullet_items(text)], _number(constraint)
     if len(items) != n:
         return _exactly(len(items), n, "bullet line")
     for before, after in pairwise(items):
         if after < before:
-            return CheckResult(
-                False, f"The list is not alphabetical: {after!r} follows {before!r}."
-            )
-    return CheckResult(True, f"The list has {n} lines in alphabetical order.")
+            return False, f"The list is not alphabetical: {after!r} follows {before!r}."
+    return True, f"The list has {n} lines in alphabetical order."
 
 
 _NUMBERS = re.compile(r"[0-9]+")
@@ -237,13 +206,13 @@ _TABLE: dict[str, tuple[_Check, tuple[str, ...]]] = {
     "paragraphs": (_counted(lambda text: len(paragraphs(text)), "paragraph"), ("n",)),
     "bullets": (_counted(lambda text: len(bullet_items(text)), "bullet line"), ("n",)),
     "numbered": (_numbered, ("n",)),
-    "include": (_include, ("words",)),
-    "avoid": (_avoid, ("words",)),
-    "no_commas": (_none(",", "comma"), ()),
-    "lowercase": (
-        _all(str.islower, str.isupper, "capital letter; all must be lower case"),
-        (),
+    "include": (_with_words(True, "The answer lacks", "Every required word occurs."), ("words",)),
+    "avoid": (
+        _with_words(False, "The answer uses what was forbidden", "No forbidden word occurs."),
+        ("words",),
     ),
+    "no_commas": (_none(",", "comma"), ()),
+    "lowercase": (_all(str.islower, str.isupper, "capital letter; all must be lower case"), ()),
     "uppercase": (_all(str.isupper, str.islower, "small letter; all must be capitals"), ()),
     "title": (_title, ()),
     "json": (_json, ("keys",)),
@@ -272,6 +241,7 @@ _LIST_NUMBER = re.compile(r"^[ \t]*\d+\.(?=\s)", re.MULTILINE)
 _ABBREVIATION = re.compile(r"\b(?:P\.S|e\.g|i\.e|Mrs?|Ms|Dr|vs)\.(?=\s+\S)", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]*_]*(?=\s|$)")
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+_LINE_NUMBER = re.compile(r"^([0-9]{1,6})\.[ \t]", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^[ \t]*\*{6}[ \t]*$", re.MULTILINE)
 
 
@@ -282,8 +252,10 @@ def words(text: str) -> tuple[str, ...]:
 
 def sentences(text: str) -> tuple[str, ...]:
     """Pieces that end in . ! or ? before white space or the end; line breaks alone end nothing.
+
     List numbers ("1. ") and a few common abbreviations ("P.S.", "e.g.") do not end a sentence; a
-    last piece without a full stop counts if it holds a word."""
+    last piece without a full stop counts if it holds a word.
+    """
     text = _ABBREVIATION.sub(lambda m: m[0].replace(".", " "), _LIST_NUMBER.sub(" ", text))
     ends = [0, *(m.end() for m in _SENTENCE_END.finditer(text)), len(text)]
     pieces = (text[a:b].strip() for a, b in pairwise(ends))
@@ -299,13 +271,3 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def bullet_items(text: str) -> tuple[str, ...]:
     """The text after "- " on the lines that start with it."""
     return tuple(line[2:].strip() for line in text.splitlines() if line.startswith("- "))
-
-
-def numbered_lines(text: str) -> tuple[int, ...]:
-    """The numbers of the lines that start with "<number>. ", in their order."""
-    return tuple(int(m) for m in re.findall(r"^([0-9]{1,6})\.[ \t]", text, re.MULTILINE))
-
-
-def versions(text: str) -> tuple[str, ...]:
-    """The pieces between lines that consist of six asterisks, blank ones included."""
-    return tuple(part.strip() for part in _VERSION_LINE.split(text.replace("\r\n", "\n")))

@@ -1,13 +1,11 @@
 """`constraints`: our own instruction-following task, shipped with the package; the demo.
 
-160 everyday writing requests with 0 to 8 verifiable constraints each, over 24 kinds; there is no
-reference answer, the checks decide: the reward is the share of a prompt's constraints that the
-answer keeps.
+160 everyday writing requests with 0 to 8 verifiable constraints each, over 24 kinds; the reward is
+the share of a prompt's constraints that the answer keeps.
 
 `python -m promptcodebook.tasks.constraints.task` writes data.jsonl. Deterministic. Kinds are dealt
 so that each occurs about equally often in each split; kinds that contradict each other never meet,
-and parameters are drawn so that all constraints of a prompt can be kept at once. wordings.json puts
-a constraint to the model: several phrasings per kind, each exact about its check.
+and parameters are drawn so that all constraints of a prompt can be kept at once.
 """
 
 from __future__ import annotations
@@ -24,14 +22,13 @@ from typing import Any, cast
 from promptcodebook.data import Dataset, load
 from promptcodebook.randomness import keyed_random
 from promptcodebook.tasks.constraints.checks import KINDS, Constraint, check, words
-from promptcodebook.tasks.home import read_seeds
+from promptcodebook.tasks.home import read_texts
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Score
 
 _FOLDER = Path(__file__).parent
-_FEWEST_WORDS = 5
-"""What an answer to a prompt without constraints needs to count as one."""
+_FEWEST_WORDS = 5  # of an answer to a prompt without constraints
 
 
 def load_constraints(_data_dir: Path | None = None) -> Task:
@@ -42,18 +39,12 @@ def load_constraints(_data_dir: Path | None = None) -> Task:
         dataset=load(shipped, target=None, id="id", split="split", name="constraints"),
         reward=asks_nobody(reward),
         program=SingleCall(),
-        seeds=read_seeds(_FOLDER),
-        zero_shot="Answer the request and follow all of its requirements.",
-        description="Everyday writing requests with up to eight verifiable constraints each; "
-        "the reward is the share of constraints that the answer satisfies.",
-        output_format="Only the answer itself, in exactly the form the request asks for, "
-        "without any comment on it.",
+        **read_texts(_FOLDER),
     )
 
 
 def draw_constraints(world: int, kinds: Sequence[str] = ()) -> Dataset:
-    """Other prompts in place of the shipped ones, drawn alike: world 1 is what is shipped. With
-    `kinds`, which must go together, each prompt has constraints of just these kinds."""
+    """Other prompts in place of the shipped ones (world 1), drawn alike, as `compose` does."""
     rows = list(compose(world, kinds))
     return load(rows, target=None, id="id", split="split", name="constraints")
 
@@ -64,8 +55,7 @@ def constraints_of(example: Example) -> tuple[Constraint, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Satisfied / all constraints, in [0, 1]; the feedback says for each what was found. Without
-    constraints: 1 for an answer of at least five words, else 0."""
+    """The share of constraints kept. Without any: 1 for an answer of five words or more, else 0."""
     constraints = constraints_of(example)
     if not constraints:
         if len(words(output)) >= _FEWEST_WORDS:
@@ -102,8 +92,7 @@ def compatible(kind: str, others: Iterable[str]) -> bool:
 
 
 def compose(world: int = 1, kinds: Sequence[str] = ()) -> Iterator[dict[str, object]]:
-    """All rows of data.jsonl, in their order; of another `world` as many others, drawn alike. With
-    `kinds`, which must go together, every prompt has constraints of just these kinds."""
+    """The rows of data.jsonl, or as many of another `world`; with `kinds`, of just these kinds."""
     key = "constraints" if world == 1 else f"constraints {world}"
     wordings = read_wordings()
     lines = _FOLDER.joinpath("requests.txt").read_text("utf-8").splitlines()
@@ -135,7 +124,6 @@ def read_wordings() -> Mapping[str, Sequence[str]]:
 def _phrase(
     constraint: Mapping[str, object], wordings: Mapping[str, Sequence[str]], rng: random.Random
 ) -> str:
-    """One constraint in words, in a phrasing drawn from `rng`."""
     text = rng.choice(wordings[str(constraint["kind"])])
     for name, value in constraint.items():
         if isinstance(value, list):
@@ -166,8 +154,7 @@ _SPANS = {"paragraphs": (2, 4), "bullets": (2, 6), "numbered": (3, 6), "exact_nu
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What a prompt's parameters are drawn from, and what was drawn already, by kind. No word of
-    the two pools is given out twice, so that none is both asked for and forbidden."""
+    """The pools, each word given out once, and what was drawn already, by kind."""
 
     rng: random.Random
     include: list[str]

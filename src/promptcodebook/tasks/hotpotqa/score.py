@@ -1,8 +1,7 @@
 """HotpotQA's answer scores: exact match and token F1 of normalised answers; and its reward.
 
-Both scores follow the official script: lower case, ASCII punctuation deleted (not replaced by a
-blank), the words a, an, the dropped, white space collapsed. Where that is plainly odd, so is this:
-curly quotes and dashes stay, and an answer that is an article alone equals the empty one.
+Both scores follow the official script. Where that is plainly odd, so is this: curly quotes and
+dashes stay, and an answer that is an article alone equals the empty one.
 """
 
 from __future__ import annotations
@@ -18,20 +17,17 @@ from promptcodebook.types import Example, Output, Score
 # Against any other answer these earn nothing, whatever words they share.
 _CLOSED = ("yes", "no", "noanswer")
 
-_FACTS_CHARS = 1200
-"""All supporting sentences together are cut here, so that the critic's context holds a batch."""
+_FACTS_CHARS = 1200  # of all facts, so that the critic's context holds a batch
 _FACT_CHARS = 400
 
 
 def exact_match(prediction: str, gold: str, nfd: bool = False) -> bool:
-    """Equal once normalised. With `nfd` as in the GEPA artifact, which decomposes first: only
-    there are the composed and the decomposed form of one accented letter equal."""
+    """Equal once normalised. `nfd` decomposes accented letters first, as the GEPA artifact does."""
     return answer_words(prediction, nfd=nfd) == answer_words(gold, nfd=nfd)
 
 
 def f1(prediction: str, gold: str) -> tuple[float, float, float]:
-    """(F1, precision, recall) over the multisets of words; 0 without a common word, and where
-    one side is yes, no or noanswer and the other is not the same."""
+    """(F1, precision, recall) of words; 0 where one is yes, no or noanswer and the other is not."""
     given, wanted = answer_words(prediction, nfd=False), answer_words(gold, nfd=False)
     if given != wanted and (given in _CLOSED or wanted in _CLOSED):
         return 0.0, 0.0, 0.0
@@ -50,9 +46,7 @@ def reward(example: Example, output: Output) -> Score:
 
 
 def feedback(example: Example, output: Output) -> str:
-    """Answer, hops and facts in a few sentences: usually under 1,500 characters, never 6,000. The
-    right answer, what each hop found and what was still missing, and the sentences that decide the
-    answer: what a critic should know."""
+    """Whether it is right, what each hop found and missed, and the sentences that decide."""
     wanted, retrieved = _texts(example, "gold_titles"), retrieved_titles(output)
     hops, missing = describe_hops(wanted, retrieved, "question")
     parts = [_describe_answer(output.text, example.target or ""), *hops]

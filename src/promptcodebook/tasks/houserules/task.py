@@ -4,9 +4,9 @@
 of the topic. A message under two topics has two rules; one under none wants a plain answer. The
 reward is the share of the message's rules that the reply keeps, by one small pure check per kind.
 
-Each check says what it found, in a clause that follows "the reply"; `check` makes it a sentence. A
-blank or endlessly repeating reply keeps no rule. List marks and white space around a line do not
-count, nor do capitals where texts are compared.
+Each check says what it found, in a clause that follows "the reply". A blank or endlessly repeating
+reply keeps no rule. List marks and white space around a line do not count, nor do capitals where
+texts are compared.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from typing import cast
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import load
 from promptcodebook.errors import DataError, TaskError, did_you_mean
-from promptcodebook.tasks.constraints.checks import CheckResult, sentences, words
+from promptcodebook.tasks.constraints.checks import CheckResult, Found, sentences, words
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score
 
-Found = tuple[bool, str]
-
 _FOLDER = Path(__file__).parent
-_SHIPPED: Mapping[str, Mapping[str, str]] = tomllib.loads(
-    (_FOLDER / "rules.toml").read_text("utf-8")
-)
-RULES = _SHIPPED["kinds"]
+_SHIPPED = tomllib.loads((_FOLDER / "rules.toml").read_text("utf-8"))
+RULES: Mapping[str, str] = _SHIPPED["kinds"]
 """Topic -> the kind of its rule, in the order of the present prompt's lines."""
 SIX = ("invoice", "cancel", "address", "login", "advice", "howto")
 """The topics whose rules SmolLM2 keeps best when each is alone, on training messages that did
@@ -67,9 +63,7 @@ def plain(reply: str) -> CheckResult:
 
 
 def spoiled(reply: str) -> str:
-    """What makes a reply worthless, whatever it was to be, in a clause; '' for a sound one. Blank,
-    or nothing but one line or one sentence said three times or more; the last of them may be cut
-    short."""
+    """What makes a reply worthless: it is blank, or one line or sentence, repeated; '' for none."""
     if not reply.strip():
         return "is empty"
     for name, pieces in (("line", _lines(reply)), ("sentence", sentences(reply))):
@@ -83,9 +77,7 @@ def spoiled(reply: str) -> str:
 
 
 def guess_language(text: str) -> str:
-    """The language whose frequent words are most of the text's; '' when too few tell. One of the
-    names in stop_words.toml. At least 3 words, at least 2 and a seventh of them frequent ones, and
-    more of them than of any other language."""
+    """The language of stop_words.toml whose frequent words are most of the text's, or ''."""
     found = re.findall(r"[^\W\d_]+", text.lower())
     counts = Counter(
         {name: sum(w in known for w in found) for name, known in _stop_words().items()}
@@ -155,19 +147,16 @@ def _recipe(reply: str) -> Found:
 
 
 def _russian(reply: str) -> Found:
-    """At least half of the letters are Cyrillic."""
     count, total = len(re.findall("[\u0400-\u04ff]", reply)), sum(c.isalpha() for c in reply)
     return 0 < total <= 2 * count, f"has {count} Cyrillic letters among {total}"
 
 
 def _story(reply: str) -> Found:
-    """ "Once upon a time" occurs."""
     held = "once upon a time" in reply.lower()
     return held, "says so" if held else "does not say so"
 
 
 def _letter(reply: str) -> Found:
-    """A line begins with "Dear" and a word."""
     held = re.search(r"^\W*Dear[ \t]+\w", reply, re.MULTILINE) is not None
     return held, "has one" if held else "has none"
 
@@ -179,7 +168,6 @@ def _json(reply: str) -> Found:
 
 
 def _found(pattern: str, noun: str, least: int = 1) -> Callable[[str], Found]:
-    """The pattern occurs `least` times."""
     compiled = re.compile(pattern, re.MULTILINE)
 
     def holds(reply: str) -> Found:
@@ -232,16 +220,16 @@ MARKS: tuple[str, ...] = tuple(kind for kind, rule in _TABLE.items() if rule.mar
 
 
 class PromptLast:
-    """One call: the message and, after a blank line, the prompt, both in the customer's turn. Small
-    models follow what comes last and ignore a system prompt (docs/tasks/houserules.md has the
-    figures)."""
+    """One call: the message and, after a blank line, the prompt, both in the customer's turn.
+
+    Small models follow what comes last and ignore a system prompt (docs/tasks/houserules.md).
+    """
 
     name = "message, then prompt"
     stages: tuple[str, ...] = ()
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """y, and whether it was cut; without a prompt there is only the message."""
         turn = "\n\n".join(part for part in (example.input, prompt.text) if part.strip())
         reply = await lm(turn, purpose="execute")
         return Output(reply.text, truncated=reply.finish == "length")
@@ -307,8 +295,7 @@ def topics_of(example: Example) -> tuple[str, ...]:
 
 
 def reward(example: Example, output: str) -> Score:
-    """Kept / all rules of the message's topics, in [0, 1]; the feedback names each and its topic. A
-    message without a topic: 1 for a plain English reply, else 0."""
+    """The share of its topics' rules kept. Without a topic: 1 for a plain English reply, else 0."""
     topics = topics_of(example)
     if not topics:
         result = plain(output)

@@ -1,9 +1,8 @@
 """Scoring HoVer claims: were all gold pages retrieved, and is the label right?
 
-`titles_subset` is the retrieval metric of the GEPA artifact, `hit_at`, `doc_em` and `doc_f1` are
-those of the benchmark's own evaluation, `hover_score` asks for retrieval and label together.
-A retrieved document is "TITLE | text"; the text before the first " | " is its title. `reward` is
-the task's (Table 7), `retrieval_reward` asks for the pages alone (the GEPA artifact's, Table 1).
+`titles_subset` is the retrieval metric of the GEPA artifact; `hit_at`, `doc_em` and `doc_f1` are
+those of the benchmark's own evaluation. `reward` is the task's (Table 7), `retrieval_reward` asks
+for the pages alone (the GEPA artifact's, Table 1).
 """
 
 from __future__ import annotations
@@ -45,15 +44,13 @@ def _nfd(titles: Sequence[str]) -> list[str]:
 
 
 def doc_em(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
-    """1.0 iff every gold title is predicted, and nothing else, after NFD; else 0.0. The number of
-    titles counts as well, so a title predicted twice is one too many."""
+    """1.0 iff the gold titles are predicted, each once, and nothing else, after NFD; else 0.0."""
     predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     return float(len(predicted) == len(gold) and gold <= set(predicted))
 
 
 def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float:
-    """2PR / (P + R) over titles after NFD; 0.0 when the two sides share none. P divides by all
-    predictions, repeated ones included; gold titles count once."""
+    """2PR / (P + R) over titles after NFD. Repeated predictions count in P; gold titles once."""
     predicted, gold = _nfd(predicted_titles), {*_nfd(gold_titles)}
     common = len(gold.intersection(predicted))
     if not common:
@@ -63,8 +60,7 @@ def doc_f1(predicted_titles: Sequence[str], gold_titles: Sequence[str]) -> float
 
 
 def parse_label(text: str) -> Label | None:
-    """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither.
-    Case, blanks, hyphens and underscores do not matter; REFUTED and FALSE mean NOT_SUPPORTED."""
+    """The label that `text` gives, NOT_SUPPORTED looked for first; None when it gives neither."""
     upper = text.strip().upper()
     if _REFUTING.search(_JOINS.sub("_", upper)):
         return "NOT_SUPPORTED"
@@ -78,20 +74,12 @@ def parse_label(text: str) -> Label | None:
     return label
 
 
-def hover_score(
-    retrieved_docs: Sequence[str], gold_titles: Sequence[str], predicted_label: str, gold_label: str
-) -> float:
-    """1.0 iff the retrieval is complete (`titles_subset`) and the label is the gold one."""
-    wanted = parse_label(gold_label)
-    right = wanted is not None and parse_label(predicted_label) == wanted
-    return float(right and titles_subset(retrieved_docs, gold_titles))
-
-
 def reward(example: Example, output: Output) -> Score:
     """1 iff all gold pages were retrieved and the label is right, else 0. RewardError: no gold."""
-    titles = [*chain.from_iterable(retrieved_titles(output))]
-    value = hover_score(titles, gold_titles(example), output.text, example.target or "")
-    return Score(value, feedback(example, output))
+    complete = retrieval_reward(example, output)
+    wanted = parse_label(example.target or "")
+    right = wanted is not None and parse_label(output.text) == wanted
+    return Score(float(right and complete.value), complete.feedback)
 
 
 def retrieval_reward(example: Example, output: Output) -> Score:

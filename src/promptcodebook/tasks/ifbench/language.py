@@ -1,11 +1,8 @@
-"""What a check is handed: its arguments, the response with its analyses, and what is known of
-languages (sentences, tokens, stop words, tags, syllables, guesses).
+"""What a check is handed: its arguments, the analysed response, and what is known of languages.
 
-One `Language` is built and handed to every check. Its parts are loaded when first used, so a check
-that only counts characters needs no data and no optional package. NLTK looks its files up through a
-list kept in the module and refuses folders outside it, so a folder chosen by the caller would have
-to be set before the first import; the files are few and plain: they are read here and handed to
-NLTK's classes.
+The parts of a `Language` are loaded when first used, so a check that only counts characters needs
+no data and no optional package. NLTK refuses folders outside a list that it makes at its first
+import; so its files, few and plain, are read here and handed to its classes.
 """
 
 from __future__ import annotations
@@ -18,33 +15,30 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import chain, islice
+from functools import cache, cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
+from pydantic import BeforeValidator, ConfigDict, FiniteFloat, create_model
+
+from promptcodebook.errors import TaskError, import_extra
+from promptcodebook.tasks.home import BenchmarkRow, check_row
 from promptcodebook.tasks.worker import shared_worker
 
-MARKS = string.punctuation
-"""The 32 ASCII punctuation marks."""
+MARKS = string.punctuation  # the 32 ASCII punctuation marks
 EDGES = MARKS + " "
-CONTEXT = 3
-"""The tagger's choice for a text's first token depends on this many tokens."""
+CONTEXT = 3  # tokens on which the tag of the first one depends
 
-_REPEATED = 1024
-"""Sentences remembered while one text is tokenised; a degenerate reply repeats itself."""
-_LIMIT_S = 1.5
-"""For the patterns of one constraint."""
+_REPEATED = 1024  # sentences remembered; a degenerate reply repeats itself
+_LIMIT_S = 1.5  # for the patterns of one constraint
 _HARMLESS = re.compile(r"[^*+?{|]{0,200}")
 _DELETE = str.maketrans("", "", MARKS)
 _WORD = re.compile(r"\w+")
-_RELATIONS = ("less than", "at least")
 _PACKAGES = "punkt_tab stopwords averaged_perceptron_tagger_eng"
 
 
 Check = Callable[["Text", "Arguments"], bool]
-"""Decides whether a text, unchanged, meets the demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,82 +51,64 @@ class Instruction:
     takes: tuple[str, ...]
 
 
+_DEMANDS = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
+
+
 def read_instructions(checks: Mapping[str, Check]) -> dict[str, Instruction]:
     """The constraints by id; instructions.toml has their demands in words."""
-    demands = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text("utf-8"))
     return {
-        name: Instruction(name, met, demands[name]["says"], tuple(demands[name].get("takes", ())))
+        name: Instruction(name, met, _DEMANDS[name]["says"], tuple(_DEMANDS[name].get("takes", ())))
         for name, met in checks.items()
     }
 
 
-class Arguments:
-    """kwargs of one constraint; nulls count as absent and 5.0 as 5. Raises DataError for a name the
-    constraint does not take, one that is missing, and a value of the wrong type."""
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    def __init__(self, owner: str, given: Mapping[str, object], takes: tuple[str, ...]) -> None:
-        self._owner = owner
-        self._values = {name: value for name, value in given.items() if value is not None}
-        for name in self._values:
-            if name not in takes:
-                raise DataError(
-                    f"{owner} takes no argument {name!r}{did_you_mean(name, takes)}",
-                    hint=f"its arguments: {', '.join(takes) or 'none'}",
-                )
-        for name in takes:
-            if name not in self._values:
-                raise DataError(
-                    f"{owner} needs the argument {name!r}, which is missing or null",
-                    hint=f"add {name!r} to the constraint's kwargs",
-                )
 
-    def integer(self, name: str) -> int:
-        value = self.number(name)
-        if value != int(value):
-            raise self._wrong(name, "a whole number")
-        return int(value)
+_TYPES: Mapping[str, Any] = {
+    **dict.fromkeys(_DEMANDS["whole"], Annotated[int, BeforeValidator(_whole)]),
+    **dict.fromkeys(("keywords", "forbidden_words"), list[str]),
+    **dict.fromkeys(
+        ("relation", "let_relation", "capital_relation"), Literal["less than", "at least"]
+    ),
+    "percentage": FiniteFloat,
+}
+"""Those of all arguments that are no texts."""
 
-    def number(self, name: str) -> float:
-        value = self._values[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
-            raise self._wrong(name, "a number")
-        return value
 
-    def text(self, name: str) -> str:
-        value = self._values[name]
-        if not isinstance(value, str):
-            raise self._wrong(name, "a string")
-        return value
+class Arguments(BenchmarkRow):
+    """The kwargs of one constraint, as attributes; 5.0 is as good as 5."""
 
-    def texts(self, name: str) -> list[str]:
-        value = self._values[name]
-        items = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
-        if not all(isinstance(item, str) for item in items):
-            raise self._wrong(name, "a list of strings")
-        return cast("list[str]", list(items))
+    model_config = ConfigDict(extra="forbid")
+    if TYPE_CHECKING:
 
-    def compare(self, relation: str, count: int, bound: str) -> bool:
-        """`count` < or >= the argument `bound`, as the argument `relation` says."""
-        word = self.text(relation)
-        if word not in _RELATIONS:
-            raise self._wrong(relation, " or ".join(map(repr, _RELATIONS)))
-        limit = self.integer(bound)
-        return count < limit if word == "less than" else count >= limit
+        def __getattr__(self, name: str) -> Any: ...
 
     def as_texts(self) -> dict[str, str]:
         """Each argument as it reads in a sentence."""
         said = dict[str, str]()
-        for name, value in self._values.items():
-            said[name] = str(int(value) if isinstance(value, float) and value % 1 == 0 else value)
-            if isinstance(value, list | tuple):
+        for name, value in self.model_dump().items():
+            said[name] = f"{value:g}" if isinstance(value, float) else str(value)
+            if isinstance(value, list):
                 said[name] = ", ".join(f'"{item}"' for item in cast("list[object]", value))
         return said
 
-    def _wrong(self, name: str, wanted: str) -> DataError:
-        return DataError(
-            f"the argument {name!r} of {self._owner} is {self._values[name]!r}, not {wanted}",
-            hint="correct the constraint's kwargs in the data file",
-        )
+
+@cache
+def _shape(takes: tuple[str, ...]) -> type[Arguments]:
+    fields: dict[str, Any] = {name: (_TYPES.get(name, str), ...) for name in takes}
+    return create_model("Arguments", __base__=Arguments, **fields)
+
+
+def read_arguments(constraint: Instruction, given: Mapping[str, object]) -> Arguments:
+    """Nulls count as absent. DataError for one too many, a missing one and a wrong type."""
+    values = {name: value for name, value in given.items() if value is not None}
+    return check_row(values, f"the kwargs of {constraint.name}", _shape(constraint.takes))
+
+
+def compare(relation: str, count: int, bound: int) -> bool:
+    return count < bound if relation == "less than" else count >= bound
 
 
 def without_marks(text: str) -> str:
@@ -155,17 +131,6 @@ class Text:
     def tokens(self) -> list[str]:
         return [*chain.from_iterable(self.language.each_tokens(self.sentences))]
 
-    def first_tokens(self, count: int) -> list[str]:
-        """The first `count` tokens, without making the others."""
-        found = self.language.each_tokens(self.sentences)
-        return list(islice(chain.from_iterable(found), count))
-
-    def last_tokens(self, count: int) -> list[str]:
-        """The last `count` tokens in their order, without making the others."""
-        found = self.language.each_tokens(reversed(self.sentences))
-        backwards = chain.from_iterable(tokens[::-1] for tokens in found)
-        return list(islice(backwards, count))[::-1]
-
     @cached_property
     def lower(self) -> str:
         return self.value.lower()
@@ -186,10 +151,12 @@ class Text:
 
 
 class Language:
-    """The English tokenisers, lists and guessers behind the checks. `nltk_data` is a folder laid
-    out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA (with nltk_data inside), then
-    NLTK's usual folders. Uses raise MissingExtra when a package of the extra `bench` is missing and
-    TaskError when NLTK's data are not found."""
+    """The English tokenisers, lists and guessers behind the checks.
+
+    `nltk_data` is a folder laid out as NLTK's downloader does; None: NLTK_DATA, then PCO_DATA (with
+    nltk_data inside), then NLTK's usual folders. Uses raise MissingExtra or TaskError for a package
+    of the extra `bench` or a file of NLTK's that is not there.
+    """
 
     def __init__(self, nltk_data: Path | None = None) -> None:
         named = [Path(part) for part in os.environ.get("NLTK_DATA", "").split(os.pathsep) if part]
@@ -237,15 +204,14 @@ class Language:
     ) -> list[int]:
         """For each pattern, the number of its matches, with what is put `around` it.
 
-        IFEval uses its keywords as patterns, unescaped; one that is no regular expression is looked
-        for literally (the public scorer raises). One with a repetition or an alternative can take
-        exponential time, so it runs in a worker process that is killed at its limit: TimeoutError.
+        IFEval uses its keywords as patterns, unescaped. One that could take exponential time runs
+        in a worker process that is killed at its limit: TimeoutError.
         """
         if all(_HARMLESS.fullmatch(pattern) for pattern in patterns):
             return count_each(patterns, text, around, ignore_case)
         args = [patterns, text, around, ignore_case]
         result = shared_worker().call(f"{__name__}:count_each", args, _LIMIT_S)
-        if not result.done:
+        if result.timed_out or result.error:
             raise TimeoutError("a pattern took too long")
         return cast("list[int]", result.value)
 
@@ -326,7 +292,6 @@ def _lines(path: Path) -> list[str]:
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:
-    """One of NLTK's files."""
     try:
         return parse(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

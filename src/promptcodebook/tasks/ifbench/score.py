@@ -1,9 +1,7 @@
 """Scoring of IFBench's 58 and IFEval's 25 constraints, at the level of one example.
 
-`check` decides one instruction on an unchanged response; `grade` a whole example, strict and
-loose; `describe` says an instruction in words, for feedback; `accuracy` sums up a set of graded
-responses. Where the public scorer is odd they agree with it. Where it raises an error, or a check
-takes too long, the answer is "not met". A keyword that is no regular expression is plain text.
+Where the public scorer is odd we agree with it. Where it raises an error, or a check takes too
+long, the answer is "not met". A keyword that is no regular expression is plain text.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from promptcodebook.errors import DataError, did_you_mean
 from promptcodebook.tasks.ifbench import checks
@@ -21,25 +20,22 @@ from promptcodebook.tasks.ifbench.language import (
     Instruction,
     Language,
     Text,
+    read_arguments,
     read_instructions,
 )
 
 IFBENCH: Mapping[str, Instruction] = read_instructions(checks.IFBENCH)
-"""The 58 test constraints by id."""
 IFEVAL: Mapping[str, Instruction] = read_instructions(checks.IFEVAL)
-"""The 25 constraints of IFEval by id."""
 
-_REMEMBERED = 32
-"""Analysed texts kept: an example's eight variants, for a few examples."""
+_REMEMBERED = 32  # analysed texts: the eight variants of a few examples
 
-_LOOSE_S = 4.0
-"""After this many seconds on an example no further loose variant is tried (texts of 100 kB)."""
+_FOLDERS = ("NLTK_DATA", "PCO_DATA")
+_LOOSE_S = 4.0  # then no further variant is tried (texts of 100 kB)
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """Which instructions of an example were followed, in their order. `timed_out` holds the ids
-    whose check hit its time limit and counts as not followed."""
+    """Which instructions were followed, in their order; `timed_out` has the ids that took long."""
 
     strict: list[bool]
     loose: list[bool]
@@ -54,33 +50,17 @@ class Grade:
         return all(self.loose)
 
     @property
-    def strict_share(self) -> float:
-        """Followed / number, strict; 1.0 without instructions."""
-        return sum(self.strict) / len(self.strict) if self.strict else 1.0
-
-    @property
     def loose_share(self) -> float:
         """Followed / number, loose: the example score; 1.0 without instructions."""
         return sum(self.loose) / len(self.loose) if self.loose else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """Shares in [0, 1]: prompts with all instructions followed, instructions followed pooled over
-    all prompts, and the mean over prompts of the share followed (CSR)."""
+class Level(NamedTuple):
+    """Shares of prompts with all followed, and of instructions; the mean share per prompt (CSR)."""
 
     prompt: float
     instruction: float
     share: float
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Both readings over n prompts; the IFBench paper reports `loose.prompt`."""
-
-    strict: Level
-    loose: Level
-    n: int
 
 
 def check(
@@ -91,13 +71,19 @@ def check(
     *,
     language: Language | None = None,
 ) -> bool:
-    """Whether the unchanged `response` follows one instruction; a blank one follows none. `prompt`
-    is part of the scorers' common signature; no check looks at it. Raises DataError for an unknown
-    id and for kwargs that do not fit it, MissingExtra and TaskError where a check needs a package
-    or NLTK data that are not there."""
+    """Whether the unchanged `response` follows one instruction; a blank one follows none.
+
+    `prompt` is part of the scorers' common signature; no check looks at it. Raises DataError for an
+    unknown id and for kwargs that do not fit it, and as `Language` does.
+    """
     constraint, args = _read(instruction_id, kwargs)
     try:
-        return _met(constraint, args, response, language or _default_language())
+        return _met(
+            constraint,
+            args,
+            response,
+            language or _default_language(*map(os.environ.get, _FOLDERS)),
+        )
     except TimeoutError:
         return False
 
@@ -111,15 +97,17 @@ def grade(
     language: Language | None = None,
 ) -> Grade:
     """Strict and loose verdicts on an example; without a response (None) nothing is followed.
+
     Loose: one of eight variants passes (first line, last line, both removed; "*" deleted). Raises
-    as `check`, and DataError when the two lists differ in length."""
+    as `check`, and DataError when the two lists differ in length.
+    """
     if len(instruction_id_list) != len(kwargs):
         raise DataError(
             f"{len(instruction_id_list)} instruction ids but {len(kwargs)} kwargs",
             hint="give one kwargs object (or null) per instruction",
         )
     read = [_read(name, given) for name, given in zip(instruction_id_list, kwargs, strict=True)]
-    known = language or _default_language()
+    known = language or _default_language(*map(os.environ.get, _FOLDERS))
     end = time.monotonic() + _LOOSE_S
     given = response or ""
     lines = given.split("\n")
@@ -149,13 +137,11 @@ def describe(instruction_id: str, kwargs: Mapping[str, object] | None) -> str:
     return constraint.says.format(**args.as_texts())
 
 
-def accuracy(grades: Sequence[Grade]) -> Accuracy:
-    """The figures of a set. Raises DataError over no grades."""
+def accuracy(grades: Sequence[Grade]) -> tuple[Level, Level]:
+    """Strict and loose shares of a set; the IFBench paper reports the loose one of prompts."""
     if not grades:
         raise DataError("no graded responses", hint="grade at least one")
-    return Accuracy(
-        _level([g.strict for g in grades]), _level([g.loose for g in grades]), len(grades)
-    )
+    return _level([grade.strict for grade in grades]), _level([grade.loose for grade in grades])
 
 
 def _met(constraint: Instruction, args: Arguments, value: str, language: Language) -> bool:
@@ -175,15 +161,11 @@ def _read(
             f"unknown instruction id {instruction_id!r}{did_you_mean(instruction_id, known)}",
             hint="the ids are those of IFBENCH and IFEVAL in promptcodebook.tasks.ifbench.score",
         )
-    return constraint, Arguments(instruction_id, kwargs or {}, constraint.takes)
-
-
-def _default_language() -> Language:
-    return _language_for(*map(os.environ.get, ("NLTK_DATA", "PCO_DATA")))
+    return constraint, read_arguments(constraint, kwargs or {})
 
 
 @cache
-def _language_for(*_folders: str | None) -> Language:
+def _default_language(*_folders: str | None) -> Language:
     return Language()
 
 

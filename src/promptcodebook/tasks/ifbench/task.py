@@ -1,10 +1,7 @@
 """`ifbench`: requests with verifiable constraints; trained on IFEval's, tested on IFBench's.
 
-The program writes a response, then rewrites it so that every constraint is kept; both named stages
-are chain-of-thought modules, and stages and field names are those of the GEPA artifact. Reward: the
-loose share of the constraints that the final response keeps. A folder holds train, val
-and test.jsonl with the fields key, prompt, instruction_id_list and kwargs (parallel to it), and may
-hold nltk_data, which some of the checks need.
+The program writes a response, then rewrites it so that every constraint is kept; stages and field
+names are those of the GEPA artifact. docs/tasks/ifbench.md names the fields of the data.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from threading import Lock
 from typing import Self, cast
@@ -23,20 +20,15 @@ from pydantic import model_validator
 from promptcodebook.calls import Chat, Role
 from promptcodebook.data import Dataset
 from promptcodebook.errors import DataError, RewardError
-from promptcodebook.tasks.home import BenchmarkRow, home_of, read_dataset, read_seeds
+from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
 from promptcodebook.tasks.ifbench.language import Language
 from promptcodebook.tasks.ifbench.score import check, describe, grade
-from promptcodebook.tasks.program import make_output, think
+from promptcodebook.tasks.program import Chain, make_output, read_modules
 from promptcodebook.tasks.task import Task, asks_nobody
 from promptcodebook.types import Example, Output, Prompt, Score, Stage
 
-STAGES: tuple[str, ...] = ("generate", "rewrite")
-
-INSTRUCTIONS: dict[str, str] = {
-    "generate": "Respond to the query.",
-    "rewrite": "Make sure that the response is correct and keeps every constraint stated in the "
-    "query; rewrite it wherever it does not. What you give is the final response.",
-}
+_FOLDER = Path(__file__).parent
+MODULES = read_modules(_FOLDER)
 
 _TRIED = ("one two. three four!", "ONE TWO. THREE FOUR!")
 """Texts short enough for every check; some ask no package before they have seen the case."""
@@ -47,9 +39,9 @@ class RequestRow(BenchmarkRow):
 
     input_column = "prompt"
     key: str | int
-    prompt: str
-    instruction_id_list: list[object]
-    kwargs: list[object]
+    prompt: Filled
+    instruction_id_list: list[str]
+    kwargs: list[dict[str, object]]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -60,81 +52,53 @@ class RequestRow(BenchmarkRow):
                 hint="give at least one constraint, and one object of arguments for each ({} for "
                 "none)",
             )
-        if not all(isinstance(each, dict) for each in kwargs):
-            raise DataError(
-                "kwargs must hold one object for each constraint",
-                hint="write {} for a constraint without arguments",
-            )
-        if not self.prompt.strip():
-            raise DataError("the prompt is blank", hint="give it a text, or drop the line")
-        for one, given in zip(*_constraints(self._columns()), strict=True):
+        for one, given in zip(ids, kwargs, strict=True):
             describe(one, given)
         return self
 
     def example(self) -> Example:
-        return Example(str(self.key), self.prompt, fields=self._columns())
-
-    def _columns(self) -> dict[str, object]:
-        return {"instruction_id_list": self.instruction_id_list, "kwargs": self.kwargs}
+        fields = {"instruction_id_list": self.instruction_id_list, "kwargs": self.kwargs}
+        return Example(str(self.key), self.prompt, fields=fields)
 
 
 def load_ifbench(data_dir: Path | None = None) -> Task:
-    """The task on the data in `data_dir` (or its folder ifbench/), else where `home_of` finds it.
-    DataError with file and line for an unknown constraint or one whose arguments are wrong."""
+    """The task on the data in `data_dir` (or its folder ifbench/), else as `home_of` finds it."""
     home = home_of("ifbench", data_dir)
-    dataset = read_dataset("ifbench", home.folder, RequestRow, RequestRow.example)
+    dataset = read_dataset(home, "ifbench", RequestRow, RequestRow.example)
     places = (home.folder / "nltk_data", home.folder.parent / "nltk_data")
-    nltk_data = next((place for place in places if place.is_dir()), None)
-    constraints = ConstraintReward(Language(nltk_data))
+    constraints = ConstraintReward(Language(next(filter(Path.is_dir, places), None)))
     return Task(
         name="ifbench",
         dataset=dataset,
         reward=asks_nobody(constraints),
         program=IFBenchProgram(constraints.report),
-        seeds=read_seeds(Path(__file__).parent),
-        zero_shot="Respond to the query and keep every constraint that it states.",
-        description="Requests with verifiable constraints; the reward is the share of them that "
-        f"the final response keeps: {len(dataset)} requests; {home.origin}.",
-        output_format="Only the response itself, in exactly the form that the request asks for, "
-        "without any comment on it.",
         require=partial(constraints.require, dataset),
+        **read_texts(_FOLDER, count=len(dataset), origin=home.origin),
     )
 
 
 class IFBenchProgram:
-    """The program. `report` says in words which constraints a text keeps ("" = not known). What it
-    says of the first response joins the trace as a stage `generate: check`, so that the critic can
-    tell which of the two stages is to blame; no model is shown it."""
+    """The program. `report` says in words which constraints a text keeps ("" = not known).
+
+    Of the first response that joins the trace as a stage `generate: check`, so that the critic can
+    tell which of the two stages is to blame; no model is shown it.
+    """
 
     name = "ifbench"
-    stages = STAGES
+    stages = tuple(MODULES)
     roles: frozenset[Role] = frozenset()
 
-    def __init__(self, report: Callable[[Example, str], str] | None = None) -> None:
+    def __init__(self, report: Callable[[Example, str], str]) -> None:
         self._report = report
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        """The final response, with both stages. LMError as the chat raises it."""
-        query, step = example.input, partial(think, lm, prompt=prompt)
-        draft = await step(
-            stage="generate",
-            instruction=INSTRUCTIONS["generate"],
-            fields={"query": query},
-            outputs=("response",),
-        )
-        final = await step(
-            stage="rewrite",
-            instruction=INSTRUCTIONS["rewrite"],
-            fields={"query": query, "response": draft["response"]},
-            outputs=("final_response",),
-        )
-        output = make_output(final["final_response"], (draft, final))
-        if self._report is None:
-            return output
+        chain = Chain(lm, prompt, {"query": example.input}, MODULES)
+        draft = await chain.module("generate")
+        output = make_output(await chain.module("rewrite", response=draft), chain.steps)
         # In a thread, as a pattern among the constraints may take its whole time limit.
-        report = await asyncio.to_thread(self._report, example, draft["response"])
+        report = await asyncio.to_thread(self._report, example, draft)
         written, rewritten = output.trace
-        check = Stage("generate: check", draft["response"], report)
+        check = Stage("generate: check", draft, report)
         return replace(output, trace=(written, check, rewritten)) if report else output
 
 
@@ -158,11 +122,11 @@ class ConstraintReward:
         return Score(sum(verdicts.values()) / len(verdicts), said)
 
     def require(self, dataset: Dataset) -> None:
-        """Tries each kind of constraint that the data have, on two short texts. Raises MissingExtra
-        or TaskError for a package or NLTK data that one needs."""
+        """Tries each kind of constraint of the data on two short texts; raises as `check` does."""
         kinds = dict[str, Mapping[str, object]]()
-        for example in chain.from_iterable(split for _, split in dataset.items()):
-            kinds |= dict(zip(*_constraints(example.fields), strict=True))
+        for _, split in dataset.items():
+            for example in split:
+                kinds |= dict(zip(*_constraints(example), strict=True))
         for (one, given), text in product(kinds.items(), _TRIED):
             with self._lock:
                 check(one, given, "", text, language=self._language)
@@ -174,7 +138,7 @@ class ConstraintReward:
 
     def _verdicts(self, example: Example, text: str) -> dict[str, bool]:
         """Description -> kept (loosely); two constraints of one wording stay two."""
-        ids, kwargs = _constraints(example.fields)
+        ids, kwargs = _constraints(example)
         with self._lock:
             kept = grade(example.input, ids, kwargs, text, language=self._language).loose
         asked = enumerate(zip(ids, kwargs, kept, strict=True), start=1)
@@ -188,7 +152,6 @@ class ConstraintReward:
         return "\n".join(parts)
 
 
-def _constraints(fields: Mapping[str, object]) -> tuple[list[str], list[dict[str, object]]]:
-    ids = cast("list[object]", fields.get("instruction_id_list") or [])
-    kwargs = cast("list[dict[str, object]]", fields.get("kwargs") or [])
-    return [str(one) for one in ids], kwargs
+def _constraints(example: Example) -> tuple[list[str], list[dict[str, object]]]:
+    ids = cast("list[str]", example.fields.get("instruction_id_list") or [])
+    return ids, cast("list[dict[str, object]]", example.fields.get("kwargs") or [])

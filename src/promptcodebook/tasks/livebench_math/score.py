@@ -3,26 +3,23 @@ r"""LiveBench-Math's scorers, chosen by the parts of the subtask's name.
 amc, smc: multiple choice, a cascade of readings; one of them must give the right letter. aime: the
 three digits near the end. imo, usamo: edit distance of an order of formulas. amps: algebraic
 equality of LaTeX, normalised by the recipe of the Minerva paper in LiveBench's shape (what follows
-the last "=", without wrappers such as \text, with \frac and \sqrt in braces). Boxes are read as
-LiveBench reads them.
+the last "=", without wrappers such as \text, with \frac and \sqrt in braces).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import product, starmap
 from typing import Any
 
 from promptcodebook.errors import DataError, MissingExtra
-from promptcodebook.tasks.worker import Worker, shared_worker
+from promptcodebook.tasks.worker import shared_worker
 
-ALGEBRA = ("sympy", "lark", "math_verify")
-"""The packages that comparing formulas takes."""
-Ids = tuple[int | None, ...]
-"""Expression ids in order; None means a piece that is not a number."""
+ALGEBRA = ("sympy", "lark", "math_verify")  # what comparing formulas takes
+Ids = tuple[int | None, ...]  # of expressions; None for a piece that is not a number
 
 _KINDS = {
     **{"amc": "choice", "smc": "choice", "aime": "aime"},
@@ -31,10 +28,8 @@ _KINDS = {
 """The scorer by the first part of the subtask."""
 _AIME_TAIL = 50
 _TAIL = 20
-_LONGEST = 4000
-"""Characters of an AMPS answer that is still compared by algebra; no gold is nearly as long."""
-_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}
-"""For each comparison by algebra, in their order."""
+_LONGEST = 4000  # characters that are still compared by algebra; no gold is as long
+_LIMITS_S = {"lark": 4.0, "math-verify": 3.0}  # in their order
 
 _OPTION = re.compile(r"\\textbf\{\(([A-E])\)\s?\}")
 _OPTION_END = re.compile(r"\\qquad|\$|\n")
@@ -54,10 +49,11 @@ _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 
 @dataclass(frozen=True, slots=True)
 class MathScore:
-    """A score in [0, 1], and how it came about. `kind`: choice, aime, rearrangement or amps.
-    `path`: the reading or comparison that decided, "" when nothing could be read. `read`: the
-    answer as it was read. `ids`: of a rearrangement. `timed_out`: a comparison was stopped at its
-    time limit (and counts as unequal)."""
+    """A score in [0, 1], and how it came about.
+
+    `path` is the reading or comparison that decided, "" when nothing could be read; `read` the
+    answer as it was read; `ids` those of a rearrangement.
+    """
 
     score: float
     kind: str
@@ -72,10 +68,8 @@ def score(question: str, ground_truth: str, subtask: str, answer: str) -> float:
     return math_score(question, ground_truth, subtask, answer).score
 
 
-def math_score(
-    question: str, ground_truth: str, subtask: str, answer: str, worker: Worker | None = None
-) -> MathScore:
-    """`score` with the path that decided; `worker` runs the algebra (default: the process's)."""
+def math_score(question: str, ground_truth: str, subtask: str, answer: str) -> MathScore:
+    """`score` with the path that decided."""
     kind = kind_of(subtask)
     answer = without_thoughts(answer)
     if kind == "choice":
@@ -86,43 +80,31 @@ def math_score(
         return MathScore(float(at_end), kind, "end of the answer" if at_end else "")
     if kind == "rearrangement":
         ids, path = read_ids(answer)
-        try:
-            gold = [int(piece) for piece in ground_truth.split(",")]
-        except ValueError:
-            raise DataError(
-                f"the gold order {ground_truth[:80]!r} is not a comma-separated list of integers",
-                hint="correct ground_truth in the data file",
-            ) from None
+        gold = [int(piece) for piece in ground_truth.split(",")]
         return MathScore(closeness(ids, gold), kind, path, ids=ids)
-    return _amps(ground_truth, answer, worker)
+    return _amps(ground_truth, answer)
 
 
 def kind_of(subtask: str) -> str:
     """The scorer of a subtask: choice, aime, rearrangement or amps."""
     first, second, *_ = (*subtask.lower().split("_"), "")
     kind = "choice" if second == "amc" else _KINDS.get(first)
-    if kind is not None:
-        return kind
-    raise DataError(
-        f"unknown subtask {subtask!r} of LiveBench-Math",
-        hint="known: amc..., updated_amc..., smc, aime..., imo, usamo, amps_hard...",
-    )
+    if kind is None:
+        raise DataError(
+            f"unknown subtask {subtask!r} of LiveBench-Math",
+            hint="known: amc..., updated_amc..., smc, aime..., imo, usamo, amps_hard...",
+        )
+    return kind
 
 
 def without_thoughts(answer: str) -> str:
     """The answer without its <think>...</think> spans; one that is never closed stays."""
-    kept = list[str]()
-    at = 0
-    while (start := answer.find("<think>", at)) >= 0:
-        end = answer.find("</think>", start)
-        if end < 0:
-            break
-        kept.append(answer[at:start])
-        at = end + len("</think>")
-    return "".join((*kept, answer[at:]))
+    *closed, rest = answer.split("</think>")
+    kept = [s.split("<think>", 1)[0] if "<think>" in s else f"{s}</think>" for s in closed]
+    return "".join((*kept, rest))
 
 
-def _amps(ground_truth: str, answer: str, worker: Worker | None) -> MathScore:
+def _amps(ground_truth: str, answer: str) -> MathScore:
     response = answer
     for constant in ("+C", "+ C", "+c", "+ c"):  # of integration
         response = response.replace(constant, "")
@@ -140,15 +122,15 @@ def _amps(ground_truth: str, answer: str, worker: Worker | None) -> MathScore:
         return MathScore(1.0, "amps", f"{path}, equal text", read)
     if len(read) > _LONGEST:
         return MathScore(0.0, "amps", f"{path}, too long to compare", read[:_LONGEST])
-    return _by_algebra(gold, read, path, worker or shared_worker())
+    return _by_algebra(gold, read, path)
 
 
-def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
+def _by_algebra(gold: str, read: str, path: str) -> MathScore:
     """The lark grammar first, then math-verify where lark did not find them equal."""
     decided, late = "not readable", False
     for name, limit_s in _LIMITS_S.items():
         function = f"{__name__}:same_by_{name.replace('-', '_')}"
-        result = worker.call(function, (gold, read), limit_s)
+        result = shared_worker().call(function, (gold, read), limit_s)
         if result.error.startswith("ModuleNotFoundError"):
             raise MissingExtra("comparing mathematical answers", "bench")
         late = late or result.timed_out
@@ -158,20 +140,19 @@ def _by_algebra(gold: str, read: str, path: str, worker: Worker) -> MathScore:
             decided = name
         elif result.error:
             decided = "comparison failed"
-    return MathScore(
-        0.0, "amps", f"{path}, {'time limit' if late else decided}", read, timed_out=late
-    )
+    decided = "time limit" if late else decided
+    return MathScore(0.0, "amps", f"{path}, {decided}", read, timed_out=late)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content without "$", or None when there is no box or its braces do not close. A "\boxed
-    " (with a blank) anywhere wins: what follows its last occurrence up to the next "$". Else the
-    braces of the last \boxed decide, or of the last \fbox where there is no \boxed."""
+    r"""The content without "$", or None when there is no box or its braces do not close.
+
+    A "\boxed " (with a blank) anywhere wins: what follows its last occurrence up to the next "$".
+    Else the braces of the last \boxed decide, or of the last \fbox where there is no \boxed.
+    """
     if r"\boxed " in text:
         return text.rsplit(r"\boxed ", 1)[1].split("$", 1)[0]
-    start = text.rfind(r"\boxed")
-    if start < 0:
-        start = text.rfind(r"\fbox")
+    start = text.rfind(r"\boxed" if r"\boxed" in text else r"\fbox")
     if start < 0:
         return None
     opened, depth = -1, 0
@@ -187,8 +168,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def choice_path(question: str, letter: str, answer: str) -> str:
-    """The first reading of `answer` that gives `letter` (A-E), or "" when none does. Paths:
-    solution tag, repeated letter, box, option value, last line, last parentheses."""
+    """The first reading of `answer` that gives `letter` (A-E), or "" when none does."""
     solution, small = last_solution(answer), letter.lower()
     if len(set(solution)) == 1 and solution[0].lower() == small:
         return "solution tag"
@@ -212,18 +192,15 @@ def last_solution(answer: str) -> str:
     """The content of the last <solution>...</solution> on one line, or ""."""
     found = ""
     for line in answer.split("\n"):
-        at = 0
-        while (start := line.find("<solution>", at)) >= 0:
-            end = line.find("</solution>", start + 10)
-            if end < 0:
-                break
-            found, at = line[start + 10 : end], end + 11
+        for span in line.split("</solution>")[:-1]:
+            _, opened, inside = span.partition("<solution>")
+            found = inside if opened else found
     return found
 
 
 def option_value(question: str, letter: str) -> str:
-    """The text of an option, without "$" and "~" at its ends; "FAILURE" if it cannot be read. The
-    last option with that letter counts, and an option must end at a "\\qquad" or "$"."""
+    """The text of the last option with that letter, without "$" and "~" at its ends; "FAILURE" if
+    there is none that ends at a "\\qquad" or "$"."""
     value = ""
     at = 0
     while found := _OPTION.search(question, at):
@@ -269,8 +246,7 @@ def closeness(ids: Sequence[int | None], gold: Sequence[int]) -> float:
 
 
 def read_ids(answer: str) -> tuple[Ids, str]:
-    """The ids that an answer gives, and the path that read them; ((), "") when none did. A reading
-    that finds nothing but pieces that are not numbers is passed over."""
+    """The ids of the first reading with a number in it, and its path; ((), "") when none has."""
     for path, read in _READINGS.items():
         ids = tuple(read(answer))
         if any(i is not None for i in ids):
@@ -299,14 +275,9 @@ def _answer_line(answer: str) -> list[int | None]:
     return [*map(_integer, words)]
 
 
-def _box(answer: str) -> list[int | None]:
-    box = last_boxed(answer) or ""
-    return [*map(_integer, box.replace("\\text{", "").replace("}", "").split(","))]
-
-
-def _last_line(answer: str) -> list[int | None]:
-    found = (_DIGITS.search(piece) for piece in answer.strip().split("\n")[-1].split(","))
-    return [_integer(digits[0]) if digits else None for digits in found]
+def _first_number(text: str) -> int | None:
+    digits = _DIGITS.search(text)
+    return _integer(digits[0]) if digits else None
 
 
 def _tail(answer: str) -> list[int | None]:
@@ -314,17 +285,22 @@ def _tail(answer: str) -> list[int | None]:
         return []
     ids = list[int | None]()
     for piece in answer.lower().rsplit("answer:", 1)[1].strip().split(","):
+        ids.append(_first_number(piece))
         digits = _DIGITS.search(piece)
-        ids.append(_integer(digits[0]) if digits else None)
         if digits and piece[digits.end() :]:
             break
     return ids
 
 
-_READINGS = {
+_READINGS: dict[str, Callable[[str], list[int | None]]] = {
     "answer line": _answer_line,
-    "box": _box,
-    "last line": _last_line,
+    "box": lambda answer: [
+        _integer(piece)
+        for piece in (last_boxed(answer) or "").replace("\\text{", "").replace("}", "").split(",")
+    ],
+    "last line": lambda answer: [
+        _first_number(piece) for piece in answer.strip().split("\n")[-1].split(",")
+    ],
     "after the last answer": _tail,
 }
 
@@ -339,8 +315,7 @@ def parse_answer(response: str) -> tuple[str | None, str]:
     if close > 0 and response[close - 1] == "$":
         close -= 1
     start = response.rfind("$", 0, close) if close > 0 else -1
-    formula = response[start + 1 : close].strip() if start >= 0 else None
-    return (None, "") if formula is None else (normalise(formula), "formula")
+    return (normalise(response[start + 1 : close].strip()), "formula") if start >= 0 else (None, "")
 
 
 def normalise(text: str) -> str:
@@ -421,8 +396,7 @@ def _small(difference: Any) -> bool:
 
 
 def _vanishes(difference: Any, part: Any) -> bool | None:
-    """Whether it is 0 at all of the points, next to `part`; None when it has no value there. Much
-    faster than simplifying, which may take minutes for two forms of one derivative."""
+    """Whether it is 0 at all of the points, next to `part`; None when it has no value there."""
     sympy = import_module("sympy")
     # Exact numbers, so that more digits can always be taken where large terms cancel.
     points = [sympy.Rational(a, 100) + sympy.I * sympy.Rational(b, 100) for a, b in _POINTS]

@@ -1,8 +1,6 @@
 """`livebench_math`: competition problems, exercises with LaTeX results and proofs with gaps.
 
-Reward: LiveBench's own score, 0 to 1; the feedback says whether the answer is right, what the right
-one is, and what is amiss. The program is one call: each question holds the form that its answer
-must have.
+The program is one call: each question holds the form that its answer must have.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Self
 from pydantic import model_validator
 
 from promptcodebook.errors import DataError, require_modules
-from promptcodebook.tasks.home import BenchmarkRow, blank_fields, home_of, read_dataset, read_seeds
+from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
 from promptcodebook.tasks.livebench_math.score import (
     ALGEBRA,
     MathScore,
@@ -51,7 +49,7 @@ class MathRow(BenchmarkRow):
     question_id: str
     task: str
     subtask: str
-    question: str
+    question: Filled
     ground_truth: str
 
     @model_validator(mode="after")
@@ -62,7 +60,6 @@ class MathRow(BenchmarkRow):
                 f"the ground_truth of a {self.subtask} row must be {words}",
                 hint="correct it in the data file",
             )
-        blank_fields(self, "question")
         return self
 
     def example(self) -> Example:
@@ -73,7 +70,7 @@ class MathRow(BenchmarkRow):
 def load_livebench_math(data_dir: Path | None = None) -> Task:
     """The task on the data in `data_dir`, else the public copy, else our own few examples."""
     home = home_of("livebench_math", data_dir)
-    dataset = read_dataset("livebench_math", home.folder, MathRow, MathRow.example)
+    dataset = read_dataset(home, "livebench_math", MathRow, MathRow.example)
 
     def require() -> None:
         asked = (str(e.fields["subtask"]) for _, split in dataset.items() for e in split)
@@ -85,13 +82,8 @@ def load_livebench_math(data_dir: Path | None = None) -> Task:
         dataset=dataset,
         reward=asks_nobody(reward),
         program=SingleCall(),
-        seeds=read_seeds(Path(__file__).parent),
-        zero_shot="Work out the question and give the answer in the form that it asks for.",
-        description="Mathematics of LiveBench: multiple choice, integers of three digits, LaTeX "
-        f"results and proofs whose formulas are to be put in order: {home.origin}.",
-        output_format="A worked solution that ends with the answer in exactly the form that the "
-        "question asks for.",
         require=require,
+        **read_texts(Path(__file__).parent, origin=home.origin),
     )
 
 
@@ -170,9 +162,8 @@ def _amps(question: str, gold: str, answer: str, scored: MathScore) -> str:
     if scored.timed_out:
         return f"{_short(scored.read)} could not be shown to be right in the time allowed. {right}"
     if scored.path.endswith("not readable"):
-        return (
-            f"{_short(scored.read)} could not be read as a formula, so it counts as wrong. {right}"
-        )
+        said = f"{_short(scored.read)} could not be read as a formula, so it counts as wrong."
+        return f"{said} {right}"
     return f'Wrong: the answer was read as "{_short(scored.read)}". {right}'
 
 

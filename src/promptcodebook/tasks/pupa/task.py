@@ -1,14 +1,8 @@
 """`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON).
 
-The program, PAPILLON: a trusted model rewrites the query, an untrusted one helps, and the trusted
-one answers. Reward: U - λL in -1..1 with λ = 1: quality against the reference answer, less the
-share of private pieces in the request that went outside. Decided by the role `judge`; without one
-(or with `reward = "stand-in"`) by a deterministic stand-in. The rows hold what real people wrote to
-a chatbot: no error quotes any of it.
-
-Departures from the GEPA artifact: the judge replies to a schema, and its reasoning is a field. A
-failed call fails the rollout (it scores the bottom of the range all the same). An empty request is
-not sent; its answer is empty, as there.
+A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The rows
+hold what real people wrote to a chatbot: no error quotes any of it. docs/tasks/pupa.md has the
+reward and the departures from the GEPA artifact.
 """
 
 from __future__ import annotations
@@ -17,38 +11,31 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema
-from promptcodebook.data import Dataset
-from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.errors import ConfigError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
-from promptcodebook.tasks.home import BenchmarkRow, home_of, jsonl_splits, read_seeds
+from promptcodebook.tasks.home import BenchmarkRow, Filled, home_of, read_dataset, read_texts
 from promptcodebook.tasks.program import ask, make_output, outside, think
 from promptcodebook.tasks.pupa.score import PupaScore, combine, distinct_units, leaked_units
 from promptcodebook.tasks.task import Task
 from promptcodebook.text import words_of
 from promptcodebook.types import Example, Output, Prompt, Score, Variable
 
-_TEXTS: Mapping[str, str] = tomllib.loads(
-    Path(__file__).with_name("requests.toml").read_text("utf-8")
-)
-"""What the stages and the judge are asked."""
-_FORM = "one JSON object a line with the texts id, user_query, target_response and pii_units"
-_LEAST = 4
-"""Characters from which a unit counts in a rewrite: shorter ones turn up in any text."""
-WEIGHT = 1.0
-"""λ: what a whole leak costs, in units of quality."""
-ENOUGH = 0.5
-"""Share of the reference's words that the stand-in wants in an answer as good as it."""
-_SHOWN = 12
-"""The most leaked pieces that are quoted."""
+T = TypeVar("T", bound=ReplyShape)
+_FOLDER = Path(__file__).parent
+_TEXTS = tomllib.loads((_FOLDER / "requests.toml").read_text("utf-8"))
+_LEAST = 4  # characters of a unit: shorter ones turn up in any text
+WEIGHT = 1.0  # λ: what a whole leak costs, in units of quality
+ENOUGH = 0.5  # of the reference's words in an answer as good as it
+_SHOWN = 12  # leaked pieces that are quoted
 
 _DIGITS_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4})?")
 _MONTH = re.compile(r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*")
@@ -59,18 +46,12 @@ _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|\\w+")
 class PupaRow(BenchmarkRow):
     """A query; `pii_units` are its private pieces, joined by '||'."""
 
-    id: str
-    user_query: str
-    target_response: str
+    input_column = "user_query"
+    id: Filled
+    user_query: Filled
+    target_response: Filled
     pii_units: str
     category: object = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        for name in ("id", "user_query", "target_response"):
-            if not str(getattr(self, name)).strip():
-                raise DataError(f"the field {name!r} is empty", hint=_FORM)
-        return self
 
     def example(self) -> Example:
         fields = {"pii_units": self.pii_units, "category": str(self.category or "")}
@@ -78,43 +59,23 @@ class PupaRow(BenchmarkRow):
 
 
 def load_pupa(data_dir: Path | None = None) -> Task:
-    """The task on the data in `data_dir`, else the public copy, else our own invented examples."""
+    """The task on the data in `data_dir` (or its folder pupa/), else where `home_of` finds it."""
     home = home_of("pupa", data_dir)
-    dataset = read_dataset(home.folder)
+    dataset = read_dataset(home, "pupa", PupaRow, PupaRow.example, private=True)
     return Task(
         name="pupa",
         dataset=dataset,
-        reward=lambda ask: StandIn() if ask is None else JudgeReward(ask),
+        reward=lambda ask: stand_in if ask is None else JudgeReward(ask),
         program=Papillon(),
         reward_range=(-WEIGHT, 1.0),
-        seeds=read_seeds(Path(__file__).parent),
-        zero_shot="Protect the user's privacy and answer the user's query well.",
-        description="Private user queries answered with the help of an untrusted outside model; "
-        f"the reward is quality - {WEIGHT:g} x leakage: {home.origin}. The real queries are real "
-        "people's: keep runs on them private.",
-        output_format="Whatever the stage asks for: a request that holds nothing private, or the "
-        "complete answer to the user.",
         private=not home.own,
         checks=(NoUnitCheck(dataset.train),),
+        **read_texts(_FOLDER, weight=WEIGHT, origin=home.origin),
     )
 
 
-def read_dataset(folder: Path) -> Dataset:
-    """The three splits, repeats of an input kept as they fall (the public order has some).
-    DataError with file, line and field, never with the text itself."""
-    seen, splits = set[str](), dict[str, tuple[Example, ...]]()
-    for split, rows in jsonl_splits(folder, PupaRow, private=True).items():
-        for where, row in rows:
-            if row.id in seen:
-                raise DataError(f"{where}: the field 'id' is that of an earlier row", hint=_FORM)
-            seen.add(row.id)
-        splits[split] = tuple(row.example() for _, row in rows)
-    return Dataset(**splits, name="pupa", input="user_query")
-
-
 class NoUnitCheck:
-    """Refuses a rewrite with a private piece of a training query that the text before did not have;
-    says whose, not which: a policy is shared, the queries are not."""
+    """Refuses a rewrite that takes over a private piece of a training query; says whose."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         self._owners: dict[str, str] = {}
@@ -134,18 +95,12 @@ class NoUnitCheck:
         return None
 
 
+@dataclass
 class Wall:
-    """A chat that lets the untrusted role see one message only: the request that was released.
-    ConfigError for anything else sent there: another text, a system message, further turns, a
-    schema, or any message before a request is released."""
+    """A chat that lets the untrusted role see one message only: the request that was `released`."""
 
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
-        self._released: str | None = None
-
-    def release(self, request: str) -> None:
-        """Declares the rewritten request, the one text that may pass."""
-        self._released = request
+    chat: Chat
+    released: str | None = None
 
     async def __call__(
         self,
@@ -156,13 +111,13 @@ class Wall:
         schema: Schema | None = None,
         purpose: str = "",
     ) -> Reply:
-        alone = messages == self._released and not system and schema is None
+        alone = messages == self.released and not system and schema is None
         if role == "untrusted" and not alone:
             raise ConfigError(
                 "something beside the rewritten request was about to be sent to the untrusted role",
                 hint="give the untrusted stage only the request that was released",
             )
-        return await self._chat(messages, system=system, role=role, schema=schema, purpose=purpose)
+        return await self.chat(messages, system=system, role=role, schema=schema, purpose=purpose)
 
 
 def request_of(output: Output) -> str:
@@ -171,8 +126,7 @@ def request_of(output: Output) -> str:
 
 
 class Papillon:
-    """craft (executor) -> outside (untrusted) -> respond (executor). y is the answer to the user;
-    its field `request` is what went outside."""
+    """craft (executor) -> outside (untrusted) -> respond (executor). y answers the user."""
 
     name = "pupa"
     stages = ("craft", "respond")
@@ -194,7 +148,7 @@ class Papillon:
         # In a reply with nothing but reasoning: thoughts about the query must not leave.
         if not request or request == craft["reasoning"].strip():
             return make_output("", [craft], {"request": ""})
-        wall.release(request)
+        wall.released = request
         helped = await outside(wall, stage="outside", message=request, output="llm_response")
         answer = await ask(
             wall,
@@ -236,57 +190,46 @@ def units_of(example: Example) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JudgeReward:
-    """The reward by the role `judge`: three calls, the comparison in both orders and the count.
-    Raises LMError when one of them gave no usable verdict: the rollout then counts as failed."""
+    """The reward by the role `judge`: three calls. LMError when one gave no usable verdict."""
 
     ask: Ask
-    weight: float = WEIGHT
 
     async def __call__(self, example: Example, output: Output) -> Score:
-        target, units = example.target or "", units_of(example)
+        target, query, request = example.target or "", example.input, request_of(output)
         forward, backward = await gather_all(
-            self._compare(example.input, first, second)
-            for first, second in ((output.text, target), (target, output.text))
+            self._judged("compare", Comparison, user_query=query, response_a=a, response_b=b)
+            for a, b in ((output.text, target), (target, output.text))
         )
-        request, count = request_of(output), 0
+        units, count = units_of(example), 0
         if request.strip():
-            material = {"pii_units": list(units), "request": request}
-            count = (await self.ask.typed(_judging("count", material), LeakCount)).value.count
-        parts = combine(forward, backward, count, len(units), self.weight)
+            counted = await self._judged("count", LeakCount, pii_units=units, request=request)
+            count = counted.count
+        verdicts = forward.at_least_as_good, backward.at_least_as_good
+        parts = combine(*verdicts, count, len(units), WEIGHT)
         by = "By the judge, asked in both orders,"
-        return Score(parts.score, feedback(parts, output, units, self.weight, by))
+        return Score(parts.score, feedback(parts, output, units, by))
 
-    async def _compare(self, query: str, first: str, second: str) -> bool:
-        material = {"user_query": query, "response_a": first, "response_b": second}
-        answer = await self.ask.typed(_judging("compare", material), Comparison)
-        return answer.value.at_least_as_good
-
-
-@dataclass(frozen=True, slots=True)
-class StandIn:
-    """The reward without a model, for tests and dry runs; it measures nothing about quality. An
-    answer passes for as good as the reference when it holds at least half of its distinct words;
-    leaked is what is found word for word."""
-
-    weight: float = WEIGHT
-
-    def __call__(self, example: Example, output: Output) -> Score:
-        units = units_of(example)
-        wanted, given = (
-            set(_WORD.findall(text.casefold())) for text in (example.target or "", output.text)
-        )
-        good = len(wanted & given) >= ENOUGH * len(wanted) if wanted else bool(given)
-        count = len(leaked_units(request_of(output), units))
-        parts = combine(good, True, count, len(units), self.weight)
-        by = "By the share of its words"
-        return Score(parts.score, feedback(parts, output, units, self.weight, by))
+    async def _judged(self, asked: str, shape: type[T], **material: object) -> T:
+        text = json.dumps(material, ensure_ascii=False)
+        turns = (Message("system", _TEXTS[asked]), Message("user", text))
+        request = Request(role="judge", messages=turns, greedy=True)
+        return (await self.ask.typed(request, shape)).value
 
 
-def feedback(
-    parts: PupaScore, output: Output, units: tuple[str, ...], weight: float, by: str
-) -> str:
-    """The parts of the score, and by kind and wording which units occur in the request. The wording
-    is for the critic alone, which is a trusted role. `by` says who compared."""
+def stand_in(example: Example, output: Output) -> Score:
+    """The reward without a model, for tests and dry runs; it measures nothing about quality."""
+    units = units_of(example)
+    wanted, given = (
+        set(_WORD.findall(text.casefold())) for text in (example.target or "", output.text)
+    )
+    good = len(wanted & given) >= ENOUGH * len(wanted) if wanted else bool(given)
+    count = len(leaked_units(request_of(output), units))
+    parts = combine(good, True, count, len(units), WEIGHT)
+    return Score(parts.score, feedback(parts, output, units, "By the share of its words"))
+
+
+def feedback(parts: PupaScore, output: Output, units: tuple[str, ...], by: str) -> str:
+    """The score, and which units went outside: for the critic alone, which is trusted."""
     request = request_of(output)
     if not request.strip():
         sent = "No request went outside, so nothing leaked and nobody helped."
@@ -296,7 +239,7 @@ def feedback(
     by += " the answer is at least as good as the reference." if parts.quality else f" {better}"
     empty = "" if output.text.strip() else " The answer to the user is empty."
     return (
-        f"Score {parts.score:.2f} = quality {parts.quality:g} - {weight:g} x leakage "
+        f"Score {parts.score:.2f} = quality {parts.quality:g} - {WEIGHT:g} x leakage "
         f"{parts.leakage:.2f}. {by}{empty} {sent}"
     )
 
@@ -337,9 +280,3 @@ def _leaks(parts: PupaScore, leaked: tuple[str, ...], total: int) -> str:
         "left out or described in general terms before the request leaves; advice should speak of "
         "the kinds and never repeat the pieces."
     )
-
-
-def _judging(asked: str, material: Mapping[str, object]) -> Request:
-    text = json.dumps(material, ensure_ascii=False)
-    turns = (Message("system", _TEXTS[asked]), Message("user", text))
-    return Request(role="judge", messages=turns, greedy=True)

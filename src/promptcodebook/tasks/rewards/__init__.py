@@ -24,16 +24,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.incidents import no_tally
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
-from promptcodebook.tasks.rewards.ready import (
-    Contains,
-    Exact,
-    JsonSchema,
-    Normalised,
-    Numeric,
-    Regex,
-    TokenF1,
-    ValidJson,
-)
+from promptcodebook.tasks.rewards.ready import READY
 from promptcodebook.tasks.task import RewardFactory
 from promptcodebook.tasks.user_code import (
     Escape,
@@ -44,27 +35,6 @@ from promptcodebook.tasks.user_code import (
     place_of,
 )
 from promptcodebook.types import Example, Output, Reward, Score
-
-__all__ = [
-    "STAND_IN",
-    "Contains",
-    "Exact",
-    "JsonSchema",
-    "Judge",
-    "Judgement",
-    "Normalised",
-    "Numeric",
-    "Part",
-    "Regex",
-    "TokenF1",
-    "ValidJson",
-    "WeightedSum",
-    "apply_reward",
-    "describe_reward",
-    "make_reward",
-    "reward_factory",
-    "reward_kinds",
-]
 
 _SLACK = 1e-9  # sums of floats may miss the end of the range by a rounding error
 _FORMS = (
@@ -80,10 +50,12 @@ async def apply_reward(
     reward_range: tuple[float, float],
     calls: UserCalls | None = None,
 ) -> Score:
-    """r(y, y*) as a Score inside `reward_range`; a reward that annotates its output as `Output`
-    gets the whole, any other y's text. `calls` runs it (None: in a thread or loop of its own).
-    Raises RewardError when the reward raises (with its file and line; the cause is chained), hangs,
-    or returns no finite number in the range. Our own errors, a reached budget among them, pass."""
+    """r(y, y*) as a Score inside `reward_range`, run by `calls`.
+
+    A reward that annotates its output as `Output` gets the whole, any other y's text. RewardError
+    when it raises (with its file and line; the cause is chained), hangs, or returns no finite
+    number in the range. Our own errors, a reached budget among them, pass.
+    """
     try:
         given = output if annotated_as(reward, 1, Output) else output.text
         returned: Any = await (calls or UserCalls()).call(cast("Any", reward), example, given)
@@ -153,24 +125,9 @@ def _score_of(returned: object, example: Example) -> Score:
 
 STAND_IN = "stand-in"
 """As `reward` of a ready-made task: its stand-in decides, without a judge."""
-_READY: dict[str, type[Any]] = {
-    "exact": Exact,
-    "normalised": Normalised,
-    "contains": Contains,
-    "regex": Regex,
-    "numeric": Numeric,
-    "f1": TokenF1,
-    "json": ValidJson,
-    "schema": JsonSchema,
-}
 _OPTIONS: dict[str, list[str]] = {
-    **{
-        kind: [f.name for f in dataclasses.fields(shape) if f.init]
-        for kind, shape in _READY.items()
-    },
-    "judge": ["rubric"],
-    "sum": ["parts"],
-}
+    kind: [f.name for f in dataclasses.fields(shape) if f.init] for kind, shape in READY.items()
+} | {"judge": ["rubric"], "sum": ["parts"]}
 
 
 def reward_kinds() -> tuple[str, ...]:
@@ -181,27 +138,19 @@ def reward_kinds() -> tuple[str, ...]:
 def reward_factory(
     spec: str | Mapping[str, object], base: Path, calls: UserCalls | None = None
 ) -> RewardFactory:
-    """What makes the reward once the models are connected. What can be wrong without them is
-    found at once: ConfigError."""
-    if not _asks(spec):
-        reward = make_reward(spec, base, calls=calls)
-        return lambda ask: reward
+    """What makes the reward once models are connected. ConfigError for what is wrong already."""
 
     async def nobody(request: Request) -> Reply:
         raise LMError("no model is at hand yet")
 
-    make_reward(spec, base, Ask(nobody, no_tally), calls)
-    return lambda ask: make_reward(spec, base, ask, calls)
+    made = make_reward(spec, base, Ask(nobody, no_tally), calls)
+    return lambda ask: make_reward(spec, base, ask, calls) if _asks(made) else made
 
 
-def _asks(spec: object) -> bool:
-    """Whether the reward, or a part of it, is the judge's."""
-    if not isinstance(spec, Mapping):
-        return spec == "judge"
-    tree = cast("Mapping[str, object]", spec)
-    parts = tree.get("parts")
-    inside = cast("Sequence[object]", parts) if isinstance(parts, list | tuple) else ()
-    return tree.get("kind") == "judge" or any(map(_asks, inside))
+def _asks(reward: Reward) -> bool:
+    if isinstance(reward, WeightedSum):
+        return any(_asks(part.reward) for part in reward.parts)
+    return isinstance(reward, Judge)
 
 
 def make_reward(
@@ -211,8 +160,10 @@ def make_reward(
     calls: UserCalls | None = None,
 ) -> Reward:
     """A reward from 'reward.py:reward', a kind such as 'exact', or {kind = ..., options...}.
+
     Relative paths start at `base`. `ask` calls the judge's model, `calls` the user's functions
-    within a sum. ConfigError says what is wrong."""
+    within a sum. ConfigError says what is wrong.
+    """
     if isinstance(spec, str):
         if ":" in spec or spec.endswith(".py"):
             return cast("Reward", load_function(spec, base, "reward", ("example", "output")))
@@ -232,14 +183,20 @@ def make_reward(
                 hint=f"its options: {', '.join(_OPTIONS[kind]) or 'none'}",
             )
     if kind == "judge":
-        return _judge(options.get("rubric"), ask)
+        rubric = options.get("rubric")
+        if not isinstance(rubric, str) or not rubric.strip():
+            step = 'rubric = "What a good answer does ..."'
+            raise ConfigError("the reward 'judge' needs a rubric", hint=step)
+        if ask is None:
+            said = "the reward 'judge' asks a model, and none is at hand here"
+            raise ConfigError(said, hint="set lm, or roles.judge.model")
+        return Judge(ask, rubric)
     if kind == "sum":
         return _sum(options.get("parts"), base, ask, calls or UserCalls())
     return _ready(kind, options, base)
 
 
 def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
-    """A reward dataclass from its options, types checked."""
     if kind == "schema" and isinstance(options.get("schema"), str):
         path = base / str(options["schema"])
         try:
@@ -249,7 +206,7 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
                 f"cannot read the JSON schema {path}: {error}", hint="check the path and the file"
             ) from None
     try:
-        return TypeAdapter(_READY[kind]).validate_python(options)
+        return TypeAdapter(READY[kind]).validate_python(options)
     except ValidationError as error:
         first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
@@ -259,19 +216,6 @@ def _ready(kind: str, options: dict[str, object], base: Path) -> Reward:
     reason = first["msg"].removeprefix("Value error, ")
     at = f"{key}: " if key else ""
     raise ConfigError(f"the reward {kind!r}: {at}{reason}", hint="correct that key")
-
-
-def _judge(rubric: object, ask: Ask | None) -> Judge:
-    if not isinstance(rubric, str) or not rubric.strip():
-        raise ConfigError(
-            "the reward 'judge' needs a rubric", hint='rubric = "What a good answer does ..."'
-        )
-    if ask is None:
-        raise ConfigError(
-            "the reward 'judge' asks a model, and none is at hand here",
-            hint="set lm, or roles.judge.model",
-        )
-    return Judge(ask, rubric)
 
 
 def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> WeightedSum:
@@ -295,9 +239,7 @@ def _sum(specs: object, base: Path, ask: Ask | None, calls: UserCalls) -> Weight
 def describe_reward(
     reward: str | Mapping[str, object] | Callable[..., object], task: str = ""
 ) -> str:
-    """One text for a reward, in whichever way it was named: `exact`, `numeric {"tolerance": 0.1}`,
-    and `reward()` for a function of the user's, which is known by its name alone; that of a
-    ready-made `task` is called as the task is."""
+    """One text for a reward or a ready-made `task`, however named: `numeric {"tolerance": 0.1}`."""
     if task:
         return f"{task}, {STAND_IN}" if reward == STAND_IN else task
     if isinstance(reward, str):
@@ -310,7 +252,7 @@ def describe_reward(
     table = cast("Mapping[str, object]", reward)
     kind = str(table.get("kind"))
     # Name only the options that differ from their defaults.
-    usual = {f.name: f.default for f in dataclasses.fields(_READY[kind])} if kind in _READY else {}
+    usual = {f.name: f.default for f in dataclasses.fields(READY[kind])} if kind in READY else {}
     own = {key: value for key, value in table.items() if key != "kind"}
     options = {k: v for k, v in own.items() if k not in usual or usual[k] != v}
     if kind == "sum":
@@ -334,12 +276,12 @@ class Judgement(ReplyShape):
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Judge:
     """A reward in [0, 1]; the rubric is the user's. Raises LMError when no verdict came."""
 
-    def __init__(self, ask: Ask, rubric: str) -> None:
-        self._ask = ask
-        self.rubric = rubric
+    ask: Ask
+    rubric: str
 
     async def __call__(self, example: Example, output: str) -> Score:
         # JSON keeps question and answer apart from each other and from the instructions.
@@ -354,7 +296,7 @@ class Judge:
             Message("user", json.dumps(material, ensure_ascii=False)),
         )
         request = Request(role="judge", messages=turns, greedy=True)
-        answer = await self._ask.typed(request, Judgement)
+        answer = await self.ask.typed(request, Judgement)
         return Score(answer.value.score, answer.value.feedback)
 
 

@@ -34,9 +34,7 @@ __all__ = [
 
 
 class ReadyMade(dict[str, Any]):
-    """A ready-made reward: its kind and options, checked when it is made (ConfigError). A call
-    scores one answer; that of `regex` and of `weighted` must be awaited, and that of `judge` needs
-    a run's model."""
+    """A ready-made reward: its kind and options, checked when made; a call scores an answer."""
 
     def __init__(self, kind: str, **options: object) -> None:
         given = {key: value for key, value in options.items() if value is not None}
@@ -97,27 +95,23 @@ def numeric(*, tolerance: float = 1e-6, relative: float = 0.0) -> ReadyMade:
 def regex(
     pattern: str, *, full: bool = False, ignore_case: bool = False, seconds: float = 2.0
 ) -> ReadyMade:
-    """1 where the pattern is found in the answer, or is all of it (`full`). The match runs in a
-    process of its own and may take `seconds` at most."""
+    """1 where the pattern is found in the answer, or is all of it (`full`), within `seconds`."""
     return ReadyMade("regex", pattern=pattern, full=full, ignore_case=ignore_case, seconds=seconds)
 
 
 def json(*keys: str, fenced: bool = False) -> ReadyMade:
-    """1 where the answer is JSON, with these keys if there are any; `fenced` allows one Markdown
-    fence around it."""
+    """1 where the answer is JSON with these keys; `fenced` allows one Markdown fence around it."""
     return ReadyMade("json", keys=builtins.list(keys) or None, fenced=fenced)
 
 
 def schema(schema: Mapping[str, object] | str, *, fenced: bool = False) -> ReadyMade:
-    """1 where the answer is JSON of this schema, given whole or by its file; needs
-    'promptcodebook[schema]'."""
+    """1 where the answer is JSON of this schema (or its file); needs 'promptcodebook[schema]'."""
     whole = schema if isinstance(schema, str) else dict(schema)
     return ReadyMade("schema", schema=whole, fenced=fenced)
 
 
 def judge(rubric: str) -> ReadyMade:
-    """A model's score by your rubric, from 0 to 1, with its reasons as feedback. The model is that
-    of the role `judge`."""
+    """A model's score by your rubric, from 0 to 1, with its reasons; its role is `judge`."""
     return ReadyMade("judge", rubric=rubric)
 
 

@@ -265,3 +265,16 @@ def target_of(example: Example) -> str:
             hint="name the target column, or use a reward that needs none (json, regex, judge)",
         )
     return example.target
+
+
+READY: Mapping[str, type[Any]] = {
+    "exact": Exact,
+    "normalised": Normalised,
+    "contains": Contains,
+    "regex": Regex,
+    "numeric": Numeric,
+    "f1": TokenF1,
+    "json": ValidJson,
+    "schema": JsonSchema,
+}
+"""The rewards by their kind."""
