@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from promptcodebook.calls import Limits, Role, Usage
 from promptcodebook.method.state import entropy, utilisation
@@ -310,7 +310,7 @@ def _step_text(view: RunView) -> str:
 
 class Line(Watcher):
     """How far a run or a phase is, and how long it still takes, after two seconds. On a terminal
-    rich redraws it, with a bar; elsewhere it is printed now and then."""
+    and in a notebook rich redraws it, with a bar; elsewhere it is printed now and then."""
 
     def __init__(
         self,
@@ -323,6 +323,7 @@ class Line(Watcher):
         self._stream = stream
         self._next = clock() + QUIET_S
         self._live: Live | None = None
+        self._place: Any = None
         self._width = _WIDTH
 
     def show(self, event: ProgressEvent) -> None:
@@ -332,7 +333,9 @@ class Line(Watcher):
         if (self.view.run is None and self.view.phase is None) or now < self._next:
             return
         self._next = now + _REDRAW_S
-        if self._live is None and not self._start():
+        if type(self._stream).__module__.startswith("ipykernel"):
+            self._display(self._drawn())
+        elif self._live is None and not self._start():
             self._next = now + _PAUSE_S
             self._stream.write(line_text(self.view, now, _WIDTH) + "\n")
             self._stream.flush()
@@ -340,9 +343,13 @@ class Line(Watcher):
     def close(self) -> None:
         """Takes the line away, where it is redrawn; the next event may draw it again."""
         live, self._live = self._live, None
-        if live is not None:
-            with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):
+            if live is not None:
                 live.stop()
+            elif self._place is not None:
+                from rich.text import Text
+
+                self._display(Text(""))
 
     def _start(self) -> bool:
         """False where nothing can be redrawn."""
@@ -378,6 +385,15 @@ class Line(Watcher):
         bar = ProgressBar(total=phase.total or None, completed=phase.done, width=_BAR)
         table.add_row(bar, Text(text, no_wrap=True))
         return table
+
+    def _display(self, shown: object) -> None:
+        """IPython puts it in the place of the last one."""
+        from IPython.display import display  # pyright: ignore
+
+        if self._place is None:
+            self._place = display(shown, display_id=True)
+        else:
+            self._place.update(shown)
 
 
 def line_text(view: RunView, now: float, width: int) -> str:

@@ -187,5 +187,6 @@ def server() -> Iterator[Served]:
 def test_no_mode_passes_its_budget(mode: Mode, server: Served, tmp_path: Path) -> None:
     bill = attack(mode, server, tmp_path)
     assert bill.over == []
-    assert bill.made > 10 and bill.billed.calls > 0
+    # A Retry-After that outlasts the budget holds for the verdict too: the first wave is all.
+    assert bill.made >= (8 if mode.spoiler.put_off else 11) and bill.billed.calls > 0
     assert bill.ended in ("budget", "TooManyFailures")

@@ -97,7 +97,7 @@ def test_a_cancel_brings_home_what_was_paid_wherever_it_arrives(
 
     async def cancels(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         _thread.interrupt_main()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.5)  # two threads look up, each every fifth of a second
         return await says("0")(request, body)
 
     with served(server):

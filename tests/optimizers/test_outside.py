@@ -439,6 +439,8 @@ def test_it_brings_settings_that_are_keys_like_ours(tmp_path: Path) -> None:
         load_config({"asking": {"reqest": "x"}})
     with pytest.raises(ConfigError, match=r"asking.tries: .* not 'often'"):
         load_config({"asking": {"tries": "often"}})
+    over = load_config({"asking": asked}, load_config({}).model_dump())
+    assert over.model_dump()["asking"]["request"] == "Write ten words."
     with pytest.raises(pco.PcoError, match="there is nothing to resume") as refused:
         train(tmp_path, resume=run.id, config={"optimizer": "asks", "asking": asked})
     assert "'asking': {'tries': MORE}" in refused.value.hint

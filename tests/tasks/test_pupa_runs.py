@@ -55,7 +55,7 @@ def test_doctor_warns_of_a_shared_endpoint_even_where_none_is_named(tmp_path: Pa
         config = load_config({"lm": "simulated", "cache": False, **settings})
 
         async def looked() -> list[tuple[str, str]]:
-            found = [s async for s in checkup(config, tmp_path, tmp_path / "runs", {})]
+            found = [s async for s in checkup(config, tmp_path, tmp_path / "runs")]
             return [(f.level, f.what) for s in found if s.title == "untrusted" for f in s.findings]
 
         return asyncio.run(looked())

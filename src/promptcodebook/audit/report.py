@@ -5,7 +5,7 @@ report = await audit_with_judge(policy_file, judge, ...)
 report.verdict                    "fails", "passes"; without a judge "no rule fired" at best
 
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
-hazards.toml) is no part of a set of templates: the author of a policy's templates must not write
+hazards.toml) belongs to no set of templates: the author of a policy's templates must not write
 what the policy is audited by. Microsoft Presidio (extra `[presidio]`) finds names and the numbers
 of many countries.
 """
@@ -192,9 +192,9 @@ _ORDER: Mapping[Severity, int] = {"high": 0, "medium": 1, "low": 2}
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found in a policy of that digest, gravest first. `texts` are the places looked
-    at, `judge` the model that judged hazards ('' = none), `rows` the number of training examples
-    compared with, `left_out` what was not looked for and why; `presidio` = it looked, too."""
+    """What an audit found in a policy of that digest, gravest first. `texts` are the places
+    searched, `judge` the model that judged hazards ('' = none), `rows` the training examples
+    compared with, `left_out` what was not searched for and why; `presidio` = it searched, too."""
 
     policy: str
     texts: tuple[str, ...]

@@ -178,8 +178,8 @@ def estimate_plan(
     plan: Plan, seconds: Mapping[str, float] | None = None, short: Plan | None = None
 ) -> Estimate:
     """What `pco train` would take; no model is asked. `seconds` are those a call takes, by model;
-    `short` is the plan gone through in its place. Raises what a run raises before its first call,
-    and ConfigError for an optimizer that is not ours."""
+    `short` is a shorter plan, simulated in its place. Raises what a run raises before its first
+    call, and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
         raise ConfigError(
             f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
