@@ -148,7 +148,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def cut_at_sentence(text: str, words: int) -> str:
-    """The longest beginning of at most so many words that ends with a sentence or an item."""
+    """The longest beginning of at most `words` words that ends with a sentence or an item."""
     ends = {m.end() for m in _CUT.finditer(text)} | {m.start() for m in _ITEM.finditer(text)}
     for end in sorted(ends, reverse=True):
         start = text[:end]

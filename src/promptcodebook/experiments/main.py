@@ -128,7 +128,7 @@ def _run(order: Order, settings: Mapping[str, Any], name: str, kind: str, seed: 
         "seed": seed,
     }
     own = merge(settings, method.settings, held)
-    # So many epochs that the budget, validation counted, is about used up when exploration has
+    # Enough epochs that the budget, validation counted, is about used up when exploration has
     # faded; the paper's own where that is the preset.
     batch, look = own["update"].get("batch_size"), method.validation.get(kind, 0.0)
     epochs: dict[str, Any] = {"validation": {"every": 10}} if look else {}

@@ -244,7 +244,7 @@ def _attribution_page(measured: Measured) -> Page:
         [fault, str(traces[fault]), *(str(count[fault, channel]) for channel in channels)]
         for fault in LOCI
     ]
-    head = ["broken", "traces", *(f"blamed: {channel or 'nobody'}" for channel in channels)]
+    head = ["broken", "traces", *(f"blamed: {channel or 'no one'}" for channel in channels)]
     confusion = Table("blame", head, rows)
     columns, printed = as_printed(published("Table 10"))
     rows = list[list[str]]()

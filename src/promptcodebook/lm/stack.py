@@ -176,7 +176,7 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
 
 @dataclass(frozen=True)
 class Supplies:
-    """What the stack is built with beside the configuration. `own` stands in place of every spec;
+    """What the stack is built with beside the configuration. `own` replaces every spec;
     `private` = no error may quote what is sent, which is real people's."""
 
     own: LM | None = None

@@ -441,17 +441,17 @@ class OpenVinoEngine:
         """The chat template filled in. What looks like a mark of the template in a message is text:
         it is written in two parts, which the tokenizer does not take for the mark."""
         found = [m for m in self._marks if any(m in each.content for each in messages)]
-        texts, stands = [m.content for m in messages], dict[str, str]()
+        texts, inserted = [m.content for m in messages], dict[str, str]()
         code = 0xE000  # private use: characters that mean nothing by themselves, as stand-ins
         for mark in sorted(found, key=len, reverse=True):
             while any(chr(code) in text for text in texts):
                 code += 1
-            stands[chr(code)] = mark
+            inserted[chr(code)] = mark
             texts = [text.replace(mark, chr(code)) for text in texts]
         turns = [{"role": m.role, "content": t} for m, t in zip(messages, texts, strict=True)]
         filled = self._batch.tokenizer.apply_chat_template(turns, True)
-        pieces = re.split(f"([{''.join(stands)}])", filled) if stands else [filled]
-        marks = (stands.get(piece) for piece in pieces)
+        pieces = re.split(f"([{''.join(inserted)}])", filled) if inserted else [filled]
+        marks = (inserted.get(piece) for piece in pieces)
         parts = ([m[:2], m[2:]] if m else [p] for p, m in zip(pieces, marks, strict=True))
         return [token for part in parts for text in part for token in self._encode(text)]
 

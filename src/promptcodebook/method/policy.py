@@ -332,7 +332,7 @@ class Router:
         return after
 
     def estimate(self, state: State, seed: int) -> OffPolicy | None:
-        """What the learned routes are worth by training's outcomes; None: nobody knows."""
+        """What the learned routes are worth by training's outcomes; None: unknown."""
         return None
 
 

@@ -119,7 +119,7 @@ class LibraryThread:
 
 
 def _is_its_own(error: BaseException) -> bool:
-    """Whether only this request was no good, so that the library may go on."""
+    """Whether only this request was no good, so that the library may continue."""
     return isinstance(error, RequestRefused) or (isinstance(error, LMError) and error.answered)
 
 

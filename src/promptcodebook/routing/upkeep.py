@@ -38,8 +38,8 @@ _PLACES, _CHANCES = 2, 4
 _TRIES, _BELOW = 10, 0.1
 """Picks after which r̄ is believed, and how far below the mean it is that of a dead entry."""
 _ALIKE, _RELATED, _TOGETHER, _PICKS = 0.5, 0.3, 0.8, 5
-"""Share of their words that twins have in common; the lower one if they are picked together so
-often, in so many routes at least."""
+"""Share of their words that twins have in common; the lower one if they are picked together
+as often as the third says, in at least as many routes as the fourth says."""
 _THINGS, _WORD_SIZE, _PART_SIZE = 3, 4, 3
 """Parts of a grab-bag, if the model agrees; letters of a word and words of a part that count."""
 _BETWEEN = re.compile(r"[.!?;\n]+|,?\s+(?:and|also|then|plus|as well as)\s+", re.IGNORECASE)
