@@ -598,13 +598,18 @@ async def test_what_touches_no_example_is_kept():
 def test_a_rule_is_ours_or_an_installed_package_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gentle.py").write_text("def rule(rerun, proposal): ...")
+    rule = "def rule(rerun, proposal): ...\n"
+    (tmp_path / "gentle.py").write_text(rule.replace("rule", "plain") + "async " + rule)
     info = tmp_path / "gentle-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gentle\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[promptcodebook.acceptance]\ngentle = gentle:rule\n")
+    (info / "entry_points.txt").write_text(
+        "[promptcodebook.acceptance]\ngentle = gentle:rule\nplain = gentle:plain\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_rule("gentle").__module__ == "gentle"
     with pytest.raises(ConfigError, match=r"rule 'gentel' \(did you mean 'gentle'\?\)") as error:
         find_rule("gentel")
-    assert error.value.hint == "choose one of: always, improve, improve_each, gentle"
+    assert error.value.hint == "choose one of: always, improve, improve_each, gentle, plain"
+    with pytest.raises(ConfigError, match="'plain' is no async function"):
+        find_rule("plain")

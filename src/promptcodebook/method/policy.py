@@ -1,4 +1,4 @@
-"""The way to a prompt, Eqs. 3-4: E_θ routes an input to S instincts, G_φ composes them.
+"""From an input to its prompt, Eqs. 3-4: E_θ routes an input to S instincts, G_φ composes them.
 
 In training, ε-greedy exploration draws some routes by SuccWtd, the success-weighted draw of S
 distinct entries (Sec. 3.6). At deployment the encoder routes every input. A policy without an
@@ -117,7 +117,7 @@ def join_prompts(base_prompt: str, composed: str) -> str:
 def success_weighted(
     ema: Sequence[float], select: int, tau: float, draw: random.Random
 ) -> tuple[int, ...]:
-    """S distinct sorted indices, p ∝ exp(r̄/τ) one by one, by Gumbel top-k (decision 6)."""
+    """S distinct sorted indices, p ∝ exp(r̄/τ), one after another (Gumbel top-k, decision 6)."""
     # 0 is no number for the logarithms; random() never gives 1.
     noise = [-math.log(-math.log(max(draw.random(), 1e-300))) for _ in ema]
     scored = [(rate / tau + noise[k], k) for k, rate in enumerate(ema)]

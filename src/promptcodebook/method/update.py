@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from inspect import iscoroutinefunction
 from typing import Any
 
 from promptcodebook.calls import Request, Usage
@@ -495,12 +496,16 @@ RULES: Mapping[str, Rule] = {"always": always, "improve": improve, "improve_each
 
 
 def find_rule(name: str) -> Rule:
-    """The rule of that name, ours or an installed package's. ConfigError: unknown name."""
+    """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
     if name in RULES:
         return RULES[name]
     plugins = registered(GROUP)
     if name in plugins.names:
-        return plugins[name].load()
+        rule = plugins[name].load()
+        if not iscoroutinefunction(rule):
+            said, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
+            raise ConfigError(said, hint=f"{hint} {name}(rerun, proposal)")
+        return rule
     known = (*RULES, *sorted(plugins.names))
     raise ConfigError(
         f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",

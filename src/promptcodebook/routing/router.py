@@ -210,7 +210,7 @@ class _Sizes:
     tried: frozenset[Indices]
 
     def draw(self, draw: random.Random) -> Indices:
-        """An untried set, its size first, none as often as any single one; any if all were."""
+        """An untried set: its size first, then its members, equally likely; any set if all were."""
         while True:
             if self.least == 0 and draw.random() < 1.0 / (self.size + 1):
                 count = 0
