@@ -9,10 +9,9 @@ import statistics
 
 import pytest
 
+from promptcodebook.experiments.experiment import crossed_interval, crossed_ratio
 from promptcodebook.intervals import (
     clustered_interval,
-    crossed_interval,
-    crossed_ratio,
     mean_interval,
     paired_interval,
     unpaired_interval,

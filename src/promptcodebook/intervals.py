@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, stdev
+from statistics import NormalDist
 
 from promptcodebook.randomness import keyed_random
 
@@ -37,7 +37,7 @@ _FEW = (12.7062, 4.3027, 3.1824, 2.7764)
 """Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
 _ENUMERATED = 11
 """Up to that many values every subset is used."""
-_DIGITS = 12
+DIGITS = 12
 """Sums of differences that cancel are 0, not 1e-17: the ends are rounded to that many digits."""
 
 Bounds = tuple[float, float]
@@ -91,10 +91,10 @@ def mean_interval(
             lower, higher = _typical(values, seed, side)
         else:
             _, error, _ = _moments(values)
-            reach = _quantile(n - 1, side) * error
+            reach = student_quantile(n - 1, side) * error
             lower, higher = mean - reach, mean + reach
         low, high = min(low, lower), max(high, higher)
-    return Interval(mean, round(max(bottom, low), _DIGITS), round(min(top, high), _DIGITS), n)
+    return Interval(mean, round(max(bottom, low), DIGITS), round(min(top, high), DIGITS), n)
 
 
 def paired_interval(
@@ -106,7 +106,7 @@ def paired_interval(
 ) -> Interval:
     """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]
-    differences = [round(x - y, _DIGITS) for x, y in zip(a, b, strict=True)]
+    differences = [round(x - y, DIGITS) for x, y in zip(a, b, strict=True)]
     return mean_interval(differences, seed, (-width, width), side)
 
 
@@ -121,7 +121,7 @@ def unpaired_interval(
     above = math.hypot(first.high - first.mean, second.mean - second.low)
     width = bounds[1] - bounds[0]
     low, high = max(-width, mean - below), min(width, mean + above)
-    return Interval(mean, round(low, _DIGITS), round(high, _DIGITS), min(len(a), len(b)))
+    return Interval(mean, round(low, DIGITS), round(high, DIGITS), min(len(a), len(b)))
 
 
 def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
@@ -139,58 +139,6 @@ def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Inte
     means = sorted(resampled() for _ in range(RESAMPLES))
     low, high = means[int(SIDE * RESAMPLES)], means[int((1 - SIDE) * RESAMPLES) - 1]
     return Interval(mean, low, high, sum(map(len, groups)))
-
-
-def crossed_interval(
-    groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
-) -> Interval:
-    """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
-    another draw of examples and other seeds. The examples' part is the interval of their means over
-    the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
-    for all there is. Their widths are added as squares."""
-    means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
-    examples = mean_interval([round(m, _DIGITS) for m in means], seed, bounds)
-    seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
-    low = examples.mean - math.hypot(examples.mean - examples.low, seeds)
-    high = examples.mean + math.hypot(examples.high - examples.mean, seeds)
-    low, high = max(min(bounds[0], *means), low), min(max(bounds[1], *means), high)
-    n = len(groups) * len(means)
-    return Interval(examples.mean, round(low, _DIGITS), round(high, _DIGITS), n)
-
-
-def crossed_ratio(
-    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
-) -> Interval:
-    """The mean of `above` over that of `below`, made as in `crossed_interval`; infinite where the
-    lower mean is not above 0. ValueError without values."""
-    if not above or not above[0]:
-        raise ValueError("no values to take an interval of")
-    runs, n = len(above), len(above[0])
-    draw = keyed_random(seed, "crossed", runs, n)
-    pairs = [
-        (math.fsum(a), math.fsum(b))
-        for a, b in zip(zip(*above, strict=True), zip(*below, strict=True), strict=True)
-    ]
-
-    def ratio(chosen: Sequence[tuple[float, float]]) -> float:
-        top, base = math.fsum(a for a, _ in chosen), math.fsum(b for _, b in chosen)
-        return top / base if base > 0 else math.inf if top > 0 else -math.inf
-
-    whole, base = ratio(pairs), math.fsum(b for _, b in pairs) / runs
-    ratios = sorted(ratio(draw.choices(pairs, k=n)) for _ in range(RESAMPLES))
-    low, high = ratios[int(SIDE * RESAMPLES)], ratios[int((1 - SIDE) * RESAMPLES) - 1]
-    if math.isinf(whole):
-        return Interval(whole, low, high, runs * n)
-    by_run = zip(above, below, strict=True)
-    seeds = _reach_of_seeds([(math.fsum(a) - whole * math.fsum(b)) / base for a, b in by_run])
-    below_it, above_it = math.hypot(whole - low, seeds), math.hypot(high - whole, seeds)
-    return Interval(whole, whole - below_it, whole + above_it, runs * n)
-
-
-def _reach_of_seeds(means: Sequence[float]) -> float:
-    """How far the mean over all seeds may be from that of these, by Student; 0 of a single one."""
-    n = len(means)
-    return _quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
@@ -240,7 +188,7 @@ def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
     From 20 values on each end allows for one standard error (√(6/n)) more skewness than was seen:
     where heavy losses are rare, few values may show none."""
     mean, error, skewness = _moments(values)
-    n, reach = len(values), _quantile(len(values) - 1, side)
+    n, reach = len(values), student_quantile(len(values) - 1, side)
 
     def inverse(t: float, skewness: float) -> float:
         if abs(skewness) < 1e-9:
@@ -254,7 +202,7 @@ def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
     return mean - error * low, mean - error * high
 
 
-def _quantile(freedom: int, side: float) -> float:
+def student_quantile(freedom: int, side: float) -> float:
     """Student's quantile that `side` of its values exceed: the expansion of Cornish and Fisher in
     1 / freedom, to 0.2 % from 5 degrees of freedom on at 2.5 %."""
     if side == SIDE and freedom <= len(_FEW):

@@ -17,11 +17,11 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import zstandard
@@ -29,6 +29,10 @@ import zstandard
 from promptcodebook.errors import DiskFull, StoreError, StoreTooNew
 from promptcodebook.paths import make_private_file
 
+if TYPE_CHECKING:
+    import asyncio
+
+_Future = TypeVar("_Future", "Future[None]", "asyncio.Future[None]")
 _log = logging.getLogger(__name__)
 _BUSY_S = 30.0
 _MOST_BYTES = 64_000_000
@@ -232,7 +236,8 @@ class Reader:
 Write = Callable[[sqlite3.Connection], object]
 """One unit of work on the writing connection. Rerun from scratch when a neighbour in its
 transaction fails, so it must only touch the connection."""
-_Unit = tuple[Write, "Future[None]"]
+_Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
+_Unit = tuple[Write, _Waiter]
 _SET_ASIDE = 8 << 20
 """Bytes: hundreds of replies, each with the pages of the file that it touches."""
 _BATCH = 2048
@@ -280,11 +285,11 @@ class Writer:
         """Returns when `work` is committed. Cancelling the wait does not undo the write."""
         import asyncio  # here: those who only read, or list runs, do not wait for it
 
-        await asyncio.wrap_future(self._put(work))
+        await self._put(work, asyncio.get_running_loop().create_future())
 
     def write_now(self, work: Write) -> None:
         """`write` for code that is not async: blocks until committed."""
-        self._put(work).result()
+        self._put(work, Future()).result()
 
     def send(self, work: Write, then: Callable[[], None] | None = None) -> None:
         """Hands `work` over; `flush` or `close` raise its failure. `then` is called when it is
@@ -298,7 +303,7 @@ class Writer:
                 _log.warning("%s", error)
                 self._unheard = error
 
-        self._put(work).add_done_callback(done)
+        self._put(work, Future()).add_done_callback(done)
 
     def flush(self) -> None:
         """Returns when all that was handed over before is committed; raises what failed unheard."""
@@ -322,8 +327,7 @@ class Writer:
             self._reserve.unlink(missing_ok=True)
         self._raise_unheard()
 
-    def _put(self, work: Write) -> Future[None]:
-        future: Future[None] = Future()
+    def _put(self, work: Write, future: _Future) -> _Future:
         with self._door:  # so that nothing lands behind the end mark and waits for ever
             if self._closed:
                 raise StoreError(f"the {self._what} {self._path} is closed")
@@ -346,13 +350,15 @@ class Writer:
             batch = [unit for unit in taken if unit is not None]
             ended = len(batch) < len(taken)  # the end mark is the last there is
             results = self._commit(batch) if batch else []
+            # A loop is woken once for a batch: waking it for each reply costs a tenth of a call.
+            by_loop: dict[Any, list[tuple[_Waiter, Exception | None]]] = {}
             for (_, future), error in zip(batch, results, strict=True):
-                if not future.set_running_or_notify_cancel():
-                    continue
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
+                loop = None if isinstance(future, Future) else future.get_loop()
+                by_loop.setdefault(loop, []).append((future, error))
+            _settle(by_loop.pop(None, []))
+            for loop, answers in by_loop.items():
+                with contextlib.suppress(RuntimeError):  # it has ended, and its waiters with it
+                    loop.call_soon_threadsafe(_settle, answers)
         self._db.close()
 
     def _commit(self, batch: list[_Unit]) -> list[Exception | None]:
@@ -397,6 +403,12 @@ def _set_aside(path: Path) -> None:
     except OSError as error:
         path.unlink(missing_ok=True)
         raise store_os_error(error, path) from error
+
+
+def _settle(answers: Sequence[tuple[_Waiter, Exception | None]]) -> None:
+    for waiter, error in answers:
+        if not waiter.done():  # else it was cancelled while it waited
+            waiter.set_result(None) if error is None else waiter.set_exception(error)
 
 
 def _copy(full: DiskFull) -> DiskFull:

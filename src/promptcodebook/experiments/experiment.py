@@ -4,11 +4,13 @@ configuration."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from promptcodebook.calls import Usage
@@ -16,8 +18,17 @@ from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, read_table
-from promptcodebook.intervals import Interval, crossed_interval, crossed_ratio
+from promptcodebook.intervals import (
+    DIGITS,
+    RESAMPLES,
+    SIDE,
+    Bounds,
+    Interval,
+    mean_interval,
+    student_quantile,
+)
 from promptcodebook.lm.spec import is_local, parse_spec
+from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore
 from promptcodebook.units import plural
 
@@ -66,6 +77,58 @@ class Measured:
 
 Rewards = Sequence[Sequence[float]]
 """By run, then by example."""
+
+
+def crossed_interval(
+    groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+) -> Interval:
+    """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
+    another draw of examples and other seeds. The examples' part is the interval of their means over
+    the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
+    for all there is. Their widths are added as squares."""
+    means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
+    examples = mean_interval([round(m, DIGITS) for m in means], seed, bounds)
+    seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
+    low = examples.mean - math.hypot(examples.mean - examples.low, seeds)
+    high = examples.mean + math.hypot(examples.high - examples.mean, seeds)
+    low, high = max(min(bounds[0], *means), low), min(max(bounds[1], *means), high)
+    n = len(groups) * len(means)
+    return Interval(examples.mean, round(low, DIGITS), round(high, DIGITS), n)
+
+
+def crossed_ratio(
+    above: Sequence[Sequence[float]], below: Sequence[Sequence[float]], seed: int = 0
+) -> Interval:
+    """The mean of `above` over that of `below`, made as in `crossed_interval`; infinite where the
+    lower mean is not above 0. ValueError without values."""
+    if not above or not above[0]:
+        raise ValueError("no values to take an interval of")
+    runs, n = len(above), len(above[0])
+    draw = keyed_random(seed, "crossed", runs, n)
+    pairs = [
+        (math.fsum(a), math.fsum(b))
+        for a, b in zip(zip(*above, strict=True), zip(*below, strict=True), strict=True)
+    ]
+
+    def ratio(chosen: Sequence[tuple[float, float]]) -> float:
+        top, base = math.fsum(a for a, _ in chosen), math.fsum(b for _, b in chosen)
+        return top / base if base > 0 else math.inf if top > 0 else -math.inf
+
+    whole, base = ratio(pairs), math.fsum(b for _, b in pairs) / runs
+    ratios = sorted(ratio(draw.choices(pairs, k=n)) for _ in range(RESAMPLES))
+    low, high = ratios[int(SIDE * RESAMPLES)], ratios[int((1 - SIDE) * RESAMPLES) - 1]
+    if math.isinf(whole):
+        return Interval(whole, low, high, runs * n)
+    by_run = zip(above, below, strict=True)
+    seeds = _reach_of_seeds([(math.fsum(a) - whole * math.fsum(b)) / base for a, b in by_run])
+    below_it, above_it = math.hypot(whole - low, seeds), math.hypot(high - whole, seeds)
+    return Interval(whole, whole - below_it, whole + above_it, runs * n)
+
+
+def _reach_of_seeds(means: Sequence[float]) -> float:
+    """How far the mean over all seeds may be from that of these, by Student; 0 of a single one."""
+    n = len(means)
+    return student_quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
 
 
 score = crossed_interval
