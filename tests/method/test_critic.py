@@ -74,7 +74,7 @@ def test_the_penalty(score: float, feedback: str, unit: float, weight: float, rh
 async def test_the_critic_is_shown_the_reward_unless_it_is_to_judge_without(
     sees: bool, stages: int
 ):
-    """The printed template shows no r; ours does, with its range, unless it is told not to."""
+    """The printed template shows no r; ours does, with its range, unless it is off."""
     world = World(config(critic={"sees_reward": sees, "stages": stages}, update={"epochs": 1}))
     await world.run(examples(1))
     asked = *world.asked("critic"), *world.own_gradients

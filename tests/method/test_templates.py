@@ -235,7 +235,7 @@ def test_a_folder_that_cannot_be_used_is_refused(
 
 
 def test_what_names_no_set_and_what_is_written_over_nothing(tmp_path: Path):
-    """A word is told apart from a folder."""
+    """A word is not taken for a folder."""
     copies = f"pco templates copy {tmp_path / 'yours'} writes the default set to edit"
     slash = "choose one of: default, paper; a folder is written with a slash: './mine'"
     folder(tmp_path / "mine", updater="my work")

@@ -535,7 +535,7 @@ async def test_each_rewrite_is_judged_by_what_it_does_alone():
     assert step.parameters.generator == "phi 0" and step.parameters.encoder == "theta new"
     assert step.parameters.codebook.texts == ("rule zero new", "rule one", "rule two new",
                                               "rule three")  # fmt: skip
-    # Four examples: one run as it is, and one for θ, which alone routes anew, φ and the instincts.
+    # Four examples: one run as it is, and one each for θ (with new routes), φ and the instincts.
     assert len(world.asked("encoder")) == 8
     assert sum("theta new" in said(r) for r in world.asked("encoder")) == 4
     composed = [said(r) for r in world.asked("generator")]

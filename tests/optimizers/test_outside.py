@@ -240,7 +240,7 @@ def test_a_library_that_fails_is_a_row_that_says_how(tmp_path: Path, install: An
     assert run.ended == "finished"
     assert run.rows["theirs"].prompt == run.rows["present"].prompt == "Be brief."
     said = "theirs 1.0 failed with ValueError: no field `answer` in the reply"
-    assert f"{said} The prompt that it began with stands in its place." in run.verdict
+    assert f"{said} The prompt that it began with is used instead." in run.verdict
 
 
 async def test_of_private_data_it_is_not_told_what_an_error_quotes(

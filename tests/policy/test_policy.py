@@ -263,7 +263,7 @@ def test_another_program_than_the_judged_one_is_warned_of(
         policy = load_policy(path, lm="http://localhost:9/v1#m", executor=executor)
         load_policy(path, lm="http://localhost:9/v1#m")
     assert policy.program == executor.__qualname__ and len(caught) == warned
-    for each in caught:  # at whoever loads it
+    for each in caught:  # the warning names the file that loads it
         text = f"the policy was judged with the program {judged_with!r}"
         assert str(each.message).startswith(text) and each.filename == __file__
 

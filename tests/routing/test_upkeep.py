@@ -301,7 +301,7 @@ async def test_new_texts_begin_without_a_past_and_a_merged_one_keeps_half_its_ev
     origins = [(1, "split"), (2, "split"), (0, "merge")]
     assert [(r.variable, r.origin) for r in made] == origins
     assert "at most 2 instincts" in said(world.lm.history[0])
-    # A twin that stays is no free place though nobody picks it.
+    # A twin that stays is no free place, though no route picks it.
     both, dead = await maintain(at, picked((1, 3)), split, "Count all of it")
     assert "at most 2 instincts" in said(both.lm.history[0])
     assert [(r.variable, r.origin) for r in dead] == origins

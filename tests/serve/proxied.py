@@ -58,7 +58,7 @@ def deployed(file: PolicyFile, lm: LM | None = None, spending: Spending | None =
 async def ask(
     url: str, path: str = "/v1/chat/completions", **sent: Any
 ) -> tuple[int, Any, dict[str, str]]:
-    """Status, body and headers (in small letters). `data` is told to be JSON."""
+    """Status, body and headers (in small letters). `data` is sent as JSON."""
     if "data" in sent:
         sent["headers"] = {"Content-Type": "application/json", **sent.get("headers", {})}
     method = sent.pop("method", "POST" if {"json", "data"} & sent.keys() else "GET")

@@ -403,7 +403,7 @@ def test_a_killed_process_keeps_nobody_out_where_the_file_system_cannot_lock(
         assert holder(tmp_path) == other.pid
         with pytest.raises(RunBusy, match=f"process {other.pid}"):
             RunLock(tmp_path)
-        with pytest.raises(subprocess.TimeoutExpired):  # whoever asks for it does it no harm
+        with pytest.raises(subprocess.TimeoutExpired):  # asking for it does no harm
             other.wait(0.2)
         other.kill()
     assert (tmp_path / "lock.soft").exists()

@@ -135,7 +135,7 @@ async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(
     assert {r.reason for r in rewrites if r.after == LEAKED} == {
         "it holds a private piece of training example pupa-own-00"
     }
-    # Our own examples are nobody's secrets: a report shows them.
+    # Our own examples are not private: a report shows them.
     shown = reported(run)
     assert leaked_units(shown, units) != () and OUTSIDE in shown and LEAKED in shown
 

@@ -128,7 +128,7 @@ async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:
         return Reply("y")
 
     async def dawdles(prompt: str, example: Example, lm: Chat) -> str:
-        for _ in range(100):  # a call in between does not start its time anew
+        for _ in range(100):  # a call in between does not restart its time
             await lm("a")
             await asyncio.sleep(0.02)
         return "late"

@@ -93,11 +93,11 @@ class Engine(Protocol):
 
 
 Event = str | Generation | Exception
-"""What a job's caller is told: text in pieces, then the whole, or the error."""
+"""What a job's caller gets: text in pieces, then the whole, or the error."""
 
 
 class Caller:
-    """Who waits for a job in a loop of its own, and is told from the thread that generates."""
+    """Who waits for a job in a loop of its own, and hears from the thread that generates."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class Caller:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     async def events(self) -> AsyncGenerator[str | Generation]:
-        """Up to the Generation; raises an error that is told."""
+        """Up to the Generation; raises the error that the engine reported."""
         event: Event = ""
         while not isinstance(event, Generation):
             event = await self._events.get()

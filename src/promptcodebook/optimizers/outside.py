@@ -317,7 +317,7 @@ async def optimize_outside(problem: Problem, library: Library) -> Result:
     if failure is not None:
         remark = (
             f"{library.settings['library']} {failed_with(failure, problem)} The prompt that it "
-            f"began with stands in its place. {outside.cut_in_words}"
+            f"began with is used instead. {outside.cut_in_words}"
         )
         problem.tell(Note(remark))
     prompt = outside.prompt_of(found)

@@ -500,7 +500,7 @@ def test_a_registry_goes_on_where_the_other_does(tmp_path: Path, empty: Registry
         assert taken(empty, exported(source)) == (1, 1)
         assert empty.refs() == source.refs()
         empty.freeze(policy("d"), "tickets")
-        assert taken(empty, exported(source)) == (0, 0)  # ours goes on where theirs ends
+        assert taken(empty, exported(source)) == (0, 0)  # ours continues where theirs ends
 
 
 def test_a_log_that_is_another_one_is_refused_and_its_versions_can_be_taken(
