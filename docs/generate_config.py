@@ -33,7 +33,7 @@ model = "openai/MODEL"
 A value of none means that the key is not set; `--set key=none` removes a value (but "none" is a
 choice of `encoder.mode` and `explore.policy`). An unknown key is an error that names the nearest
 known one. The defaults are those of the preset `default`; `pco train --preset paper` takes the
-paper's. The `pco.toml` that `pco init` writes says where the two differ and why. *Symbol* is the
+paper's. `config/presets.toml` says where the two differ and why. *Symbol* is the
 paper's name.
 """
 _SYMBOLS = {

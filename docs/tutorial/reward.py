@@ -1,28 +1,11 @@
-"""Has the answer the form that the library wants for this kind of message?"""
+"""Does the answer open as the library wants it for this kind of message?"""
 
 import promptcodebook as pco
 
-FRENCH = set("le la les des est vous nous pour dans une que avec sur votre pas".split())
-
-
-def french(text: str) -> bool:
-    words = text.lower().split()
-    return sum(word in FRENCH for word in words) >= 0.15 * len(words) > 0
-
-
-FORMS = {
-    "json": ("a JSON object", lambda text: "{" in text and text.count('"') >= 4),
-    "story": (
-        'a story that begins "Once upon a time"',
-        lambda text: "once upon a time" in text.lower(),
-    ),
-    "letter": ('a letter to "Dear reader"', lambda text: "dear reader" in text.lower()),
-    "french": ("an answer in French", french),
-}
-
 
 def reward(example: pco.Example, output: str) -> pco.Score:
-    wanted, check = FORMS[example.target]
-    if check(output):
-        return pco.Score(1.0, feedback=f"It is {wanted}, as it should be.")
-    return pco.Score(0.0, feedback=f"It should be {wanted}.")
+    if output.strip().startswith(example.target):
+        return pco.Score(1.0, feedback=f"It opens with {example.target!r}, as it should.")
+    if example.target in output:
+        return pco.Score(0.5, feedback=f"{example.target!r} should come first.")
+    return pco.Score(0.0, feedback=f"It should open with {example.target!r}.")

@@ -1,22 +1,26 @@
-"""Half a point for JSON with the right keys, and the rest for what stands in them."""
+"""Is the answer in the language of the country that the order came from?"""
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import promptcodebook as pco
 
+SIGNS = {
+    "Spain": r"\b(?:el|la|los|las|un|una|de|del|en|que|es|por|con|para|su|está)\b",
+    "Japan": "[\u3040-\u30ff]",  # kana
+    "China": "[\u4e00-\u9fff]",
+}
+
 
 def reward(example: pco.Example, output: str) -> dict[str, Any]:
-    try:
-        order = json.loads(output[output.index("{") : output.rindex("}") + 1])
-    except ValueError:
-        return {"score": 0.0, "feedback": "There is no JSON object in the answer."}
-    if not isinstance(order, dict) or not {"item", "count"} <= order.keys():
-        return {"score": 0.25, "feedback": "The object needs the keys item and count."}
-    item = str(example.fields["item"]) in str(order["item"]).lower()
-    count = str(order["count"]) == str(example.fields["count"])
-    wrong = [] if item else [f"The item is {example.fields['item']}."]
-    wrong += [] if count else [f"The count is {example.fields['count']}."]
-    return {"score": 0.5 + 0.25 * item + 0.25 * count, "feedback": " ".join(wrong)}
+    wanted = str(example.fields["country"])
+    signs = {country: len(re.findall(sign, output.lower())) for country, sign in SIGNS.items()}
+    found = [country for country, count in signs.items() if count > 1]
+    # Japanese has Chinese signs too.
+    given = "Japan" if "Japan" in found else found[-1] if found else "somewhere else"
+    if given == wanted:
+        return {"score": 1.0}
+    said = f"This is for a customer in {wanted}; the language is that of {given}."
+    return {"score": 0.0, "feedback": said}

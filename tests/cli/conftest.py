@@ -11,13 +11,14 @@ from tests.cli.invoked import Result, pco
 from tests.store.edit import edit_header
 
 Pco = Callable[..., Result]
+PROJECT = Path(__file__).parent / "project"
+"""A small task of two dozen rows, as one would make of what `pco init` writes."""
 QUICK = ("--preset", "quick", "--set", "update.epochs=4", "--set", "validation.every=2")
 
 
 @pytest.fixture(scope="session")
 def _trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    assert pco("init", cwd=folder).code == 0
+    folder = Path(shutil.copytree(PROJECT, tmp_path_factory.mktemp("trained") / "mytask"))
     result = pco("train", *QUICK, cwd=folder)
     assert result.code == 0, result.err
     return folder
@@ -25,7 +26,7 @@ def _trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(_trained: Path, tmp_path: Path) -> Path:
-    """A folder as `pco init` and a short simulated `pco train` leave it, the test's own copy."""
+    """The project after a short simulated `pco train`, the test's own copy."""
     copy = Path(shutil.copytree(_trained, tmp_path / "trained"))
     [file] = copy.glob("runs/*/run.sqlite")
     # A run remembers the folder that its paths start from.
@@ -35,10 +36,8 @@ def trained(_trained: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as `pco init` leaves it."""
-    made = tmp_path / "mytask"
-    assert pco("init", str(made), cwd=tmp_path).code == 0
-    return made
+    """A copy of the project."""
+    return Path(shutil.copytree(PROJECT, tmp_path / "mytask"))
 
 
 @pytest.fixture

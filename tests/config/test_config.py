@@ -24,7 +24,7 @@ from promptcodebook.config.secrets import beyond_sampling
 from promptcodebook.errors import ConfigError
 from promptcodebook.store.header import digest
 
-SCAFFOLD = Path(promptcodebook.__file__).parent / "cli/scaffold/pco.toml"
+PRESETS = Path(promptcodebook.__file__).parent / "config/presets.toml"
 
 
 def test_the_paper_preset_is_table_6() -> None:
@@ -60,7 +60,7 @@ def test_the_file_to_start_from_lists_every_departure_of_default_from_paper() ->
         _leaves(load_config({"preset": name}).model_dump()) for name in ("default", "paper")
     )
     differ = {key for key in default if default[key] != paper.get(key)} - {"preset"}
-    listed = re.findall(r"^#   ([a-z_.]+) +\S+ +instead of ", SCAFFOLD.read_text(), re.MULTILINE)
+    listed = re.findall(r"^#   ([a-z_.]+) +\S+ +instead of ", PRESETS.read_text(), re.MULTILINE)
     assert differ == set(listed)
 
 

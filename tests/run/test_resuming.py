@@ -22,6 +22,7 @@ from promptcodebook.store.events import Amended, RunState
 from promptcodebook.store.header import Header, digest
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Step
+from tests.cli.conftest import PROJECT
 from tests.cli.conftest import QUICK as TYPED
 from tests.cli.invoked import pco as typed
 from tests.run.test_optimize import data, reward, train
@@ -248,7 +249,7 @@ def test_edited_code_settings_and_data_are_told_by_their_files(tmp_path: Path) -
     def go_on(*more: str) -> Any:
         return typed("train", "--resume", "last", "--budget", "90calls", *more, cwd=tmp_path)
 
-    assert typed("init", cwd=tmp_path).code == 0
+    shutil.copytree(PROJECT, tmp_path, dirs_exist_ok=True)
     assert typed("train", *TYPED, "--budget", "60calls", cwd=tmp_path).code == 3
     source = tmp_path / "reward.py"
     text = source.read_text()
@@ -277,9 +278,8 @@ def test_edited_code_settings_and_data_are_told_by_their_files(tmp_path: Path) -
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder as `pco init` leaves it, with templates of its own beside its pco.toml."""
-    made = tmp_path / "mytask"
-    assert typed("init", str(made), cwd=tmp_path).code == 0
+    """A small project with templates of its own beside its pco.toml."""
+    made = Path(shutil.copytree(PROJECT, tmp_path / "mytask"))
     copy_templates(made / "my-prompts")
     (made / "my-prompts" / "theta.md").write_text("Choose what fits this shop.")
     toml = (made / "pco.toml").read_text("utf-8")

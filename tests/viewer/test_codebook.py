@@ -23,6 +23,7 @@ from promptcodebook.units import number
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.viewer.following import FollowedRun
 from promptcodebook.viewer.server import Site, viewing
+from tests.cli.conftest import PROJECT
 from tests.cli.invoked import pco
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import flat
@@ -97,9 +98,8 @@ _QUICK = ("--preset", "quick", "--set", "update.epochs=2", "--set", "validation.
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run as `pco init` and a short training leave it."""
-    folder = tmp_path_factory.mktemp("measured")
-    assert pco("init", cwd=folder).code == 0
+    """A run of the small project."""
+    folder = Path(shutil.copytree(PROJECT, tmp_path_factory.mktemp("measured") / "mytask"))
     result = pco("train", *_QUICK, cwd=folder)
     assert result.code == 0, result.err
     [run] = (folder / "runs").iterdir()

@@ -40,6 +40,8 @@ data = command.command_group("Look at a data file before training on it; fetch a
 app.add_typer(data, name="data")
 
 FILES = ("pco.toml", "data.jsonl", "reward.py")
+_AS_IT_IS = """It trains as it is: on a simulated model, or on a small real one by --lm smollm2.
+Then put in your own data, reward and lm."""
 _SHOWN = 10
 """Inputs in two splits that are listed; the rest is counted."""
 
@@ -47,30 +49,42 @@ _SHOWN = 10
 @app.command()
 def init(
     folder: Path = typer.Argument(Path(), help="Where to write them; created if missing."),
+    file: Path | None = typer.Option(None, "--from", help="Your data: proposes a pco.toml for it."),
+    input: str | None = typer.Option(None, help="With --from: the input's column or template."),
+    target: str | None = typer.Option(None, help="With --from: the reference column; '' = none."),
+    reward: str | None = typer.Option(None, help="With --from: such as contains, f1 or judge."),
+    yes: command.Yes = False,
     as_json: Json = False,
 ) -> None:
     """Write pco.toml, data.jsonl and reward.py: a working example to make your own.
 
-    No existing file is overwritten.
+    With --from FILE: look at your own data, ask what is unclear, and write a pco.toml for it. No
+    existing file is overwritten.
     """
-    files = [str(folder / name) for name in FILES]
+    if file is None:
+        source = resources.files("promptcodebook.cli") / "scaffold"
+        texts = {name: (source / name).read_text("utf-8") for name in FILES}
+        said = wrap_text(_AS_IT_IS, "")
+    else:
+        propose = import_part(COMMAND_GROUP, "init.from", "pco init --from", "start")
+        given = {"input": input, "target": target, "reward": reward}
+        texts, said = propose(file, folder, given, yes=yes)
+    files = [str(folder / name) for name in texts]
     if present := [file for file in files if Path(file).exists()]:
         hint = "pco init OTHER_FOLDER, or move the file away"
         raise ConfigError(f"{present[0]} exists already; nothing was written", hint=hint)
-    source = resources.files("promptcodebook.cli") / "scaffold"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
+        for name, text in texts.items():
             # 'x': a file that appears in this very moment is not overwritten either.
-            with (folder / name).open("x", encoding="utf-8") as target:
-                target.write((source / name).read_text("utf-8"))
+            with (folder / name).open("x", encoding="utf-8") as target_file:
+                target_file.write(text)
     except OSError as error:
         message = f"cannot write to {folder}: {error.strerror or error}"
         raise ConfigError(message, hint="pco init OTHER_FOLDER") from None
     go = "" if folder == Path() else f"cd {folder} && "
-    what = "It trains as it is, on the simulated model. Put in your own data, reward and lm, then:"
-    steps = f"{wrap_text(what, '')}\n  {go}pco doctor\n  pco estimate\n  pco train"
-    text = "\n".join([*(f"wrote {file}" for file in files), "", steps])
+    steps = f"{said}\n  {go}pco doctor\n  pco estimate\n  pco train"
+    text = "\n".join([*(f"wrote {name}" for name in files), "", steps])
     show(lambda: {"folder": str(folder), "files": files}, lambda: text, as_json=as_json)
 
 

@@ -1,7 +1,7 @@
 """All settings of a run, as one frozen tree; presets `default`, `paper`, `quick`, `small`.
 
-`paper` is Table 6 to the letter. `presets.toml` has what each preset changes; the pco.toml that
-`pco init` writes says where `default` departs from the paper, and why.
+`paper` is Table 6 to the letter. `presets.toml` has what each preset changes, and says where
+`default` departs from the paper, and why.
 """
 
 from __future__ import annotations

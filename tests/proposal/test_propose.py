@@ -1,0 +1,127 @@
+"""`pco init --from FILE`: what it makes of files as people have them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptcodebook.config import load_config
+from promptcodebook.data import load_settings
+from tests.cli.invoked import Result, Terminal, pco
+
+KINDS = ("billing", "delivery", "account")
+WORDS = "the parcel of last week has come in the end and all is well with it again".split()
+
+
+def rows(count: int, **columns: Any) -> list[dict[str, Any]]:
+    """So many rows; a column is a function of a row's number, or the same in all."""
+    made = [{"message": f"Message {n} about {WORDS[n % 16]}, please help."} for n in range(count)]
+    return [
+        {**row, **{name: of(n) if callable(of) else of for name, of in columns.items()}}
+        for n, row in enumerate(made)
+    ]
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+def propose(folder: Path, *words: str, name: str = "mine.csv", stdin: Any = "") -> Result:
+    return pco("init", "--from", name, *words, cwd=folder, stdin=stdin)
+
+
+def settings(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pco.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "reward"),
+    [
+        ("mine.csv", {"label": lambda n: KINDS[n % 3]}, "normalised"),
+        ("mine.jsonl", {"note": "seen", "team": lambda n: KINDS[n % 3]}, "normalised"),
+        ("mine.csv", {"total": lambda n: n * 1.5}, "numeric"),
+        ("mine.csv", {"answer": lambda n: f"form {n}"}, "contains"),
+        ("mine.csv", {"summary": lambda n: f"Somebody wrote {n} lines on it."}, "f1"),
+        ("mine.jsonl", {"output": lambda n: {"item": f"mug {n}", "count": n}}, "sum"),
+        ("mine.csv", {}, "judge"),
+    ],
+)
+def test_the_reward_fits_the_references(
+    tmp_path: Path, name: str, columns: Mapping[str, Any], reward: str
+) -> None:
+    write(tmp_path / name, rows(90, **columns))
+    result = propose(tmp_path, "--yes", name=name)
+    assert result.code == 0, result.err
+    made = settings(tmp_path)
+    given = made["reward"]
+    assert (given if isinstance(given, str) else given["kind"]) == reward
+    assert made["data"]["input"] == "message" and made["data"]["path"] == name
+    assert made["data"]["target"] == (list(columns)[-1] if columns else "")
+    if reward == "normalised":
+        assert made["base_prompt"].endswith("account, billing, delivery.")
+    dataset = load_settings(load_config(made).data, tmp_path)
+    assert len(dataset) == 90 and len(dataset.test) >= 20
+    shown = f"{len(dataset.train)} train, {len(dataset.val)} val, {len(dataset.test)} test"
+    assert shown in result.out and shown in (tmp_path / "pco.toml").read_text()
+
+
+def test_columns_that_have_a_purpose_are_found(tmp_path: Path) -> None:
+    data = rows(60, id=lambda n: f"t{n}", fold=lambda n: ("train", "dev", "test")[n % 3])
+    data = [{"Subject": f"Case {n}", **row, "Answer": f"form {n}"} for n, row in enumerate(data)]
+    write(tmp_path / "mine.csv", data)
+    assert propose(tmp_path, "--yes").code == 0
+    found = settings(tmp_path)["data"]
+    assert found == {
+        "path": "mine.csv", "input": "{Subject}\n{message}", "target": "Answer", "id": "id",
+        "split": "fold",
+    }  # fmt: skip
+    chat = [{"role": "user", "content": "Where is my parcel?"}]
+    talks = [{"messages": [{**chat[0], "content": f"Case {n}?"}], "reply": "So."} for n in range(9)]
+    write(tmp_path / "talks.jsonl", talks)
+    result = propose(tmp_path, "chat", "--yes", name="talks.jsonl")
+    assert result.code == 0, result.err
+    found = settings(tmp_path / "chat")["data"]
+    assert (found["messages"], found["path"]) == ("messages", "../talks.jsonl")
+    assert "warn    no verdict will come of" in result.out
+
+
+def test_what_is_unclear_is_asked_on_a_terminal_and_given_by_flags_elsewhere(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "mine.csv", rows(80, label=lambda n: KINDS[n % 3], why="so it is"))
+    propose(tmp_path).error(2, "there is no terminal to ask on", "--yes")
+    propose(tmp_path, "--yes", "--target", "lable").error(2, "did you mean 'label'")
+    propose(tmp_path, "--yes", "--reward", "f2").error(2, "unknown kind 'f2'", "kinds: ")
+    assert not (tmp_path / "pco.toml").exists()
+    asked = propose(tmp_path, stdin=Terminal("\n\nexact\n"))
+    assert asked.code == 0, asked.err
+    for guess in ("[message]", "[label]", "[normalised]"):
+        assert guess in asked.err and guess not in asked.out
+    assert settings(tmp_path)["reward"] == "exact"
+    propose(tmp_path, "--yes").error(2, "pco.toml exists already", "nothing was written")
+    flags = ("--input", "{why}: {message}", "--target", "", "--reward", "reward.py:reward")
+    (tmp_path / "flags").mkdir()
+    (tmp_path / "flags/reward.py").write_text("def reward(example, output):\n    return 1.0\n")
+    assert propose(tmp_path, "flags", *flags).code == 0
+    made = settings(tmp_path / "flags")
+    assert (made["reward"], made["data"]["target"]) == ("reward.py:reward", "")
+
+
+def test_it_ends_in_a_verdict_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "mine.csv", rows(60, label=lambda n: KINDS[n % 3]))
+    assert propose(tmp_path, "--yes").code == 0
+    done = pco("train", "--preset", "quick", "--set", "update.epochs=1", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "test split, n = 20" in done.out and "\nOn the simulated model: " in done.out
