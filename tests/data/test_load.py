@@ -341,7 +341,7 @@ def refused(source: object, match: str, **options: object) -> DataError:
     ("jsonl", GOOD + "[" * 100_000 + "\n", r":3: nested too deep"),
     ("jsonl", GOOD + '{"target": "3"}\n', r":3: column 'input' is missing"),
     ("jsonl", GOOD + '{"input": null}\n', r":3: column 'input' is null"),
-    ("jsonl", GOOD + '{"input": 5}\n', r":3: column 'input' is neither text nor a list of chat messages"),
+    ("jsonl", GOOD + '{"input": 5}\n', r":3: column 'input' is neither text nor a list"),
     ("jsonl", GOOD + '{"input": " \\n"}\n', r":3: the input is empty"),
     ("jsonl", "\n\n", "is empty"), ("json", "", "is empty"), ("csv", "", "is empty"),
     ("json", '[{"input": "a"},\n {"input": }]', ":2: not valid JSON"),

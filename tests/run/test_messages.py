@@ -6,16 +6,23 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Message, Reply, Request
-from promptcodebook.errors import ConfigError, DataError
+from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.calls import Reply, read_message
+from promptcodebook.config import load_config
+from promptcodebook.errors import ConfigError, DataError, TooManyFailures
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.report import write_report
+from promptcodebook.lm.stack import Supplies
+from promptcodebook.randomness import Randomness
+from promptcodebook.report.page import render_report
+from promptcodebook.store.run import RunStore
+from promptcodebook.types import Prompt, Rollout
 from tests.lm.server import Server, says
 from tests.run.test_optimize import QUICK
 
@@ -53,8 +60,8 @@ def asked(n: int) -> list[dict[str, Any]]:
 
 def rows() -> list[dict[str, Any]]:
     return [
-        *({"input": seen(n), "target": str(n), "response_format": FORM} for n in range(12)),
-        *({"input": asked(n), "target": str(n), "tools": TOOLS} for n in range(12)),
+        *({"input": seen(n), "target": str(n), "response_format": FORM} for n in range(6)),
+        *({"input": asked(n), "target": str(n), "tools": TOOLS} for n in range(6)),
     ]
 
 
@@ -84,8 +91,9 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows()))
     data, roles = pco.load(file), {"executor": {"model": server.spec, "max_tokens": 64}}
-    given: Any = {"config": QUICK, "roles": roles, "runs_dir": tmp_path}
-    part = await pco.aoptimize(data, reward, "simulated", budget="60calls", **given)
+    config = {**QUICK, "update": {"epochs": 1, "batch_size": 6}}
+    given: Any = {"config": config, "roles": roles, "runs_dir": tmp_path}
+    part = await pco.aoptimize(data, reward, "simulated", budget="30calls", **given)
     paid = server.calls
     run = await pco.aoptimize(
         data, reward, "simulated", resume=part.id, budget="9999calls", **given
@@ -95,35 +103,87 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
     assert len(sent) == len(set(sent)), "a resumed run asks for nothing twice"
     wrote = [json.dumps(row["input"]) for row in rows()]
     for body in server.bodies:
-        assert body["messages"][0]["role"] == "system", "the prompt comes before"
-        assert json.dumps(body["messages"][1:]) in wrote
+        first, *rest = body["messages"]  # the prompt comes before, where there is one
+        assert json.dumps(rest if first["role"] == "system" else [first, *rest]) in wrote
         offered = body["messages"][-1]["role"] == "tool"
         assert body.get("tools") == (TOOLS if offered else None)
         assert body.get("response_format") == (None if offered else FORM)
-    called = [r for r in run.rollouts.to_dict("records") if "tool" in r["input"]]
-    assert called and all(r["failure"] == "" for r in called)
-    page = write_report(run.path, tmp_path / "report.html").read_text()
-    assert "[image]" in page and "look_up({" in page and "base64" not in page
+    with closing(RunStore.open(run.path)) as store:
+        page = render_report(store, {e.id: e.input for e in data.test})
+    assert "[image]" in page and "look_up({" in page and image(3)[:99] not in page
     for kept in run.path.iterdir():
         assert image(3)[40:80].encode() not in kept.read_bytes()
 
 
 def test_equal_words_about_other_images_are_other_inputs() -> None:
-    data = pco.load(rows()[:12])
+    data = pco.load(rows()[:6])
     assert [e.input for e in data.train][:1] == ["system: Look.\n\nuser: Which digit?\n[image]"]
-    again = pco.load([*rows()[:11], {**rows()[0], "input": seen(99)}])
+    again = pco.load([*rows()[:5], {**rows()[0], "input": seen(99)}])
     assert data.fingerprint() != again.fingerprint()
     with pytest.raises(DataError, match="appears in two splits"):
         pco.load({"train": rows()[:2], "val": rows()[2:4], "test": rows()[1:2]})
 
 
-def lm(*replies: Reply | str) -> ScriptedLM:
-    return ScriptedLM().enqueue(*replies, role="executor")
-
-
 TEXTS = [{"input": f"q{n}", "target": "3"} for n in range(12)]
 
 
-async def rollout(scripted: ScriptedLM, row: Any, tmp_path: Path, **settings: Any) -> Any:
-    """One input of a policy that asks the scripted model."""
-    ...
+async def test_a_tool_call_where_text_was_expected_is_a_failure(
+    server: Server, tmp_path: Path
+) -> None:
+    server.default = says(None, finish="tool_calls", message={"tool_calls": [CALL]})
+    with pytest.raises(TooManyFailures, match="calls a tool where text was expected") as caught:
+        await pco.aoptimize(
+            pco.load(TEXTS), reward, "simulated", roles={"executor": server.spec},
+            config=QUICK, runs_dir=tmp_path,
+        )  # fmt: skip
+    assert "roles.executor.extra" in caught.value.hint
+    failed = caught.value.traces[0].rollout
+    assert failed.usage.completion_tokens >= 3, "the reply was paid for"
+
+
+async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path) -> None:
+    lm = ScriptedLM().reply_with(
+        lambda request: Reply("", tool_calls=(CALL,)) if request.sampling.extra else "3"
+    )
+
+    async def agent(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+        turn = {"role": "user", "content": [{"type": "text", "text": example.input}]}
+        made = await lm([read_message(turn)], system=prompt, extra={"tools": TOOLS})
+        return str(made.tool_calls[0]["function"]["name"])
+
+    config = load_config({"lm": "own"})
+    plan = plan_run(config, Sources(data=pco.load(TEXTS), reward=reward, executor=agent, lm=lm))
+    trial = plan.connect(Supplies(own=lm)).trial()
+    example = plan.dataset.train[0]
+    made = await trial.run(example, Prompt("p"), Randomness(0).at(0, "x"), Rollout(example.id))
+    assert (made.output, made.failure) == ("look_up", None)
+    [request] = lm.history
+    assert request.sampling.extra == {"tools": TOOLS}
+    assert request.messages[1].wire["content"] == [{"type": "text", "text": example.input}]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("tools", ["look_up"], None),
+        ("tools", "look_up", "'tools' cannot be sent"),
+        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], "'tools' cannot be sent"),
+        ("response_format", "json", "'response_format' cannot be sent"),
+        ("response_format", json.dumps(FORM), None),
+        ("response_format", "", None),
+    ],
+)
+def test_a_column_that_cannot_be_sent_is_refused_before_anything_is_paid(
+    column: str, value: object, match: str | None
+) -> None:
+    sources = Sources(data=pco.load([{**row, column: value} for row in TEXTS]), reward=reward)
+    with pytest.raises(DataError, match=match) if match else nullcontext():
+        plan_run(load_config({"lm": "own"}), sources)
+
+
+def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
+    extra: Any = {"tools": TOOLS, "response_format": FORM}
+    made = load_config({"roles": {"executor": {"extra": extra}}})
+    assert made.roles["executor"].extra == extra
+    with pytest.raises(ConfigError, match="the form of a reply of role critic is decided"):
+        load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
