@@ -11,17 +11,17 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
-from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
+from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage, in_words
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import parse_spec, providers
-from promptcodebook.lm.wire import byte_size, count_usage
+from promptcodebook.lm.wire import beyond_texts, byte_size, count_usage
 
 
 class AttemptLog(Protocol):
@@ -183,6 +183,24 @@ class BudgetGate:
         self._asked = True
         self.stop_signal.give(reason)
 
+    def book(self, own: Usage) -> Usage:
+        """Counts what a program reports of calls of its own: no cost, or one of 0, is not known.
+        Raises BudgetReached where that passes the budget, ConfigError where it cannot be read, and
+        for a money budget without a cost."""
+        counts = astuple(own)[:4] if isinstance(own, Usage) else ("",)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(n, int) and n >= 0 for n in counts):
+            hint = "pco.Usage(calls=1, prompt_tokens=..., completion_tokens=..., cost=...)"
+            raise ConfigError(f"the executor reported the usage {own!r}", hint=hint)
+        usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
+        if self._limits.usd is not None and usage.cost is None:
+            said = "a money budget cannot be kept: the executor reports calls without their cost"
+            raise ConfigError(said, hint="report it in USD, or give the budget in tokens or calls")
+        self.ledger.end(self.ledger.begin("executor", usage), usage)
+        if not self._in_flight and (passed := self._limit_passed(Usage())):
+            self._end(passed)
+        self.stop_signal.check()
+        return usage
+
     def keep_back(self, kept: Budget) -> None:
         """Keeps that much of each limit unspent until `open_reserve`; None = nothing of it."""
         if not self._opened:
@@ -298,6 +316,7 @@ def _priced(most: Usage) -> Usage:
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
+    size += beyond_texts(request, 1)
     return size if request.schema is None else size + request.schema.size
 
 
@@ -346,7 +365,8 @@ class Attempted:
             ledger.end(attempt, Usage())
             return reply
         if not credible(reply.usage, request, reply.text, most):
-            usage = count_usage(request, reply.text, reply.usage.latency_s)
+            said = in_words(reply.text, reply.tool_calls)
+            usage = count_usage(request, said, reply.usage.latency_s)
             reply = replace(reply, usage=usage, estimated=True)
         if reply.estimated:
             self._tally(Incident.USAGE_REPLACED)

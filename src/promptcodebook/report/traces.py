@@ -55,7 +55,7 @@ def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Pa
         ("instincts", instincts),
         ("prompt", prompt),
         *stages,
-        ("output", shorten(rollout.output, _LONG)),
+        ("output", shorten(rollout.said, _LONG)),
         ("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
         ("feedback", shorten(rollout.feedback, _SHORT)),
         ("failure", _failure(rollout.failure)),
@@ -102,7 +102,7 @@ def _route(rollout: Rollout) -> str:
     route = rollout.route
     if route is None:
         return ""
-    how = ["explored" if route.explored else "chosen by the encoder"]
+    how = ["explored" if route.explored else f"chosen{' by the encoder' * bool(route.constraints)}"]
     how += ["repaired"] if route.repaired else []
     how += ["partly filled in"] if route.fallback else []
     how += [route.fault] if route.fault else []
