@@ -37,7 +37,7 @@ def test_it_writes_a_task_that_trains_and_says_what_to_type_next(tmp_path: Path)
     for words in map(str.split, steps):
         done = pco(*words[1:], cwd=folder)
         assert done.code == 0, (words, done.err)
-    assert "\nOn the simulated model: " in done.out and "n = 48" in done.out
+    assert "\nOn the simulated model: " in done.out and "n = 44" in done.out
 
 
 def test_every_commented_setting_is_one_that_exists_with_its_default(scaffold: Path) -> None:

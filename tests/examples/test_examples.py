@@ -77,7 +77,7 @@ def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert "test split" in printed and (folder / "comments.html").stat().st_size > 10_000
         assert "The lamps in the hall are broken." in printed
     elif folder.name == "orders":
-        assert "Read the order and answer with JSON alone." in printed
+        assert "Answer in Spanish when the country is Spain." in printed
         answered = (folder / "answered.jsonl").read_text("utf-8").splitlines()
         assert len(answered) == len((folder / "orders.jsonl").read_text("utf-8").splitlines())
     else:
