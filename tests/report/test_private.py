@@ -26,8 +26,9 @@ from promptcodebook.store.events import (
     Stepped,
     Validated,
 )
+from promptcodebook.store.notes import Note, add_note
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Refused, Rewrite, Step
+from promptcodebook.types import Example, Refused, Rewrite, Step
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 from tests.run.test_optimize import train
@@ -66,8 +67,9 @@ def test_prompts_of_another_optimizer_are_withheld() -> None:
 
 def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
     store = write(replace(RUN, hostile="private person"))
-    inputs = {f"train-{i}-{j}": NAME for i in range(20) for j in range(6)}
-    page = read_page(render_report(store, inputs))
+    known = {n: Example(n, NAME, NAME) for n in ("test-5", *(f"train-{i}-0" for i in range(20)))}
+    add_note(store.path, "test-5", Note("seen", NAME))
+    page = read_page(render_report(store, known))
     assert page.faults == []
     assert NAME not in page.text
     for text in ("Some answer", "missed a constraint", "The answer ignores", "too vague private"):

@@ -21,11 +21,13 @@ from promptcodebook.report.private import withhold_ending
 from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
+from promptcodebook.store.notes import Note, read_notes
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Codebook
+from promptcodebook.types import Codebook, Example
 from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
+_TITLE = 120  # characters of an input that call an example
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
     "finished": "finished",
@@ -52,16 +54,17 @@ class Context:
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
     elapsed_s: float
-    inputs: Mapping[str, str]
+    examples: Mapping[str, Example]
+    notes: Mapping[str, Note]
     defaults: Mapping[str, Any]
     lost: Usage
     running: bool = False
 
     @classmethod
-    def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
+    def of(cls, store: RunStore, examples: Mapping[str, Example]) -> Context:
         """Reads all but the steps."""
-        state = store.outline()
-        if store.header.private:
+        state, private = store.outline(), store.header.private
+        if private:
             state = withhold_ending(state, store.header.id)
         none = (None, Best(None, -1))
         return cls(
@@ -71,11 +74,21 @@ class Context:
             store.usage(),
             store.tallies(),
             store.elapsed_s,
-            inputs,
+            examples,
+            {} if private else read_notes(store.path),  # a note may quote what is private
             default_tree(store.header.settings),
             sum(store.lost().values(), Usage()),
             holder(store.path) is not None,
         )
+
+    def input_of(self, name: str) -> str:
+        """The input of an example; '' where it is not at hand."""
+        return self.examples[name].input if name in self.examples else ""
+
+    def title_of(self, name: str) -> str:
+        """What an example is called: the beginning of its input, or its id."""
+        text = " ".join(self.input_of(name).split()) or name
+        return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
 
     def setting(self, key: str) -> Any:
         """A dotted key of the run's configuration; the default where the run does not have it. The

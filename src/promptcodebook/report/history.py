@@ -16,10 +16,10 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
 FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
-DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
-    ("encoder", "θ", "encoder: directive and selection criteria"),
-    ("generator", "φ", "generator: directive and style guide"),
-    ("critic", "ψ", "critic: directive and evaluation criteria"),
+DIRECTIVES: tuple[tuple[Directive, str], ...] = (
+    ("encoder", "encoder: directive and selection criteria"),
+    ("generator", "generator: directive and style guide"),
+    ("critic", "critic: directive and evaluation criteria"),
 )
 MOST_MARKUP = 5_000_000  # Characters that the section may have.
 
@@ -82,7 +82,7 @@ class _Biography:
 
 
 class HistorySection(Section):
-    """Θ over time: every c_k, θ, φ and ψ."""
+    """Every text over time: the instincts and the three directives."""
 
     title, anchor = "What changed", "history"
 

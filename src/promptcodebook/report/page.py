@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from promptcodebook.calls import ROLES, Limits, Usage
-from promptcodebook.errors import DiskFull
+from promptcodebook.errors import DiskFull, import_part
 from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
 from promptcodebook.report import history, traces, training, verdict
@@ -24,14 +24,14 @@ from promptcodebook.report.context import (
     step_name,
     without_credentials,
 )
-from promptcodebook.report.pages import digest, read_asset, read_style, render
+from promptcodebook.report.pages import digest, read_script, read_style, render
 from promptcodebook.report.private import withhold
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Failure, Rollout, Trace
+from promptcodebook.types import Example, Failure, Rollout, Trace
 from promptcodebook.units import spent_parts
 
 _OWN_MODEL = "your own model"
@@ -40,9 +40,15 @@ _SAMPLING = ("temperature", "top_p", "max_tokens")
 HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
 
 
-def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
+def write_report(
+    store: RunStore,
+    target: Path,
+    examples: Mapping[str, Example] | None = None,
+    *,
+    theory: bool = False,
+) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
-    text = render_report(store, inputs)
+    text = render_report(store, examples, theory=theory)
     try:
         write_whole(target, text)
     except OSError as error:
@@ -52,14 +58,15 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
         raise fault from error
 
 
-def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
-    """The report as a page; `inputs` are the examples' texts by id, where they are known. Of a run
-    on private data (`Header.private`) it shows lengths in the place of such texts."""
+def render_report(
+    store: RunStore, examples: Mapping[str, Example] | None = None, *, theory: bool = False
+) -> str:
+    """The report as a page; `examples` are those that are known, by id. Of a run on private data
+    (`Header.private`) it shows lengths in the place of texts. MissingExtra without the `theory`."""
     private = store.header.private
-    context = Context.of(store, {} if private else inputs or {})
-    sections = (
+    context = Context.of(store, {} if private else examples or {})
+    sections = [
         verdict.VerdictSection(context),
-        verdict.UseSection(context),
         verdict.JudgedSection(context),
         verdict.PromptsSection(context),
         training.CurvesSection(context),
@@ -70,11 +77,13 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
         traces.ExamplesSection(context),
         IncidentsSection(context),
         SpendSection(context),
-        training.TheorySection(context),
         SettingsSection(context),
-    )
+    ]
+    if theory:
+        part = import_part("promptcodebook.screens", "paper", "the theory of a run", "bench")
+        sections.append(part.TheorySection(context))
     events = (withhold(e) if private else e for e in store.events(full=True))
-    style, script = read_style(), read_asset("chart.js")
+    style, script = read_style(), read_script()
     page = render(
         "report/templates/report.html.jinja",
         context=context,

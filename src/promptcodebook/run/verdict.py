@@ -15,6 +15,7 @@ longer is judged again: look k is decided by intervals each end of which errs in
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,10 +28,11 @@ from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared, Trained
+from promptcodebook.store.events import Compared, Decision, RunState, Trained, decision_of
+from promptcodebook.store.header import Header
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import money, number, percent, plural
+from promptcodebook.units import cost_text, money, number, percent, plural
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
@@ -67,30 +69,117 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict for everybody, in sentences: what is decided `about` what was learned, what it
+    gains and costs, what to do `next` and the command for it ('' = there is nothing to say)."""
+
+    decision: Decision
+    about: str
+    gain: str = ""
+    cost: str = ""
+    next: str = ""
+    command: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.decision}: {self.about}"
+
+    @property
+    def lines(self) -> Mapping[str, str]:
+        """What it says below its title, by name."""
+        said = {"gain": self.gain, "cost": self.cost, "next": self.next, "type": self.command}
+        return {name: text for name, text in said.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
 class Conclusion:
-    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear)."""
+    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
+    `scale` is the range of the rewards, None where each of them is 0 or 1."""
 
     rows: tuple[Row, ...]
     sentence: str
     worth: bool | None
     deploy: str = ""
+    scale: Bounds | None = (0.0, 1.0)
+
+    @classmethod
+    def of(cls, state: RunState, header: Header) -> Conclusion | None:
+        """The verdict that a run has stored. Raises StoreError where it is damaged."""
+        if (stored := state.conclusion) is None:
+            return None
+        try:
+            rows = TypeAdapter(tuple[Row, ...]).validate_python(stored.rows)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            why = f"the stored verdict is damaged at {where}: {first['msg']}"
+            raise StoreError(why) from None
+        low, high = map(float, header.config.get("reward_range") or (0.0, 1.0))
+        scale = None if state.tests and all(mark.binary for mark in state.tests) else (low, high)
+        return cls(rows, stored.text, stored.worth, stored.deploy, scale)
 
     @property
     def table(self) -> VerdictTable:
         return VerdictTable(self.rows)
 
+    def headline(self, run: str = "RUN") -> Headline:
+        """What it comes to, with a command for this `run`."""
+        decision = decision_of(self.worth, self.deploy)
+        if not self.rows:
+            kept = f"Keep at least {ENOUGH} rows for the test split."
+            return Headline(decision, "nothing was judged", next=kept)
+        base, learned = self.rows[0], self.rows[-1]
+        use = next((r for r in self.rows if r.name == self.deploy and r is not base), None)
+        command = f"pco report {run}" if use is None else _command(use, learned, run)
+        if self.worth:
+            said = f"Put {_called(learned)} to use."
+        elif use is not None:
+            said = (
+                f"Use {_called(use)} instead: it takes no more calls, and {_called(learned)} is "
+                f"not clearly better. It brings {self._gain_of(use)} "
+                f"A query then takes {_query(use)}."
+            )
+        else:
+            said = f"Keep {_called(base)}. " if self.deploy else ""
+            said += _would_tell(learned.gain)
+        about = _called(learned) + (
+            " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
+        )
+        cost = f"per query {_query(learned)}; before {_query(base)}"
+        return Headline(decision, about, self._gain_of(learned), cost, said, command)
+
+    def _gain_of(self, row: Row) -> str:
+        """In the task's own unit: right answers in 100, or points on the scale of the reward."""
+        if (gain := row.gain) is None:
+            return ""
+        width, digits, unit, of = 100, 1, "right answers in 100", ""
+        if self.scale is not None:
+            width, digits, unit = 1, 3, "points"
+            of = " on a scale from {:g} to {:g}".format(*self.scale)
+        mean, low, high = (
+            (f"{width * abs(x):.{digits}f}", "fewer" if x < 0 else "more")
+            for x in (gain.mean, gain.low, gain.high)
+        )
+        ends = f"{' '.join(low[: 2 if low[1] != high[1] else 1])} and {' '.join(high)}"
+        return (
+            f"{' '.join(mean)} {unit} than {_called(self.rows[0])}{of}; very likely between "
+            f"{ends} (95 % interval, {plural(gain.n, 'test input')})."
+        )
+
     def _repr_html_(self) -> str:
         return self.as_html(self.sentence.startswith(_ON_SIMULATED))
 
-    def as_html(self, simulated: bool = False) -> str:
-        """The sentence and the rows as a notebook shows them, escaped."""
+    def as_html(self, simulated: bool = False, run: str = "RUN") -> str:
+        """The headline as a notebook shows it, escaped; the sentence and the rows fold out."""
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
         model = "simulated model, " if simulated else ""
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
-        table = self.table.only("reward", "gain", "calls")
-        return f"<div>{sentence}{table.html(title, self.deploy)}</div>"
+        table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
+        head = self.headline(run)
+        said = shown_text(head.title, "\n".join(f"{k}: {v}" for k, v in head.lines.items()))
+        return f"<div>{said}<details><summary>statistics</summary>{sentence}{table}</details></div>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +387,8 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
             f"{_level(terms.look)} instead of {_level(1)}."
         )
     text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
-    return Conclusion(rows, text, worth, deploy)
+    binary = all(e.evaluation.binary for e in entries)
+    return Conclusion(rows, text, worth, deploy, None if binary else terms.bounds)
 
 
 def verdict_remark(test_examples: int) -> str:
@@ -413,15 +503,37 @@ def _price(row: Row, base: Row) -> str:
     )
 
 
+def _called(row: Row) -> str:
+    return row.title or row.name
+
+
+def _command(row: Row, learned: Row, run: str) -> str:
+    """What puts a row to use."""
+    if row is learned and row.prompt is None:
+        return f"pco serve {run}"
+    asked = ' "an input"' if row.name == UNTRAINED else ""
+    return f"pco prompt {run} --row {shlex.quote(row.name)}{asked}"
+
+
+def _query(row: Row) -> str:
+    """What one query takes. An agent that asks models past the meter shows no call."""
+    if not row.calls_per_query:
+        return "not metered"
+    price = cost_text(row.per_query.cost)
+    return f"{_counts(row, row)[0]}, {row.per_query.tokens:,} tokens, {price}"
+
+
+def _would_tell(gain: Interval | None) -> str:
+    """What to do where the test split does not show a gain."""
+    if gain is None or gain.n < ENOUGH:
+        return f"Add test inputs: a verdict takes at least {ENOUGH}."
+    if gain.mean <= 0:
+        return "Read the answers that are still wrong, then train longer or mend the reward."
+    if gain.low > 0:
+        return "A row that takes no more calls may do as well. More test inputs would tell."
+    needed = gain.n * (1 - gain.low / gain.mean) ** 2  # its width shrinks as the root of n grows
+    return f"About {float(f'{needed:.2g}'):,.0f} test inputs would show a gain of this size."
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
-    """The rows of a stored conclusion. Raises StoreError where they are damaged."""
-    try:
-        return TypeAdapter(tuple[Row, ...]).validate_python(stored)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None

@@ -87,6 +87,17 @@ class Candidate:
     kept: bool
 
 
+Decision = Literal["Deploy", "Do not deploy", "Undecided"]
+
+
+def decision_of(worth: bool | None, deploy: str) -> Decision:
+    """A verdict in a word or three: of what was learned, whether another row is to be deployed or
+    not."""
+    if worth is None or not (worth or deploy):
+        return "Undecided"
+    return "Deploy" if worth else "Do not deploy"
+
+
 @dataclass(frozen=True, slots=True)
 class Concluded:
     """The verdict in a plain sentence, whether it is worth deploying, its table and the row to
@@ -268,11 +279,12 @@ class Mark:
     answered: float | None
     n: int
     failed: int
+    binary: bool = False
 
     @classmethod
     def of(cls, made: Evaluation, step: int, scope: Scope) -> Mark:
-        n = len(made.rollouts)
-        return cls(made.name, step, scope, made.score, made.answered, n, made.failed)
+        counts = len(made.rollouts), made.failed, made.binary
+        return cls(made.name, step, scope, made.score, made.answered, *counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""The two lists: all runs, the latest first, of which two are picked to be compared; and the
-registry: refs, versions, what was done and what audits found."""
+"""The two lists: all runs, the latest first unless another order is wanted, of which two are picked
+to be compared; and the registry: refs, versions, what was done and what audits found."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
 from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.report.context import Context
 from promptcodebook.report.pages import render
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
-from promptcodebook.viewer.following import OpenRuns, key_of
+from promptcodebook.viewer.following import OpenRuns, key_of, time_left
 from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _log = logging.getLogger(__name__)
@@ -38,6 +40,73 @@ class _Line(NamedTuple):
     scores: tuple[float, ...]
     n: int
     simulated: bool
+    left: str = ""
+
+
+class Wanted(NamedTuple):
+    """Which runs, and in which order: `words` are searched for, `only` is a decision or a state,
+    `by` a column of `_ORDERS` (with '-' before it, the other way round)."""
+
+    page: int = 1
+    words: str = ""
+    only: str = ""
+    by: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wanted:
+        """Of the address; what it does not know is left out."""
+        page, by = query.get("page", ""), query.get("by", "")
+        number = int(page) if page.isdecimal() and len(page) < 9 else 1
+        known = by if by.removeprefix("-") in _ORDERS else ""
+        return cls(max(1, number), query.get("words", ""), query.get("only", ""), known)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What an address says of it, the page left out."""
+        said = {"words": self.words, "only": self.only, "by": self.by}
+        return {name: text for name, text in said.items() if text}
+
+    def of_all(self, runs: Sequence[RunSummary]) -> list[RunSummary]:
+        """Those wanted, in order; what has no such figure comes last."""
+        words = self.words.lower().split()
+        found = [run for run in runs if self._fits(run, words)]
+        if not self.by:
+            return found
+        value, down = _ORDERS[self.by.removeprefix("-")], not self.by.startswith("-")
+        known = [run for run in found if value(run) is not None]
+        known.sort(key=value, reverse=down)
+        return known + [run for run in found if value(run) is None]
+
+    def _fits(self, run: RunSummary, words: Sequence[str]) -> bool:
+        text = " ".join([run.id, run.name, run.task, *kinds_of(run)]).lower()
+        return self.only in ("", *kinds_of(run)) and all(word in text for word in words)
+
+
+def kinds_of(run: RunSummary) -> list[str]:
+    """What a run may be chosen by: its state, and its verdict if it has one."""
+    return [kind for kind in (run.decision, state_of(run)) if kind]
+
+
+def state_of(run: RunSummary) -> str:
+    return "running" if run.running else run.ended or "stopped"
+
+
+_ORDERS: Mapping[str, Callable[[RunSummary], Any]] = {
+    "run": lambda run: run.created,
+    "task": lambda run: run.task,
+    "verdict": lambda run: run.decision or None,
+    "gain": lambda run: run.gain and run.gain[0],
+    "test score": lambda run: run.score and run.score[0],
+    "state": state_of,
+    "steps": lambda run: run.step,
+    "best validation": lambda run: run.best,
+    "calls": lambda run: run.usage.calls,
+    "cost": lambda run: run.usage.cost,
+    "time": lambda run: run.elapsed_s,
+}
+
+
+_ALL = Wanted()
 
 
 class Runs:
@@ -66,9 +135,8 @@ class Runs:
         lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
         return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def screen(self, number: str = "") -> Screen:
-        """The page of the runs of this number, the first being 1."""
-        page = int(number) if number.isdecimal() and len(number) < 9 else 1
+    def screen(self, wanted: Wanted = _ALL) -> Screen:
+        """A page of the runs that are wanted."""
         with self._lock:
             # Before the rest: a page may be newer than it says, never older.
             mark = self._look()
@@ -78,9 +146,10 @@ class Runs:
                     if folder not in self._unreadable:
                         _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
                 self._read, self._unreadable = (mark, found[::-1]), unreadable
-            runs = self._read[1]
+            everything = self._read[1]
+            runs = wanted.of_all(everything)
             pages = max(1, -(-len(runs) // _ON_A_PAGE))
-            page = min(max(1, page), pages)
+            page = min(wanted.page, pages)
             shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
             lines: list[_Line] = []
             for run in shown:
@@ -93,6 +162,11 @@ class Runs:
         body = render(
             "viewer/templates/runs.html.jinja",
             folder=self._runs_dir,
+            wanted=wanted,
+            orders=_ORDERS,
+            state_of=state_of,
+            kinds=Counter(kind for run in everything for kind in kinds_of(run)),
+            known=len(everything),
             rows=[
                 (key_of(self._runs_dir, run.path), run, line, _spark(line.scores))
                 for run, line in zip(shown, lines, strict=True)
@@ -116,12 +190,13 @@ def _read_line(path: Path) -> _Line:
     try:
         with closing(RunStore.open(path)) as store:
             state, simulated = store.outline(), store.header.simulated
+            left = time_left(Context.of(store, {})) if holder(path) is not None else ""
     except StoreError as error:
         _log.debug("run %s: %s", path.name, error)
         return _Line((), 0, False)
     scores = (m.score for m in state.validations if m.scope == "subset")
     n = state.best.n if state.best is not None else 0
-    return _Line(tuple(score for score in scores if score is not None), n, simulated)
+    return _Line(tuple(score for score in scores if score is not None), n, simulated, left)
 
 
 def _spark(scores: Sequence[float]) -> str:
