@@ -303,11 +303,6 @@ class Evaluation:
         return sum(r.reward is None for r in self.rollouts)
 
     @property
-    def binary(self) -> bool:
-        """Whether every answer is right or wrong: each reward is 0 or 1."""
-        return set(self.rewards) <= {0.0, 1.0}
-
-    @property
     def usage(self) -> Usage:
         return sum((r.usage for r in self.rollouts), Usage())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import html
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
-from promptcodebook.report.context import Context, Section, facts
+from promptcodebook.report.context import NOTES, Context, Section, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection
@@ -35,7 +36,6 @@ from promptcodebook.report.verdict import (
 )
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
-from promptcodebook.store.notes import Note, add_note
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Codebook, Evaluation, Example, Instinct, Rewrite, Rollout, Route
 from tests.report.scripted_run import ScriptedRun
@@ -244,8 +244,8 @@ def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users
     write: Write,
 ) -> None:
     store = write(ScriptedRun(steps=2, hostile=""))
-    add_note(store.path, "test-50", Note("data", "=2+3 was <meant>"))
-    add_note(store.path, "test-50", Note("data", "=2+4 was <meant>"))
+    noted = [{"example": "test-50", "label": "data", "note": f"=2+{n} was <meant>"} for n in (3, 4)]
+    (store.path / NOTES).write_text("no JSON\n{}\n" + "\n".join(map(json.dumps, noted)), "utf-8")
     known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
     markup = section(store, JudgedSection, known)
     rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
@@ -256,7 +256,7 @@ def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users
     assert noted == "wrong Question 50? -50 fine 0.00 0.00 data =2+4 was <meant>"
     [filed] = re.findall(r'base64,([^"]*)" download="test-inputs.csv"', markup)
     table = list(csv.DictReader(base64.b64decode(filed).decode().splitlines()))
-    assert len(table) == 60 and list(table[0])[:4] == ["input", "reference", "answer", "before"]
+    assert len(table) == 60 and list(table[0])[:4] == ["result", "change", "input", "reference"]
     (kept,) = [row for row in table if row["example"] == "test-50"]
     assert (kept["note"], kept["reference"]) == ("'=2+4 was <meant>", "'-50")
     assert kept["source"] == f"simulated, run {store.header.id}"

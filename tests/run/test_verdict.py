@@ -454,9 +454,9 @@ def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
     words = (
         r"2.5 more right .* between [\d.]+ fewer and [\d.]+ more \(95 % interval, 40 test inputs\)."
     )
-    assert re.match(words, head.gain)
+    assert re.match(words, head.lines["gain"])
     down = conclude([right("present", 40), right("learned", 10)], Terms()).headline()
-    assert re.search(r"between [\d.]+ and [\d.]+ fewer", down.gain)
+    assert re.search(r"between [\d.]+ and [\d.]+ fewer", down.lines["gain"])
 
 
 # --- what a verdict evaluates, stores, and judges under ---

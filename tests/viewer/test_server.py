@@ -20,8 +20,8 @@ from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.registry.registry import open_registry
+from promptcodebook.report.context import read_notes
 from promptcodebook.store.events import Validated
-from promptcodebook.store.notes import Note, read_notes
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
@@ -69,7 +69,7 @@ async def test_a_note_is_kept_with_the_run_and_shown_where_the_input_is(tmp_path
     async with viewing(Site(tmp_path / "runs")) as base:
         kept = await asked(f"{base}{page}/note/test-50", "POST", sent, Origin=base)
         assert (kept.status, kept.headers["Location"]) == (303, f"{page}#test")
-        assert read_notes(store.path) == {"test-50": Note("data", "<b>wrong</b> reference")}
+        assert read_notes(store.path) == {"test-50": ("data", "<b>wrong</b> reference")}
         for shown in (page, f"{page}/example/test-50/test"):
             assert "data <b>wrong</b> reference" in flat((await asked(base + shown)).text)
         unknown = await asked(f"{base}{page}/note/nobody", "POST", sent, Origin=base)
@@ -421,7 +421,9 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
     assert listed(by="gain") == ["tickets", "few", "orders", "none"]
     assert listed(by="-gain") == ["orders", "few", "tickets", "none"]
     assert listed(by="nonsense") == listed() != listed(by="-task") == sorted(listed())
-    assert listed(only="Do not deploy") == ["orders"] and listed(words="ticket deploy") == ["tickets"]
+    assert listed(only="Do not deploy") == ["orders"] and listed(words="ticket deploy") == [
+        "tickets"
+    ]
     assert listed(only="stopped") == ["none"] and listed(words="nothing like it") == []
     assert "No run fits." in flat(markup_of(runs, Wanted.of({"words": "<x>"})))
 

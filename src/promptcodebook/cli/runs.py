@@ -86,7 +86,6 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
         "run": summary.id,
         **({"name": summary.name or "-"} if named else {}),
         "state": "running" if summary.running else summary.ended or "stopped",
-        "verdict": summary.decision or "-",
         "updates": str(summary.step + 1),
         "best": f"{number(summary.best)}{'*' if summary.simulated else ''}",
         "calls": count_text(summary.usage.calls),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from markupsafe import Markup
@@ -21,12 +24,12 @@ from promptcodebook.report.private import withhold_ending
 from promptcodebook.store.events import Event, RunState
 from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
-from promptcodebook.store.notes import Note, read_notes
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Example
 from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
+NOTES, _MOST_NOTES = "notes.jsonl", 10_000_000  # In a run's folder; bytes of it that are read.
 _TITLE = 120  # characters of an input that call an example
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
@@ -55,7 +58,7 @@ class Context:
     tallies: Mapping[str, int]
     elapsed_s: float
     examples: Mapping[str, Example]
-    notes: Mapping[str, Note]
+    notes: Mapping[str, tuple[str, str]]
     defaults: Mapping[str, Any]
     lost: Usage
     running: bool = False
@@ -166,6 +169,18 @@ class Context:
 
     def draw(self, chart: Chart) -> Picture | None:
         return draw(chart, "simulated" if self.simulated else "")
+
+
+def read_notes(run: Path) -> dict[str, tuple[str, str]]:
+    """What the user noted of examples, by their ids: a line of JSON each, of which the last counts.
+    A line that cannot be read is left out."""
+    found = dict[str, tuple[str, str]]()
+    with suppress(OSError), open(run / NOTES, "rb") as file:
+        for line in file.read(_MOST_NOTES).splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                each = json.loads(line)
+                found[str(each["example"])] = str(each["label"]), str(each["note"])
+    return found
 
 
 def without_credentials(text: str) -> str:

@@ -110,7 +110,6 @@ class HistorySection(Section):
         return shown
 
     def _shown(self, most: _Most) -> Markup:
-        each = self._biographies.values()
         texts = self._start.texts if self._start else {}
         return render(
             "report/templates/history.html.jinja",
@@ -120,10 +119,6 @@ class HistorySection(Section):
             most=most,
             deployed=state_name(self._deployed),
             biographies={v: self._biographies.get(v, _Biography()) for v in texts},
-            kept=sum(b.deployed.count + b.later.count for b in each),
-            later=sum(b.later.count for b in each),
-            refused=sum(b.reasons.total() for b in each),
-            left_out=sum(part.shown(most)[1] for b in each for part in (b.deployed, b.later)),
             step_name=step_name,
         )
 

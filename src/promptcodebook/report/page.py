@@ -34,9 +34,7 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Example, Failure, Rollout, Trace
 from promptcodebook.units import spent_parts
 
-_OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
-_SAMPLING = ("temperature", "top_p", "max_tokens")
 HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
 
 
@@ -130,20 +128,16 @@ class IncidentsSection(Section):
                 self._first = self._first or (f"{where}, example {rollout.example_id}", failure)
 
     def values(self) -> Mapping[str, Any]:
-        tallies = dict(self.context.tallies)
-        known = [(i.value, tallies.pop(i.value, 0), i.meaning) for i in Incident]
-        others = [(name, n, "") for name, n in sorted(tallies.items())]
-        cut = ("truncated outputs", self._truncated, "answers scored as they were at the cap")
         where, failure = self._first or ("", None)
         text = ""
         if failure is not None:
-            text = f"{failure.stage}: {failure.kind}: {failure.message}"
-            text += f"\n\n{failure.traceback}" if failure.traceback else ""
+            text = f"{failure.stage}: {failure.kind}: {failure.message}\n\n{failure.traceback}"
         return {
-            "incidents": [each for each in (*known, *others, cut) if each[1]],
+            "meanings": {incident.value: incident.meaning for incident in Incident},
+            "truncated": self._truncated,
             "failures": self._failures.most_common(_MOST_FAILURES),
             "where": where,
-            "first": shorten(text, _TRACEBACK),
+            "first": shorten(text.rstrip(), _TRACEBACK),
         }
 
 
@@ -153,16 +147,11 @@ class SpendSection(Section):
     title, anchor = "Usage and cost", "cost"
 
     def values(self) -> Mapping[str, Any]:
-        context, usage = self.context, self.context.usage
-        total = sum(usage.values(), Usage())
-        rows = [(role, context.models.get(role) or _OWN_MODEL, u) for role, u in usage.items()]
+        context = self.context
         limited = context.limits != Limits()
         return {
-            "rows": [*rows, ("all roles", "", total)] if rows else (),
-            "tokens": total.tokens,
+            "total": sum(context.usage.values(), Usage()),
             "of_limits": spent_parts(context.spent, context.limits) if limited else None,
-            "unpriced": [role for role, u in usage.items() if u.cost is None],
-            "known": sum(u.cost or 0.0 for u in usage.values()),
         }
 
 
@@ -172,16 +161,8 @@ class SettingsSection(Section):
     def values(self) -> Mapping[str, Any]:
         context = self.context
 
-        def sampling(role: str, key: str) -> str:
-            value = context.setting(f"roles.{role}.{key}")
-            return "server's own" if value is None else f"{value:g}"
-
         return {
             "roles": len(ROLES),
-            "models": [
-                (role, model or _OWN_MODEL, *(sampling(role, key) for key in _SAMPLING))
-                for role, model in context.models.items()
-            ],
             "changes": [
                 (d.key, value_text(d.old), value_text(d.new))
                 for d in differences(context.defaults, context.header.settings, HIDDEN)

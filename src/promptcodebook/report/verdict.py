@@ -14,21 +14,13 @@ from promptcodebook.report.pages import Picture, render, ticks
 from promptcodebook.report.traces import failure_text, judged_parts
 from promptcodebook.run.verdict import FIGURES, Conclusion, Row
 from promptcodebook.store.events import Amended, Compared, Event, Started, Stepped
-from promptcodebook.store.notes import Note
-from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Evaluation, Rollout
-from promptcodebook.units import number, plural
+from promptcodebook.units import number
 
 UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
 """Said where rows are judged and no verdict is reached."""
 _MOST_ROWS, _CLOSELY, _BETTER = 1000, 8, 4  # Test inputs listed, and shown with their prompts.
-_TEXT = 2000  # Characters of a text in the list and in its file.
-_COLUMNS = (
-    *("input", "reference", "answer", "before", "now", "result", "change", "feedback"),
-    *("label", "note", "example"),
-)
-_WIDTH, _RIGHT, _ROW, _TOP = 480, 62, 30, 10
-_NAME, _LETTER = 24, 8  # Letters of a row's name that are shown, and the width of one in pixels.
+_ROW, _WIDTH = 30, 480  # Of the drawing of the scores, in pixels.
 
 
 class VerdictSection(Section):
@@ -48,27 +40,11 @@ class VerdictSection(Section):
 def _forest(rows: Sequence[Row], reward_range: tuple[float, float]) -> Picture:
     low = min(reward_range[0], *(r.score.low for r in rows))
     high = max(reward_range[1], *(r.score.high for r in rows))
-    names = [r.name if len(r.name) <= _NAME else f"{r.name[: _NAME - 1]}…" for r in rows]
-    left = max(84, _LETTER * max(map(len, names)) + 12)
-    bottom = _TOP + _ROW * len(rows)
-
-    def at(value: float) -> float:
-        return round(left + (value - low) / (high - low) * (_WIDTH - left - _RIGHT), 1)
-
-    shapes = render(
-        "report/templates/forest.svg.jinja",
-        ticks=[(at(tick), number(tick, 2)) for tick in ticks(low, high)],
-        rows=[
-            (_TOP + _ROW * (place + 0.5), name, s.mean, *map(at, (s.mean, s.low, s.high)))
-            for place, (name, s) in enumerate(zip(names, (r.score for r in rows), strict=True))
-        ],
-        top=_TOP,
-        bottom=bottom,
-        right=_WIDTH - _RIGHT + 20,
-    )
+    template, marks = "report/templates/forest.svg.jinja", ticks(low, high)
+    shapes = render(template, rows=rows, low=low, high=high, ticks=marks, width=_WIDTH, step=_ROW)
     words = " ".join(f"{r.name}: {number(r.score.mean)} ({r.score.ends()})." for r in rows)
     scores = [(r.name, r.score.mean, r.score.low, r.score.high, r.score.n) for r in rows]
-    size, columns = (_WIDTH, bottom + 26), ("row", "score", "low", "high", "n")
+    size, columns = (_WIDTH, _ROW * len(rows) + 36), ("row", "score", "low", "high", "n")
     return Picture("Scores on the test split", words, size, shapes, columns, scores)
 
 
@@ -153,54 +129,22 @@ class JudgedSection(Section):
             return {"empty": "Nothing was compared on the test split yet."}
         base, result = self._rows
         pairs = pairs_of(base, result, self.context.reward_range)
-        closely = [
-            *pairs[:_CLOSELY],
-            *[p for p in pairs[_CLOSELY:] if p.change == "better"][:_BETTER],
-        ]
-        answers = [self._answer(pair) for pair in pairs]
-        wrong = sum(pair.result == "wrong" for pair in pairs)
+        better = [pair for pair in pairs[_CLOSELY:] if pair.change == "better"][:_BETTER]
         return {
-            "empty": "",
-            "key": self._key,
-            "noting": self._noting,
-            "note": f"{result.name} gets {wrong} of {plural(len(pairs), 'test input')} wrong. "
-            f"Against {base.name}: {tally(pairs)}.",
+            **{"empty": "", "key": self._key, "noting": self._noting, "tally": tally(pairs)},
+            **{"base": base.name, "result": result.name, "pairs": pairs, "most": _MOST_ROWS},
             "kinds": Counter(kind for p in pairs for kind in (p.result, p.change)),
-            "before": base.name,
-            "result": result.name,
-            "closely": [pairs.index(pair) for pair in closely],
-            "count": len(pairs),
-            "answers": answers[:_MOST_ROWS],
-            "columns": _COLUMNS,
-            "filed": [[each[name] for name in _COLUMNS] for each in answers],
-            "examples": [self._example(pair, base.name, result.name) for pair in closely],
-        }
-
-    def _answer(self, pair: Pair) -> Mapping[str, Any]:
-        name, context = pair.second.example_id, self.context
-        example, note = context.examples.get(name), context.notes.get(name, Note())
-        texts = {
-            "input": context.input_of(name),
-            "reference": (example and example.target) or "",
-            "answer": f"{failure_text(pair.second.failure)}\n{pair.second.output}".strip(),
-            "feedback": pair.second.feedback,
-        }
-        return {
-            **{key: shorten(text, _TEXT) for key, text in texts.items()},
-            **{"before": pair.before, "now": pair.now},
-            **{"result": pair.result, "change": pair.change},
-            **{"label": note.label, "note": note.text, "example": name},
-            "title": context.title_of(name),
+            "failure_text": failure_text,
+            "examples": [
+                self._example(p, base.name, result.name) for p in (*pairs[:_CLOSELY], *better)
+            ],
         }
 
     def _example(self, pair: Pair, first: str, second: str) -> Mapping[str, Any]:
-        name, context = pair.second.example_id, self.context
-        sides = ((first, pair.first), (second, pair.second))
+        context, sides = self.context, ((first, pair.first), (second, pair.second))
         return {
             "pair": pair,
-            "title": context.title_of(name),
             "change": " → ".join(number(r.reward, 2, missing="failed") for _, r in sides),
-            "parts": [("example", name), ("input", context.input_of(name))],
             "sides": [judged_parts(context, row, r, self._first) for row, r in sides],
         }
 
@@ -210,8 +154,9 @@ class PromptsSection(Section):
 
     def values(self) -> Mapping[str, Any]:
         made = Conclusion.of(self.context.state, self.context.header)
-        present, rows = self.context.header.present, made.rows if made else ()
-        known = [(r.name, r.title, r.prompt) for r in rows if r.prompt is not None]
-        if not known and present is not None:
-            known = [("present", "", present)]
-        return {"prompts": known}
+        rows = (
+            [(r.name, r.title, r.prompt) for r in made.rows if r.prompt is not None] if made else []
+        )
+        if (present := self.context.header.present) is not None:
+            rows = rows or [("present", "", present)]
+        return {"prompts": rows}

@@ -28,7 +28,7 @@ from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared, Decision, RunState, Trained, decision_of
+from promptcodebook.store.events import Compared, Mark, RunState, Trained
 from promptcodebook.store.header import Header
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
@@ -70,25 +70,16 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The verdict for everybody, in sentences: what is decided `about` what was learned, what it
-    gains and costs, what to do `next` and the command for it ('' = there is nothing to say)."""
+    """The verdict for everybody: Deploy, Do not deploy or Undecided, `about` what was learned, and
+    in sentences its gain, its cost, what to do next and what to type for that."""
 
-    decision: Decision
+    decision: str
     about: str
-    gain: str = ""
-    cost: str = ""
-    next: str = ""
-    command: str = ""
+    lines: Mapping[str, str]
 
     @property
     def title(self) -> str:
         return f"{self.decision}: {self.about}"
-
-    @property
-    def lines(self) -> Mapping[str, str]:
-        """What it says below its title, by name."""
-        said = {"gain": self.gain, "cost": self.cost, "next": self.next, "type": self.command}
-        return {name: text for name, text in said.items() if text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +105,9 @@ class Conclusion:
             where = ".".join(str(part) for part in first["loc"])
             why = f"the stored verdict is damaged at {where}: {first['msg']}"
             raise StoreError(why) from None
-        low, high = map(float, header.config.get("reward_range") or (0.0, 1.0))
-        scale = None if state.tests and all(mark.binary for mark in state.tests) else (low, high)
+        low, high = header.config.get("reward_range") or (0.0, 1.0)
+        binary = state.tests and all(mark.binary for mark in state.tests)
+        scale = None if binary else (float(low), float(high))
         return cls(rows, stored.text, stored.worth, stored.deploy, scale)
 
     @property
@@ -123,48 +115,48 @@ class Conclusion:
         return VerdictTable(self.rows)
 
     def headline(self, run: str = "RUN") -> Headline:
-        """What it comes to, with a command for this `run`."""
-        decision = decision_of(self.worth, self.deploy)
+        """What it comes to; what to type is for this `run`."""
+        decision = "Deploy" if self.worth else "Do not deploy" if self.deploy else "Undecided"
         if not self.rows:
             kept = f"Keep at least {ENOUGH} rows for the test split."
-            return Headline(decision, "nothing was judged", next=kept)
+            return Headline(decision, "nothing was judged", {"next": kept})
         base, learned = self.rows[0], self.rows[-1]
-        use = next((r for r in self.rows if r.name == self.deploy and r is not base), None)
-        command = f"pco report {run}" if use is None else _command(use, learned, run)
+        title = learned.title or learned.name
+        use = next((r for r in self.rows[1:] if r.name == self.deploy), None)
+        typed = f"pco report {run}"
+        if use is not None:
+            asked = ' "an input"' if use.name == UNTRAINED else ""
+            typed = f"pco prompt {run} --row {shlex.quote(use.name)}{asked}"
+            typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
         if self.worth:
-            said = f"Put {_called(learned)} to use."
+            said = f"Put {title} to use."
         elif use is not None:
             said = (
-                f"Use {_called(use)} instead: it takes no more calls, and {_called(learned)} is "
-                f"not clearly better. It brings {self._gain_of(use)} "
-                f"A query then takes {_query(use)}."
+                f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
+                f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
             )
         else:
-            said = f"Keep {_called(base)}. " if self.deploy else ""
-            said += _would_tell(learned.gain)
-        about = _called(learned) + (
-            " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
-        )
+            said = f"Keep {base.title}. {_would_tell(learned.gain)}" if self.deploy else ""
+            said = said or _would_tell(learned.gain)
         cost = f"per query {_query(learned)}; before {_query(base)}"
-        return Headline(decision, about, self._gain_of(learned), cost, said, command)
+        mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
+        lines = {"gain": self._gain(learned), "cost": cost, "next": said, "type": typed}
+        return Headline(decision, f"{title}{mark}", lines)
 
-    def _gain_of(self, row: Row) -> str:
+    def _gain(self, row: Row) -> str:
         """In the task's own unit: right answers in 100, or points on the scale of the reward."""
-        if (gain := row.gain) is None:
-            return ""
-        width, digits, unit, of = 100, 1, "right answers in 100", ""
+        gain, than = row.gain or Interval(0.0, 0.0, 0.0, row.score.n), self.rows[0].title
+        width, digits, unit = 100, 1, f"right answers in 100 than {than}"
         if self.scale is not None:
-            width, digits, unit = 1, 3, "points"
-            of = " on a scale from {:g} to {:g}".format(*self.scale)
+            width, digits = 1, 3
+            unit = "points than {} on a scale from {:g} to {:g}".format(than, *self.scale)
         mean, low, high = (
-            (f"{width * abs(x):.{digits}f}", "fewer" if x < 0 else "more")
+            f"{width * abs(x):.{digits}f} {'fewer' if x < 0 else 'more'}"
             for x in (gain.mean, gain.low, gain.high)
         )
-        ends = f"{' '.join(low[: 2 if low[1] != high[1] else 1])} and {' '.join(high)}"
-        return (
-            f"{' '.join(mean)} {unit} than {_called(self.rows[0])}{of}; very likely between "
-            f"{ends} (95 % interval, {plural(gain.n, 'test input')})."
-        )
+        low = low if low[-5:] != high[-5:] else low.split()[0]
+        ends = f"{low} and {high} (95 % interval, {plural(gain.n, 'test input')})."
+        return f"{mean} {unit}; very likely between {ends}"
 
     def _repr_html_(self) -> str:
         return self.as_html(self.sentence.startswith(_ON_SIMULATED))
@@ -178,7 +170,7 @@ class Conclusion:
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
         table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
         head = self.headline(run)
-        said = shown_text(head.title, "\n".join(f"{k}: {v}" for k, v in head.lines.items()))
+        said = shown_text(head.title, "\n".join(map(": ".join, head.lines.items())))
         return f"<div>{said}<details><summary>statistics</summary>{sentence}{table}</details></div>"
 
 
@@ -387,7 +379,7 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
             f"{_level(terms.look)} instead of {_level(1)}."
         )
     text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
-    binary = all(e.evaluation.binary for e in entries)
+    binary = all(Mark.of(e.evaluation, 0, "full").binary for e in entries)
     return Conclusion(rows, text, worth, deploy, None if binary else terms.bounds)
 
 
@@ -501,18 +493,6 @@ def _price(row: Row, base: Row) -> str:
         f"at {own} and {row.per_query.tokens} tokens per query "
         f"instead of {others} and {base.per_query.tokens}"
     )
-
-
-def _called(row: Row) -> str:
-    return row.title or row.name
-
-
-def _command(row: Row, learned: Row, run: str) -> str:
-    """What puts a row to use."""
-    if row is learned and row.prompt is None:
-        return f"pco serve {run}"
-    asked = ' "an input"' if row.name == UNTRAINED else ""
-    return f"pco prompt {run} --row {shlex.quote(row.name)}{asked}"
 
 
 def _query(row: Row) -> str:

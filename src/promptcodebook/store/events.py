@@ -87,17 +87,6 @@ class Candidate:
     kept: bool
 
 
-Decision = Literal["Deploy", "Do not deploy", "Undecided"]
-
-
-def decision_of(worth: bool | None, deploy: str) -> Decision:
-    """A verdict in a word or three: of what was learned, whether another row is to be deployed or
-    not."""
-    if worth is None or not (worth or deploy):
-        return "Undecided"
-    return "Deploy" if worth else "Do not deploy"
-
-
 @dataclass(frozen=True, slots=True)
 class Concluded:
     """The verdict in a plain sentence, whether it is worth deploying, its table and the row to
@@ -270,7 +259,8 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples."""
+    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples.
+    `binary` = every reward is 0 or 1."""
 
     name: str
     step: int
@@ -283,7 +273,7 @@ class Mark:
 
     @classmethod
     def of(cls, made: Evaluation, step: int, scope: Scope) -> Mark:
-        counts = len(made.rollouts), made.failed, made.binary
+        counts = len(made.rollouts), made.failed, set(made.rewards) <= {0.0, 1.0}
         return cls(made.name, step, scope, made.score, made.answered, *counts)
 
 

@@ -41,8 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """`step` is -1 before the first; `writer` is the pid of who writes it. With a verdict there are
-    its decision, the row to deploy, and the result's gain and score, each mean, low and high."""
+    """`step` is -1 before the first; `writer` is the pid of who writes it."""
 
     id: str
     path: Path
@@ -56,10 +55,6 @@ class RunSummary:
     writer: int | None
     name: str = ""
     simulated: bool = False
-    decision: str = ""
-    deploy: str = ""
-    gain: Sequence[float] | None = None
-    score: Sequence[float] | None = None
 
     @property
     def running(self) -> bool:
@@ -71,7 +66,7 @@ class RunSummary:
         return not self.running and self.ended not in ("finished", "early_stop", "target")
 
 
-_FORM = 4
+_FORM = 3
 """Counts what a kept summary holds: those of an earlier form are made again."""
 _LIST = "pco runs list"
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
@@ -136,14 +131,11 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
             told: dict[str, Any] = {**kept["summary"]}
             told["usage"] = Usage(**told["usage"])
             return RunSummary(**told, path=path, writer=None), kept
-    from promptcodebook.store.events import decision_of
     from promptcodebook.store.run import RunStore
 
     writer = holder(path)
     with closing(RunStore.open(path)) as store:
         state = store.outline()
-        done = state.conclusion
-        result: Mapping[str, Any] = done.rows[-1] if done and done.rows else {}
         summary = RunSummary(
             id=path.name,
             path=path,
@@ -157,22 +149,11 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
             writer=writer,
             name=store.header.name,
             simulated=store.header.simulated,
-            decision=decision_of(done.worth, done.deploy) if done else "",
-            deploy=done.deploy if done else "",
-            gain=_ends(result.get("gain")),
-            score=_ends(result.get("score")),
         )
     if writer is not None or summary.ended is None or marks != file_marks(path):
         return summary, None
     told = {k: v for k, v in asdict(summary).items() if k not in ("path", "writer")}
     return summary, {"mark": marks, "summary": told}
-
-
-def _ends(stored: Any) -> Sequence[float] | None:
-    """Mean, low and high of a stored interval; None where there is none, or it is damaged."""
-    with contextlib.suppress(LookupError, TypeError, ValueError):
-        return [float(stored[name]) for name in ("mean", "low", "high")]
-    return None
 
 
 def file_marks(path: Path) -> list[list[int] | None]:

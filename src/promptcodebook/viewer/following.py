@@ -3,6 +3,7 @@ rollouts are read when a screen needs them; the rest is kept, and only new event
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import Counter
@@ -17,11 +18,12 @@ from promptcodebook.errors import import_part
 from promptcodebook.paths import BENCH
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.report import history, page, training, verdict
-from promptcodebook.report.context import Context, facts, render_sections
+from promptcodebook.report.context import NOTES, Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
+from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Compared, Event, Stepped
-from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.lock import FILE, NO_LINK, holder, refuse_links
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
 from promptcodebook.types import Evaluation, Example, Step
@@ -251,6 +253,18 @@ def time_left(context: Context) -> str:
         return "It has just begun." if not done else f"{plural(done, 'step')} done."
     rest = duration(context.elapsed_s / done * max(0, planned - done))
     return f"Step {done:,} of {planned:,}: about {rest} of training left, then the verdict."
+
+
+def add_note(run: Path, example: str, label: str, note: str) -> None:
+    """Keeps what the user says of a test input (`read_notes`). StoreError, DiskFull."""
+    refuse_links(run)
+    line = json.dumps({"example": example, "label": label, "note": note})
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK
+    try:
+        with open(os.open(run / NOTES, flags, 0o600), "ab") as file:
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        raise store_os_error(error, run / NOTES) from error
 
 
 def with_tests(followed: FollowedRun, look: Look) -> list[Event]:

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import Any, NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
+from promptcodebook.intervals import Interval
 from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
 from promptcodebook.report.context import Context
 from promptcodebook.report.pages import render
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
@@ -35,17 +36,26 @@ _Files = tuple[list[list[int] | None], int | None]
 
 
 class _Line(NamedTuple):
-    """Validation scores in order, and over how many examples the best was."""
+    """Validation scores in order, and over how many examples the best was; how long a run that is
+    at work still takes; what the verdict decides, the row that it names, the result's figures."""
 
-    scores: tuple[float, ...]
-    n: int
-    simulated: bool
+    scores: tuple[float, ...] = ()
+    n: int = 0
+    simulated: bool = False
     left: str = ""
+    decision: str = ""
+    deploy: str = ""
+    gain: Interval | None = None
+    score: Interval | None = None
+
+
+_Listed = tuple[RunSummary, _Line]
+KINDS = ("Deploy", "Do not deploy", "Undecided", "running", "stopped", "finished")
 
 
 class Wanted(NamedTuple):
-    """Which runs, and in which order: `words` are searched for, `only` is a decision or a state,
-    `by` a column of `_ORDERS` (with '-' before it, the other way round)."""
+    """Which runs, and in which order: `words` are searched for, `only` is one of `KINDS`, `by` a
+    column of `_ORDERS` (with '-' before it, the other way round)."""
 
     page: int = 1
     words: str = ""
@@ -66,46 +76,39 @@ class Wanted(NamedTuple):
         said = {"words": self.words, "only": self.only, "by": self.by}
         return {name: text for name, text in said.items() if text}
 
-    def of_all(self, runs: Sequence[RunSummary]) -> list[RunSummary]:
+    def of_all(self, listed: Sequence[_Listed]) -> list[_Listed]:
         """Those wanted, in order; what has no such figure comes last."""
-        words = self.words.lower().split()
-        found = [run for run in runs if self._fits(run, words)]
+        found = [each for each in listed if self._fits(*each)]
         if not self.by:
             return found
-        value, down = _ORDERS[self.by.removeprefix("-")], not self.by.startswith("-")
-        known = [run for run in found if value(run) is not None]
-        known.sort(key=value, reverse=down)
-        return known + [run for run in found if value(run) is None]
+        value = _ORDERS[self.by.removeprefix("-")]
+        known = [each for each in found if value(*each) is not None]
+        known.sort(key=lambda each: value(*each), reverse=not self.by.startswith("-"))
+        return known + [each for each in found if value(*each) is None]
 
-    def _fits(self, run: RunSummary, words: Sequence[str]) -> bool:
-        text = " ".join([run.id, run.name, run.task, *kinds_of(run)]).lower()
-        return self.only in ("", *kinds_of(run)) and all(word in text for word in words)
-
-
-def kinds_of(run: RunSummary) -> list[str]:
-    """What a run may be chosen by: its state, and its verdict if it has one."""
-    return [kind for kind in (run.decision, state_of(run)) if kind]
+    def _fits(self, run: RunSummary, line: _Line) -> bool:
+        kinds = line.decision, state_of(run)
+        text = " ".join((run.id, run.name, run.task, *kinds)).lower()
+        return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
 
 
 def state_of(run: RunSummary) -> str:
     return "running" if run.running else run.ended or "stopped"
 
 
-_ORDERS: Mapping[str, Callable[[RunSummary], Any]] = {
-    "run": lambda run: run.created,
-    "task": lambda run: run.task,
-    "verdict": lambda run: run.decision or None,
-    "gain": lambda run: run.gain and run.gain[0],
-    "test score": lambda run: run.score and run.score[0],
-    "state": state_of,
-    "steps": lambda run: run.step,
-    "best validation": lambda run: run.best,
-    "calls": lambda run: run.usage.calls,
-    "cost": lambda run: run.usage.cost,
-    "time": lambda run: run.elapsed_s,
+_ORDERS: Mapping[str, Callable[[RunSummary, _Line], Any]] = {
+    "run": lambda run, _: run.created,
+    "task": lambda run, _: run.task,
+    "verdict": lambda _, line: line.decision or None,
+    "gain": lambda _, line: line.gain and line.gain.mean,
+    "test score": lambda _, line: line.score and line.score.mean,
+    "state": lambda run, _: state_of(run),
+    "steps": lambda run, _: run.step,
+    "best validation": lambda run, _: run.best,
+    "calls": lambda run, _: run.usage.calls,
+    "cost": lambda run, _: run.usage.cost,
+    "time": lambda run, _: run.elapsed_s,
 }
-
-
 _ALL = Wanted()
 
 
@@ -146,38 +149,35 @@ class Runs:
                     if folder not in self._unreadable:
                         _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
                 self._read, self._unreadable = (mark, found[::-1]), unreadable
-            everything = self._read[1]
-            runs = wanted.of_all(everything)
-            pages = max(1, -(-len(runs) // _ON_A_PAGE))
-            page = min(wanted.page, pages)
-            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
-            lines: list[_Line] = []
-            for run in shown:
-                files, known = _files(run.path), self._lines.get(run.path)
-                if known is None or known[0] != files:
-                    known = self._lines[run.path] = (files, _read_line(run.path))
-                lines.append(known[1])
+            known, first = self._read[1], (wanted.page - 1) * _ON_A_PAGE
+            # Without an order or a search, no more is read than is shown.
+            pick = slice(None) if wanted.query else slice(first, first + _ON_A_PAGE)
+            rows = wanted.of_all([(run, self._line(run)) for run in known[pick]])
+            count = len(rows) if wanted.query else len(known)
+            rows = rows[first : first + _ON_A_PAGE] if wanted.query else rows
             unread = list(self._unreadable.items())
-        marks = [line.simulated for line in lines]
+        marks = [line.simulated for _, line in rows]
         body = render(
             "viewer/templates/runs.html.jinja",
             folder=self._runs_dir,
             wanted=wanted,
             orders=_ORDERS,
+            kinds=KINDS,
             state_of=state_of,
-            kinds=Counter(kind for run in everything for kind in kinds_of(run)),
-            known=len(everything),
-            rows=[
-                (key_of(self._runs_dir, run.path), run, line, _spark(line.scores))
-                for run, line in zip(shown, lines, strict=True)
-            ],
+            known=len(known),
+            rows=[(key_of(self._runs_dir, r.path), r, x, _spark(x.scores)) for r, x in rows],
             unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
-            page=page,
-            pages=pages,
-            count=len(runs),
+            pages=max(1, -(-count // _ON_A_PAGE)),
+            count=count,
         )
         said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
         return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
+
+    def _line(self, run: RunSummary) -> _Line:
+        files, kept = _files(run.path), self._lines.get(run.path)
+        if kept is None or kept[0] != files:
+            kept = self._lines[run.path] = (files, _read_line(run.path))
+        return kept[1]
 
 
 def _files(folder: Path) -> _Files:
@@ -189,14 +189,22 @@ def _files(folder: Path) -> _Files:
 def _read_line(path: Path) -> _Line:
     try:
         with closing(RunStore.open(path)) as store:
-            state, simulated = store.outline(), store.header.simulated
+            state, header = store.outline(), store.header
             left = time_left(Context.of(store, {})) if holder(path) is not None else ""
+            made = Conclusion.of(state, header)
     except StoreError as error:
         _log.debug("run %s: %s", path.name, error)
-        return _Line((), 0, False)
-    scores = (m.score for m in state.validations if m.scope == "subset")
-    n = state.best.n if state.best is not None else 0
-    return _Line(tuple(score for score in scores if score is not None), n, simulated, left)
+        return _Line()
+    scored = (m.score for m in state.validations if m.scope == "subset")
+    scores = tuple(score for score in scored if score is not None)
+    line = _Line(scores, state.best.n if state.best is not None else 0, header.simulated, left)
+    if made is None:
+        return line
+    result = made.rows[-1] if made.rows else None
+    figures = (result.gain, result.score) if result is not None else (None, None)
+    return line._replace(
+        decision=made.headline().decision, deploy=made.deploy, gain=figures[0], score=figures[1]
+    )
 
 
 def _spark(scores: Sequence[float]) -> str:

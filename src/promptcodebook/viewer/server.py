@@ -26,7 +26,6 @@ from aiohttp import web
 from promptcodebook.errors import PcoError, import_part
 from promptcodebook.report.pages import address, read_script, read_style
 from promptcodebook.store.lock import holder
-from promptcodebook.store.notes import Note, add_note
 from promptcodebook.text import printable
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
@@ -34,6 +33,7 @@ from promptcodebook.viewer.following import (
     GONE,
     FollowedRun,
     OpenRuns,
+    add_note,
     rests,
     run_screen,
     theory_screen,
@@ -68,6 +68,7 @@ _FILES = {
 }
 _UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
 _CHECK = "pco doctor"
+_NOTED = {"label": 60, "note": 4000}  # What a form may say of a test input, and how long.
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -124,7 +125,7 @@ class Site:
         """Keeps the label and the note that the page's form sent, and leads back to it."""
         key, name = request.match_info["run"], request.match_info["name"]
         sent = await request.post()
-        note = Note(*(str(sent.get(part, "")).strip() for part in ("label", "note")))
+        note = {part: str(sent.get(part, "")).strip()[:most] for part, most in _NOTED.items()}
 
         def keep() -> None:
             with self.open_runs.reading(key) as followed:
@@ -133,7 +134,7 @@ class Site:
                 known = next((own for own in ids if printable(own) == name), None)
                 if followed is None or known is None:
                     raise web.HTTPNotFound
-                add_note(followed.path, known, note)
+                add_note(followed.path, known, **note)
 
         await asyncio.to_thread(keep)
         return _seen_at(address("run", key) + "#test")
