@@ -13,6 +13,7 @@ from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
 from promptcodebook.report.verdict import Pair, pairs_of, result_of, tally
 from promptcodebook.run.evaluation import Comparison, Side
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Started
 from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
@@ -143,6 +144,7 @@ def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
             (word, look.key, look.context, facts(look.context), result is not None)
             for word, look, result in zip(("First", "Second"), looks, results, strict=True)
         ],
+        heads=[made and made.headline() for made in map(conclusion_of, contexts)],
         warnings=[each for each in said if each],
         difference=_between(contexts, judged, pairs) if pairs else "",
         pairs=pairs[:_MOST_PAIRS],
@@ -151,6 +153,10 @@ def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
         changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
     )
     return Screen("Compare", body, above=(("Runs", "/"),), simulated=simulated)
+
+
+def conclusion_of(context: Context) -> Conclusion | None:
+    return Conclusion.of(context.state, context.header)
 
 
 def _reward_warning(one: Header, other: Header) -> str:
