@@ -50,7 +50,9 @@ def serve(
     ] = None,
     serve_as: Annotated[
         list[str] | None,
-        typer.Option(help="A further name of the model, for a client that insists on its own."),
+        typer.Option(
+            help="Another name of the model, for a client that insists on one. Repeatable."
+        ),
     ] = None,
     lm: command.Model = None,
     reads: Annotated[
@@ -67,7 +69,7 @@ def serve(
     ] = "off",
     one_system: Annotated[
         bool,
-        typer.Option(help="Join the prompt with the caller's system message, not a message after."),
+        typer.Option(help="Join the prompt with the caller's system message."),
     ] = False,
     prompt_first: Annotated[
         bool, typer.Option(help="Put the prompt before the caller's system message, not after it.")
