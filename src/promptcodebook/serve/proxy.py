@@ -212,8 +212,9 @@ class Proxy:
         messages: Messages = body["messages"]
         if not self.sticky:
             return input_of(messages, whole=self.conversation), None
-        kind, _, header = self.sticky.partition(":")
-        named: object = request.headers.get(header) if header else body.get(kind)
+        named: object = body.get("user") if self.sticky == "user" else None
+        if header := self.sticky.partition(":")[2]:
+            named = request.headers.get(header)
         thread = None
         if isinstance(named, str) and named:
             # With the caller's name in it, so that no two callers share a conversation.

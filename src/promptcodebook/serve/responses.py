@@ -238,11 +238,14 @@ class Response:
         try:
             tree: Any = json.loads(data)
             if "choices" not in tree and tree.get("error"):
-                raise Refusal(str(tree["error"].get("message") or "the model failed"), status=502)
+                said = str(tree["error"].get("message") or "the model failed")
+                raise Refusal(said, status=502, kind="upstream_error")
             self._model = tree.get("model") or self._model
             self._usage = tree.get("usage") or self._usage
             events = b""
-            for choice in tree["choices"][:1]:
+            for choice in tree["choices"]:
+                if choice.get("index"):
+                    continue  # of several, which this wire has no place for
                 events += self._choice(choice, choice.get("delta") or choice.get("message") or {})
                 if finish := choice.get("finish_reason"):
                     self._finish, self._over = finish, True
@@ -350,7 +353,7 @@ class Response:
             "store": False,
             "previous_response_id": None,
             "metadata": given.get("metadata") or {},
-            "parallel_tool_calls": given.get("parallel_tool_calls", True),
+            "parallel_tool_calls": given.get("parallel_tool_calls") is not False,
             "text": given.get("text") or {"format": {"type": "text"}},
             "tool_choice": given.get("tool_choice") or "auto",
             "tools": given.get("tools") or [],
