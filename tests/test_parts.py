@@ -38,6 +38,7 @@ COMMANDS = {
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {},
+    "start": {"init --from data.jsonl": "start"},
 }
 """By part, commands that need it, and the extra that each says to install."""
 ROOMS = ("config", "data", "lm", "method", "routing", "store")
@@ -102,7 +103,7 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [("sim",), ("deploy", "local", "paper", "integrations")])
+@pytest.mark.parametrize("gone", [("sim",), ("deploy", "local", "paper", "integrations", "start")])
 def test_core_s_own_tests_pass_where_parts_are_deleted(
     gone: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_block_that_fails_is_named(tmp_path: Path) -> None:
 # The Python of the other pages runs, given what each takes as known: data, a run, a policy.
 
 SMALL = {"preset": "quick", "update": {"epochs": 1, "batch_size": 6}, "validation": {"every": 0}}
-PAGES = ["registry.md", "router.md", "verdict.md", "your-code.md", "../README.md"]
+PAGES = ["registry.md", "router.md", "verdict.md", "your-code.md"]
 
 
 def reward(example: pco.Example, output: str) -> pco.Score:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ import pytest
 from tests.cli.invoked import pco
 from tests.docs.blocks import blocks_of, commands_of
 from tests.examples import notebook
-from tests.local.served import served_by_us
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDERS = ("comments", "orders", "recipes")
@@ -25,23 +24,6 @@ FOLDERS = ("comments", "orders", "recipes")
 def copy(tmp_path: Path) -> Path:
     """The examples in a folder of the test's own."""
     return Path(shutil.copytree(EXAMPLES, tmp_path / "examples"))
-
-
-@pytest.fixture
-def smaller(copy: Path) -> Path:
-    """The same with a third of the rows: a real model reads each in every row of a verdict."""
-    for data in (*copy.glob("*/*.csv"), *copy.glob("*/*.jsonl")):
-        rows = data.read_text("utf-8").splitlines(keepends=True)
-        data.write_text("".join(rows[: len(rows) // 3]), "utf-8")
-    return copy
-
-
-@pytest.fixture(scope="module")
-def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """SmolLM2 behind a server: loaded once, where every command by itself would load it anew."""
-    pytest.importorskip("openvino_genai")
-    with served_by_us("smollm2", tmp_path_factory.mktemp("smollm2")) as server:
-        yield server.spec
 
 
 def follow(page: Path) -> str:
@@ -73,6 +55,9 @@ def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> No
     if model:
         monkeypatch.setenv("PCO_LM", model)
     printed = follow(folder / "README.md")
+    if folder.name != "recipes":
+        [told] = re.findall(r"^(Deploy|Do not deploy|Undecided): .*\(simulated\)$", printed, re.M)
+        assert told == "Do not deploy"
     if folder.name == "comments":
         assert "test split" in printed and (folder / "comments.html").stat().st_size > 10_000
         assert "The lamps in the hall are broken." in printed
@@ -82,6 +67,7 @@ def run_example(folder: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(answered) == len((folder / "orders.jsonl").read_text("utf-8").splitlines())
     else:
         said = interpret(folder / "train.py", model=model)
+        assert "On the simulated model: " in said
         assert "learned - all instincts in one prompt, n = " in said
         [block] = [
             block.text for block in blocks_of(folder / "README.md") if block.kind == "python"
@@ -126,22 +112,6 @@ def test_the_notebook_is_kept_without_outputs_and_every_example_is_listed() -> N
         assert not cell.get("outputs") and cell.get("execution_count") is None
 
 
-@pytest.mark.local
-def test_an_example_runs_on_the_model_that_its_files_name(
-    smaller: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("openvino_genai")
-    run_example(smaller / "comments", "", monkeypatch)
-
-
-@pytest.mark.local
-@pytest.mark.parametrize("name", [name for name in FOLDERS if name != "comments"])
-def test_an_example_runs_on_a_real_model(
-    smaller: Path, name: str, smollm2: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_example(smaller / name, smollm2, monkeypatch)
-
-
 def run_in_kernel(file: Path) -> list[str]:
     """Runs the notebook in a Jupyter kernel of this interpreter; what its cells show, as HTML where
     they have it."""
@@ -161,11 +131,33 @@ def run_in_kernel(file: Path) -> list[str]:
 
 
 @pytest.mark.local
-def test_the_notebook_runs_in_a_kernel(copy: Path) -> None:
+def test_the_orders_are_worth_deploying_on_a_real_model_and_the_notebook_says_so_too(
+    copy: Path,
+) -> None:
+    """The notebook asks what the example asked, so that the cache answers it."""
     pytest.importorskip("pandas")
     pytest.importorskip("openvino_genai")
+    trained = pco("train", "--name", "orders", cwd=copy / "orders")
+    assert trained.code == 0, trained.err
+    assert "\nDeploy: the learned policy\n" in f"\n{trained.out}"
     shown = run_in_kernel(copy / "first-run.ipynb")
     tables = [text for text in shown if "<table" in text]
     assert len(tables) >= 6, shown
-    assert any("verdict" in text for text in shown if text.startswith("<div>")), "a run, as HTML"
+    assert any("Deploy: the learned policy" in text for text in shown), "a run, as HTML"
     assert "simulated" not in "".join(shown)
+
+
+@pytest.mark.local
+def test_the_first_verdict_of_the_readme_comes_as_printed(tmp_path: Path) -> None:
+    """Its Python asks what its commands asked, so that the cache answers it."""
+    pytest.importorskip("openvino_genai")
+    page = EXAMPLES.parent / "README.md"
+    assert pco("init", "shop", cwd=tmp_path).code == 0
+    trained = pco("train", "--lm", "smollm2", cwd=tmp_path / "shop")
+    assert trained.code == 0, trained.err
+    assert "> **Deploy: the learned policy.**" in page.read_text("utf-8")
+    assert "\nDeploy: the learned policy\n" in f"\n{trained.out}"
+    [block] = [block.text for block in blocks_of(page) if block.kind == "python"]
+    script = tmp_path / "shop" / "page.py"
+    script.write_text(block, "utf-8")
+    assert interpret(script, model="").startswith("Worth deploying: ")
