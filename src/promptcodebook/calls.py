@@ -112,7 +112,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
-    names request fields that the endpoint refused; `estimated` = the token counts are ours."""
+    names request fields that the endpoint refused; `estimated` = the token counts are ours;
+    `cache_written` = prompt tokens that this call put into the server's cache."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"
@@ -121,6 +122,7 @@ class Reply:
     estimated: bool = False
     source: Literal["live", "journal", "cache"] = "live"
     vector: tuple[float, ...] = ()
+    cache_written: int = 0
 
 
 class LM(Protocol):
