@@ -62,11 +62,18 @@ def _our_list() -> Mapping[str, Any]:
     return tomllib.loads(Path(__file__).with_name("prices.toml").read_text("utf-8"))
 
 
-@cache
 def _litellms_list() -> Mapping[str, Any]:
     """Read as a file: litellm takes seconds to import."""
     try:
         found = find_spec("litellm")
-        return json.loads(Path((found and found.origin) or "").with_name(_LIST).read_text("utf-8"))
+    except ValueError:  # a module that was put in its place
+        found = None
+    return _read(Path(found.origin or "litellm").with_name(_LIST)) if found else {}
+
+
+@cache
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
