@@ -43,7 +43,7 @@ def listed_price(spec: Spec) -> Price | None:
 
 def _ours(provider: str, name: str) -> Price | None:
     row = _our_list().get(provider, {}).get(name)
-    return None if row is None else Price(**dict(zip(_FIELDS, row, strict=False)))
+    return None if row is None else Price.model_validate(dict(zip(_FIELDS, row, strict=False)))
 
 
 def _litellms(provider: str, name: str) -> Price | None:
@@ -53,7 +53,7 @@ def _litellms(provider: str, name: str) -> Price | None:
         costs = [row.get(word) for word in _FIELDS.values()]
         if str(row.get("litellm_provider", "")).startswith(provider) and None not in costs[:2]:
             millions = [None if each is None else round(each * 1e6, 6) for each in costs]
-            return Price(**dict(zip(_FIELDS, millions, strict=True)))
+            return Price.model_validate(dict(zip(_FIELDS, millions, strict=True)))
     return None
 
 
