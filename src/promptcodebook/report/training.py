@@ -183,21 +183,7 @@ class RouterSection(Section):
             self._test = Counter(k for route in routes for k in route.indices)
 
     def values(self) -> Mapping[str, Any]:
-        deployed, conclusion = self.context.deployed, self.context.state.conclusion
-        low, high = self.context.reward_range
-        estimate = conclusion.off_policy if conclusion is not None else None
-        rows = estimate and (
-            ("reward of the learned routes", estimate.value.scaled(low, high - low), False),
-            ("over one instinct for all", estimate.over_single.scaled(0.0, high - low), True),
-            ("over no instinct", estimate.over_none.scaled(0.0, high - low), True),
-        )
-        return {
-            "ranking": None if deployed is None else deployed.statistics.ranking,
-            "estimate": estimate,
-            "estimates": rows,
-            "test": self._test,
-            "tested": self._tested,
-        }
+        return {"test": self._test, "tested": self._tested}
 
 
 def router_sections(context: Context) -> list[Section]:
