@@ -130,7 +130,7 @@ def test_a_chart_is_drawn_from_its_description() -> None:
 @pytest.mark.parametrize("points", [[], [(1.0, float("nan"))]])
 def test_a_chart_without_points_is_not_drawn(points: list[tuple[float, float]]) -> None:
     assert draw(Chart("t", "x", [Line("a", points)])) is None
-    context = SimpleNamespace(simulated=False, deployed=None)
+    context = SimpleNamespace(simulated=False, deployed=None, setting=lambda key: "encoder")
     shown = render(
         "report/templates/training.html.jinja",
         context=context, window=10, bits=1, sizes=None, reward=None, validation=None, others={},
