@@ -24,8 +24,8 @@ from promptcodebook.errors import (
     RewardError,
     import_part,
 )
-from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
+from promptcodebook.lm.spec import MODELS, Spec
+from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
@@ -216,7 +216,8 @@ class Assembled:
             mine = request.role == "executor"
             return await inner(replace(request, model=model) if mine else request)
 
-        return Trial(program, scorer, instead if model else inner, greedy, self.models.tally)
+        lm, models = instead if model else inner, self.models
+        return Trial(program, scorer, lm, greedy, models.tally, models.budget.book)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"

@@ -121,6 +121,8 @@ class Trial:
     lm: LM
     greedy: bool = False
     tally: Tally = no_tally
+    book: Callable[[Usage], Usage] = lambda own: own
+    """Counts what a program reports of calls of its own."""
 
     async def run(
         self, example: Example, prompt: Prompt, draws: Draws, rollout: Rollout
@@ -135,6 +137,10 @@ class Trial:
         if chat.ended is not None:
             raise chat.ended
         usage, length = rollout.usage + chat.usage, chat.prompt_length
+        own = None if output is None else output.usage
+        if output is not None and not chat.usage.calls:  # what it asked, it asked past the meter
+            rollout, length = replace(rollout, metered=own is not None), None
+        usage += Usage() if own is None else self.book(own)
         rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
         if output is None:
             return rollout
@@ -205,7 +211,8 @@ class Evaluator:
                 draws = self.randomness.at(EVALUATION - attempted, example.id)
                 again = await roll_out(prompter, self.trial, example, draws)
                 rollout = replace(again, usage=rollout.usage + again.usage)
-                if rollout.failure is None:
+                # An answer that the reward cannot score is not asked for again.
+                if rollout.failure is None or rollout.failure.stage == "reward":
                     break
             if done is not None:
                 done(rollout)

@@ -29,25 +29,25 @@ from promptcodebook.errors import (
     did_you_mean,
     import_extra,
 )
-from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.lm.stack import Supplies, uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
-from promptcodebook.run.verdict import Conclusion, Row, read_rows
+from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.run import Recorded, RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
 from promptcodebook.text import shown_text
 from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
-from promptcodebook.units import money, number
+from promptcodebook.units import number, spent_parts
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -95,10 +95,10 @@ class Run:
         score = number(self.best.score, missing="none")
         model = "simulated model, " if self.simulated else ""
         facts = f"{model}{self.ended}, best on validation {score}"
-        facts = f"{facts}, {self.spent.calls} calls, {money(self.cost)}"
+        facts = f"{facts}, {self.bill}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
-        return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated)}</div>"
+        return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated, self.id)}</div>"
 
     @cached_property
     def policy(self) -> Policy:
@@ -135,6 +135,12 @@ class Run:
         return sum(self.usage.values(), self.lost)
 
     @property
+    def bill(self) -> str:
+        """What it spent, in words."""
+        past = bool(self.rows) and "executor" not in self.usage
+        return ", ".join(spent_parts(self.spent, self.budget.limits, past=past))
+
+    @property
     def cost(self) -> float | None:
         """USD for all roles together, `lost.cost` included. None = some price is unknown."""
         return self.spent.cost
@@ -157,8 +163,13 @@ class Run:
         return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
-        """Route, instincts, prompt and reasons for one input."""
-        return self.policy.explain(x)
+        """Route, instincts, prompt and reasons for one input; what the run was answered is not
+        asked for again."""
+        policy = self.policy
+        if policy.sources.lm is None or policy is self.learned:
+            supplies = Supplies(recorded=Recorded(self.path))
+            policy = deploy(policy.file, policy.config, policy.sources, supplies)
+        return policy.explain(x)
 
 
 class Choices(TypedDict, total=False):
@@ -362,10 +373,7 @@ def _result(session: Session) -> Run:
 def _read(store: RunStore) -> Run:
     """A run as its folder tells of it, without its policy."""
     state, header = store.outline(), store.header
-    concluded, conclusion = state.conclusion, None
-    if concluded is not None:
-        rows = read_rows(concluded.rows)
-        conclusion = Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
+    concluded = state.conclusion
     stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
     config = load_config(header.settings, where=f"the run {header.id}")
     return Run(
@@ -379,7 +387,7 @@ def _read(store: RunStore) -> Run:
         usage=store.usage(),
         tallies=store.tallies(),
         learned=None,
-        conclusion=conclusion,
+        conclusion=Conclusion.of(state, header),
         stop=None if stop is None else stop(state.detail, hint=state.hint),
         name=header.name,
         lost=sum(store.lost().values(), Usage()),
@@ -559,9 +567,10 @@ def _rollout(trace: Trace, split: str, step: int, row: str = "") -> dict[str, An
     rollout, verdict = trace.rollout, trace.verdict
     route, failure = rollout.route, rollout.failure
     same = ("reward", "prompt", "output", "feedback", "truncated")
+    used = rollout.usage if rollout.metered else None
     return {
         **{name: getattr(rollout, name) for name in same},
-        **{name: getattr(rollout.usage, name) for name in ("calls", "tokens", "cost")},
+        **{name: getattr(used, name, None) for name in ("calls", "tokens", "cost")},
         "split": split,
         "update": step + 1,
         "row": row,
