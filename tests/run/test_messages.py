@@ -110,7 +110,7 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
         assert body.get("tools") == (TOOLS if offered else None)
         assert body.get("response_format") == (None if offered else FORM)
     with closing(RunStore.open(run.path)) as store:
-        page = render_report(store, {e.id: e.input for e in data.test})
+        page = render_report(store, {e.id: e for e in data.test})
     assert "[image]" in page and "look_up({" in page and image(3)[:99] not in page
     for kept in run.path.iterdir():
         assert image(3)[40:80].encode() not in kept.read_bytes()
