@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,15 @@ from promptcodebook.data import load_settings
 from tests.cli.invoked import Result, Terminal, pco
 
 KINDS = ("billing", "delivery", "account")
-WORDS = "the parcel of last week has come in the end and all is well with it again".split()
+WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all is well with it")
 
 
 def rows(count: int, **columns: Any) -> list[dict[str, Any]]:
     """So many rows; a column is a function of a row's number, or the same in all."""
-    made = [{"message": f"Message {n} about {WORDS[n % 16]}, please help."} for n in range(count)]
+    made = [
+        {"message": f"Message {n} about {WORDS[n % len(WORDS)]}, please help."}
+        for n in range(count)
+    ]
     return [
         {**row, **{name: of(n) if callable(of) else of for name, of in columns.items()}}
         for n, row in enumerate(made)
