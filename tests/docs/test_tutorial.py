@@ -44,7 +44,7 @@ def ask(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(str(folder))
     try:
         with TestClient(importlib.import_module("app").app) as client:
-            text = "Will there be a fairy tale on Saturday?"
+            text = "Is there a story hour for children on Saturday?"
             return client.post("/answer", json={"text": text}).json()
     finally:
         for name in ("app", "agent"):
@@ -63,7 +63,7 @@ def test_its_commands_run_on_the_simulated_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = follow(tmp_path, "simulated", "--set", "update.epochs=1")
-    assert "test split, n = 30" in printed and HEADLINE.search(printed)
+    assert "test split, n = 49" in printed and HEADLINE.search(printed)
     assert "expected reward with one instinct alone" in printed
     assert (tmp_path / "library.pco.json").is_file()
     answer = ask(tmp_path, monkeypatch)
