@@ -34,13 +34,15 @@ def variable_name(variable: Variable) -> str:
 @dataclass(frozen=True, slots=True)
 class Example:
     """One row of data: x (`input`) and y* (`target`, None = no reference). `messages` hold a chat
-    whose rendering is `input`; `fields` are the row's columns, for rewards and executors."""
+    whose rendering is `input`; `fields` are the row's columns, for rewards and executors. `where`
+    is the row's place, such as 'tickets.jsonl:12', unless a column of the data gave the id."""
 
     id: str
     input: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    where: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

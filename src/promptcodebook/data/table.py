@@ -346,7 +346,8 @@ def _make_example(
     reference = None if target is None else _as_text(target)
     name = _example_id(row, columns.id, [text, reference], seen)
     seen[name] = row.where
-    return Example(name, text, reference, messages, row.values)
+    where = "" if columns.id else row.where
+    return Example(name, text, reference, messages, row.values, where)
 
 
 def _require_value(row: Record, column: str) -> object:
