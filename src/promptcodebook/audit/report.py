@@ -112,7 +112,7 @@ async def judge_weakness(ask: Ask) -> str | None:
 
 
 _MISTAKES = 1
-"""So many of the six plain texts a judge may take wrong."""
+"""The number of the six plain texts that a judge may take wrong."""
 
 
 class HazardJudge:
