@@ -141,7 +141,7 @@ def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
     config = {"preset": "quick", "update": {"epochs": 4}, "validation": {"every": 1}}
     with caplog.at_level(logging.WARNING, "promptcodebook"):
         run = pco.optimize(pco.load(rows), reward, "simulated", config=config, runs_dir=tmp_path)
-    assert caplog.text.count("answers earned 0: nothing is learned from that") == (not scores)
+    assert caplog.text.count("answers earned 0, which teaches nothing") == (not scores)
     assert ("No answer of this run ever scored" in run.verdict) is not scores
 
 
