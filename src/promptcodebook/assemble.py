@@ -24,8 +24,8 @@ from promptcodebook.errors import (
     RewardError,
     import_part,
 )
-from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
+from promptcodebook.lm.spec import MODELS, Spec
+from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts

@@ -177,7 +177,8 @@ class Request:
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
     names request fields that the endpoint refused; `estimated` = the token counts are ours;
-    `tool_calls` are as OpenAI's wire has them."""
+    `tool_calls` are as OpenAI's wire has them; `cache_written` = prompt tokens that this call put
+    into the server's cache."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"
@@ -187,6 +188,7 @@ class Reply:
     source: Literal["live", "journal", "cache"] = "live"
     vector: tuple[float, ...] = ()
     tool_calls: tuple[Tree, ...] = ()
+    cache_written: int = 0
 
 
 class LM(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from promptcodebook.lm.endpoint import Transport
+from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Upstream
@@ -28,7 +29,7 @@ async def passed_on(
     await server.start()
     server.script(step)
     given = ApiKey("PCO_API_KEY", key)
-    transport = Transport(server.url, Credentials(given), 10.0)
+    transport = HttpTransport(server.url, Credentials(given), 10.0)
     upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, {}, secrets)
     try:
         answer = await upstream.ask(upstream.body({"messages": SAID}))
@@ -119,3 +120,28 @@ async def test_the_openai_client_works_unmodified() -> None:
         assert texts == ["Hel", "lo"]
         with pytest.raises(openai.NotFoundError, match="no such model"):
             await client.chat.completions.create(model="gpt-4o", messages=SAID)
+
+
+async def by_litellm(url: str) -> Any:
+    import litellm
+
+    reply: Any = await litellm.acompletion(
+        model="openai/pco/tickets", messages=SAID, api_base=url, api_key="none"
+    )
+    return reply.choices[0].message.content
+
+
+async def by_dspy(url: str) -> Any:
+    import dspy
+
+    lm = dspy.LM("openai/pco/tickets", api_base=url, api_key="none", cache=False)
+    [said] = await asyncio.to_thread(lm, "My refund is late.")
+    return said
+
+
+@pytest.mark.parametrize("asks", [by_litellm, by_dspy])
+async def test_litellm_and_dspy_work_unmodified(asks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    async with up() as served:
+        assert await asks(f"{served.url}/v1") == "ok"
+        assert served.upstream.bodies[-1]["messages"][0]["role"] == "system"

@@ -145,7 +145,7 @@ def refuse_password(spec: str) -> str:
     """The spec. ValueError, which does not repeat it, if its address holds a password; a model's
     name may hold an '@'."""
     head, _, name = spec.partition("#")
-    ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
+    ours = re.match(r"(openai|anthropic|gemini|litellm)/|simulated", head) is not None
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):
         raise ValueError(
             "the model's address contains a user name or password; take it out, and put the key "

@@ -30,6 +30,7 @@ TOKENIZER = "estimate: UTF-8 bytes / 4"
 _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
+_LONGEST_REASON = 40
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
@@ -175,9 +176,17 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
     counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
+    if reason == "content_filter" and not (text or calls):
+        why = str(choice.get("native_finish_reason") or reason)[:_LONGEST_REASON]
+        said = f"a filter of {request.model or 'the provider'} withheld the reply ({why})"
+        hint = "reword the input, or leave the example out; some providers take safety settings"
+        error = errors.ReplyWithheld(said, hint=hint, role=request.role, model=request.model)
+        error.usage = counted
+        raise error
     whole = reason in ("stop", "tool_calls", None)
     finish = "length" if reason == "length" else "stop" if whole else "other"
-    return Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
+    reply = Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
+    return replace(reply, cache_written=cache_written(tree.get("usage")))
 
 
 def scrubbed(reply: Reply, scrub: Callable[[str], str]) -> Reply:
@@ -205,18 +214,24 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
 
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     """What a reply says that the call took; None where it says nothing usable."""
-
-    def count(fields: object, name: str) -> int | None:
-        value = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int):
-            return None
-        return value if 0 <= value <= _MOST_TOKENS else None
-
-    prompt, completion = count(tree, "prompt_tokens"), count(tree, "completion_tokens")
+    prompt, completion = _count(tree, "prompt_tokens"), _count(tree, "completion_tokens")
     if not isinstance(tree, dict) or prompt is None or completion is None:
         return None
     details = cast("dict[str, Any]", tree).get("prompt_tokens_details")
-    return Usage(1, prompt, completion, count(details, "cached_tokens") or 0, None, seconds)
+    return Usage(1, prompt, completion, _count(details, "cached_tokens") or 0, None, seconds)
+
+
+def cache_written(tree: object) -> int:
+    """How much of the prompt a reply says to be in the server's cache from now on."""
+    fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
+    return _count(fields.get("prompt_tokens_details"), "cache_write_tokens") or 0
+
+
+def _count(fields: object, name: str) -> int | None:
+    value = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None
 
 
 def byte_size(text: str) -> int:
@@ -268,10 +283,11 @@ class ModelAddress:
     key: ApiKey | None = None
     key_names: tuple[str, ...] = ()
     private: bool = False
+    spec: str = ""
 
     @property
     def doctor(self) -> str:
-        return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
+        return f"pco doctor --lm {self.spec}"
 
     def scrub(self, text: str) -> str:
         return text if self.key is None else self.key.scrub(text)
@@ -353,7 +369,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}; then continue from here"
-    elif status in (429, 503):
+    elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
         kind, hint = errors.ServerFault, _LOOK
@@ -369,7 +385,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
-    if kind is errors.RateLimited and status == 503:
+    if kind is errors.RateLimited and status != 429:
         error.incident = Incident.UNAVAILABLE
     elif kind is errors.ServerFault:
         error.lost = status >= 500

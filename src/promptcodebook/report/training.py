@@ -1,5 +1,5 @@
 """Training over its steps: reward, validation, ε, entropy, utilisation and spend; how routes were
-learned; the codebook as it is deployed, how it was used, and what theory says of that use."""
+learned; the codebook as it is deployed, and how it was used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import mean_interval
 from promptcodebook.method import state
-from promptcodebook.method.state import entropy, has_collapsed, selected_since, utilisation
+from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
 from promptcodebook.report.pages import Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
@@ -26,24 +26,24 @@ _INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at lea
 
 
 class Earned:
-    """What each instinct earned over inputs tried once each: where solved inputs give their places
-    to others, all later tries are of inputs that are not solved."""
+    """What each instinct earned over the inputs that were tried with it, each counted once: a
+    moving mean falls to 0 where solved inputs give their places to unsolved ones."""
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self._first: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._first: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for step in steps:
             self.add(step)
 
     def add(self, step: Step) -> None:
         for rollout in (trace.rollout for trace in step.traces):
-            if rollout.reward is not None and rollout.route is not None:
-                found = rollout.route.indices, rollout.reward
-                self._first.setdefault(rollout.example_id, found)
+            for k in rollout.route.indices if rollout.route is not None else ():
+                if rollout.reward is not None:
+                    self._first[k].setdefault(rollout.example_id, rollout.reward)
 
     def of(self, k: int) -> tuple[float | None, int]:
         """The mean (None: it was not tried) over n inputs."""
-        had = [reward for indices, reward in self._first.values() if k in indices]
-        return (fmean(had) if had else None), len(had)
+        rewards = self._first[k].values()
+        return (fmean(rewards) if rewards else None), len(rewards)
 
 
 class CurvesSection(Section):
@@ -183,21 +183,7 @@ class RouterSection(Section):
             self._test = Counter(k for route in routes for k in route.indices)
 
     def values(self) -> Mapping[str, Any]:
-        deployed, conclusion = self.context.deployed, self.context.state.conclusion
-        low, high = self.context.reward_range
-        estimate = conclusion.off_policy if conclusion is not None else None
-        rows = estimate and (
-            ("reward of the learned routes", estimate.value.scaled(low, high - low), False),
-            ("over one instinct for all", estimate.over_single.scaled(0.0, high - low), True),
-            ("over no instinct", estimate.over_none.scaled(0.0, high - low), True),
-        )
-        return {
-            "ranking": None if deployed is None else deployed.statistics.ranking,
-            "estimate": estimate,
-            "estimates": rows,
-            "test": self._test,
-            "tested": self._tested,
-        }
+        return {"test": self._test, "tested": self._tested}
 
 
 def router_sections(context: Context) -> list[Section]:
@@ -338,58 +324,3 @@ class RoutingSection(Section):
             rows,
             fixed=True,
         )
-
-
-class TheorySection(Section):
-    """Theorem 3 (utilisation) and Theorem 5 (additivity) beside what was measured. Of the residuals
-    δ it keeps number, sums of δ and |δ|, and largest |δ|: with ρ(g_ψ) and without, apart."""
-
-    title, anchor = "Theory beside measurement", "theory"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._explored = 0
-        self._reached: set[int] = set()
-        self._residuals = {whole: (0, 0.0, 0.0, 0.0) for whole in (True, False)}
-
-    def add(self, event: Event) -> None:
-        for trace in event.step.traces if isinstance(event, Stepped) else ():
-            route = trace.rollout.route
-            # As in the method's own counts, a failed rollout selects nothing.
-            if route is not None and route.explored and trace.unit is not None:
-                self._explored += 1
-                self._reached.update(route.indices)
-            if (delta := trace.residual) is not None:
-                whole = "critic" in trace.gradients.severity
-                count, total, size, most = self._residuals[whole]
-                size, most = size + abs(delta), max(most, abs(delta))
-                self._residuals[whole] = count + 1, total + delta, size, most
-
-    def values(self) -> Mapping[str, Any]:
-        context, residuals = self.context, self._residuals
-        by_success = context.setting("explore.policy") == "success"
-        measured = by_success and not router_sections(context)
-        return {
-            "bounds": self._bounds() if measured else None,
-            "explored": self._explored,
-            "collapsed": has_collapsed(context.state.selected) if context.state.selected else None,
-            "residuals": [
-                ("ρ of g θ, g φ, g C and g ψ", *residuals[True]),
-                ("ρ of g θ, g φ and g C; that of g ψ was not given", *residuals[False]),
-            ],
-        }
-
-    def _bounds(self) -> list[tuple[str, str | int]]:
-        context = self.context
-        size, select = len(context.codebook), int(context.setting("select"))
-        tau = float(context.setting("explore.tau"))
-        narrow, wide = (
-            state.utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
-            for wide in (False, True)
-        )
-        return [
-            ("bound, r̄ in [0, 1] as the theorem assumes", number(narrow, 2)),
-            ("bound, r̄ in [−1, 1] as r − ρ can be", number(wide, 2)),
-            ("measured, explored routes only", len(self._reached)),
-            ("measured, all routes", sum(n > 0 for n in context.state.selected)),
-        ]
