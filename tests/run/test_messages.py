@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.randomness import Randomness
 from promptcodebook.report.page import render_report
 from promptcodebook.store.run import RunStore
+from promptcodebook.tasks.program import body_fields
 from promptcodebook.types import Prompt, Rollout
 from tests.lm.server import Server, says
 from tests.run.test_optimize import QUICK
@@ -109,7 +110,7 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
         assert body.get("tools") == (TOOLS if offered else None)
         assert body.get("response_format") == (None if offered else FORM)
     with closing(RunStore.open(run.path)) as store:
-        page = render_report(store, {e.id: e.input for e in data.test})
+        page = render_report(store, {e.id: e for e in data.test})
     assert "[image]" in page and "look_up({" in page and image(3)[:99] not in page
     for kept in run.path.iterdir():
         assert image(3)[40:80].encode() not in kept.read_bytes()
@@ -137,6 +138,7 @@ async def test_a_tool_call_where_text_was_expected_is_a_failure(
             config=QUICK, runs_dir=tmp_path,
         )  # fmt: skip
     assert "roles.executor.extra" in caught.value.hint
+    assert "look_up" not in str(caught.value), "the reply may quote private data"
     failed = caught.value.traces[0].rollout
     assert failed.usage.completion_tokens >= 3, "the reply was paid for"
 
@@ -163,22 +165,27 @@ async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "match"),
+    ("column", "value", "sent"),
     [
-        ("tools", ["look_up"], None),
-        ("tools", "look_up", "'tools' cannot be sent"),
-        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], "'tools' cannot be sent"),
-        ("response_format", "json", "'response_format' cannot be sent"),
-        ("response_format", json.dumps(FORM), None),
+        ("tools", json.dumps(TOOLS), TOOLS),  # as a CSV cell has it
+        ("response_format", FORM, FORM),
         ("response_format", "", None),
+        ("tools", None, None),
+        ("tools", "look_up", DataError),
+        ("tools", {"look_up": 1}, DataError),
+        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], DataError),
+        ("response_format", ["json"], DataError),
     ],
 )
-def test_a_column_that_cannot_be_sent_is_refused_before_anything_is_paid(
-    column: str, value: object, match: str | None
+def test_a_column_is_sent_in_openais_shape_or_refused(
+    column: str, value: object, sent: Any
 ) -> None:
-    sources = Sources(data=pco.load([{**row, column: value} for row in TEXTS]), reward=reward)
-    with pytest.raises(DataError, match=match) if match else nullcontext():
-        plan_run(load_config({"lm": "own"}), sources)
+    example = pco.Example("x", "q", fields={column: value})
+    if sent is DataError:
+        with pytest.raises(DataError, match=f"the column '{column}' cannot be sent"):
+            body_fields(example)
+    else:
+        assert body_fields(example) == ({column: sent} if sent else {})
 
 
 def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
@@ -187,3 +194,15 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
     assert made.roles["executor"].extra == extra
     with pytest.raises(ConfigError, match="the form of a reply of role critic is decided"):
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([CALL, CALL], 'so\nlook_up({"n": 3})\nlook_up({"n": 3})'),
+        *((calls, "so") for calls in (None, 3, [3], "look_up", [{"function": None}])),
+    ],
+)
+def test_an_output_is_shown_with_its_tool_calls(calls: object, said: str) -> None:
+    """A field of that name may be the agent's own."""
+    assert Rollout("x", output="so", fields={"tool_calls": calls}).said == said

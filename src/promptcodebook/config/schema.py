@@ -192,7 +192,7 @@ class DataSettings(Group):
     target: str | None = "target"
     """The reference column; "" or none = the task has no references."""
     messages: str = ""
-    """A column that holds chat messages, in place of `input`."""
+    """A column that holds chat messages, or their JSON, in place of `input`."""
     id: str = ""
     """A column that names each row; "" = rows are named by their content."""
     split: str = ""

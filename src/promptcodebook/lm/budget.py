@@ -326,8 +326,8 @@ def _priced(most: Usage) -> Usage:
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
-    size += beyond_texts(request, 1)
-    return size if request.schema is None else size + request.schema.size
+    form = 0 if request.schema is None else request.schema.size
+    return size + form + beyond_texts(request, 1)
 
 
 # The most bytes of text in one token (the longest runs of spaces are one token).

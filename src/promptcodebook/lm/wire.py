@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
-from promptcodebook.calls import Reply, Request, Schema, Usage, in_words
+from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
@@ -86,7 +86,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
-            schema = _rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
+            schema = rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
         # 'strict' is refused by those who know it unless every object is closed and fully required.
         if is_strict(schema):
@@ -102,16 +102,6 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     return fields, dropped
 
 
-def _rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The tree with every object of it changed, inner ones first."""
-    if isinstance(node, list):
-        return [_rewritten(each, change) for each in cast("list[object]", node)]
-    if not isinstance(node, Mapping):
-        return node
-    tree = cast("Mapping[str, object]", node)
-    return change({key: _rewritten(value, change) for key, value in tree.items()})
-
-
 @cache
 def schema_of(shape: type[BaseModel]) -> Schema:
     """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
@@ -123,7 +113,7 @@ def schema_of(shape: type[BaseModel]) -> Schema:
             node.setdefault("additionalProperties", False)
         return node
 
-    body = _rewritten(shape.model_json_schema(), lean)
+    body = rewritten(shape.model_json_schema(), lean)
     # A docstring is for us; the fields' descriptions are for the model.
     body.pop("description", None)
     return Schema(shape.__name__.strip("_"), body)
@@ -247,8 +237,7 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call that wrote `text`, where the server's cannot be had. Bytes / 3: a
     budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
-    prompt += beyond_texts(request, 3)
-    return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
+    return Usage(1, prompt + beyond_texts(request, 3), -(-byte_size(text) // 3), 0, None, seconds)
 
 
 def beyond_texts(request: Request, bytes_a_token: int) -> int:
@@ -256,13 +245,12 @@ def beyond_texts(request: Request, bytes_a_token: int) -> int:
     `providers.toml`, and by the most of any provider for a bound (1 byte a token); audio and files
     by a twentieth of the bytes that are sent; tools and a response_format as text."""
     extra, images = request.sampling.extra, providers()["image_tokens"]
-    written = [json.dumps(extra[name]) for name in ("tools", "response_format") if name in extra]
-    tokens = -(-sum(map(len, written)) // bytes_a_token)
-    usual = images["most" if bytes_a_token == 1 else "usual"]
-    image = next((n for name, n in images["named"].items() if name in request.model), usual)
-    for part in (part for message in request.messages for part in message.media):
-        tokens += image if part["type"] == "image_url" else len(json.dumps(part)) // 20
-    return tokens
+    written = sum(len(json.dumps(extra[n])) for n in ("tools", "response_format") if n in extra)
+    image = images["most" if bytes_a_token == 1 else "usual"]
+    image = next((n for name, n in images["named"].items() if name in request.model), image)
+    media = (part for message in request.messages for part in message.media)
+    each = (image if p["type"] == "image_url" else len(json.dumps(p)) // 20 for p in media)
+    return -(-written // bytes_a_token) + sum(each)
 
 
 # What a server refuses, as an error.
