@@ -93,6 +93,13 @@ async def spoiled(make: Make, path: Path, change: str) -> None:
     spoil(path, change)
 
 
+def seen(url: str) -> Request:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return replace(
+        ask(), messages=(Message("user", "[image]", {"role": "user", "content": [part]}),)
+    )
+
+
 def spoil(path: Path, change: str) -> None:
     if change == "scribble":
         path.write_bytes(change.encode() * 1000)
@@ -155,11 +162,13 @@ async def test_a_request_is_paid_for_once_and_then_free(
         ask(embeds=True),
         Request("executor", (Message("system", "hi"),)),
         Request("executor", (Message("user", "hi", {"role": "user", "name": "Eve"}),)),
+        seen("data:image/png;base64,BBBB"),
     ],
 )
 async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request) -> None:
     cache = make()
     await cache(ask())
+    await cache(seen("data:image/png;base64,AAAA"))
     file_of(cache).flush()
     assert (await cache(other)).source == "live"
 

@@ -406,10 +406,8 @@ class InputTemplate:
 
     def render(self, values: Mapping[str, str]) -> str:
         """The text with each column's value put in its place unchanged."""
-        parts = [self.literals[0]]
-        for column, literal in zip(self.columns, self.literals[1:], strict=True):
-            parts += [values[column], literal]
-        return "".join(parts)
+        pairs = zip(self.columns, self.literals[1:], strict=True)
+        return self.literals[0] + "".join(values[column] + literal for column, literal in pairs)
 
 
 def parse_input_template(text: str) -> InputTemplate:
