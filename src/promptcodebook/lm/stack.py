@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,6 +37,22 @@ AT_ONCE = 64
 MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called), and
 `simulated` (an LM, given the name of a task, its data and a spec)."""
+
+
+LISTENERS = "promptcodebook.listeners"
+"""The entry points of what `telemetry` names: each makes an `Outer` of the configuration, and of
+whether the data are private."""
+
+
+class Outer(Protocol):
+    """What another part puts around the models, below the journal and the cache: spans, or batches.
+    It hears a run's events, and is closed once all that it answered is kept."""
+
+    def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM: ...
+
+    def hear(self, event: object) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class LocalModels(Protocol):
@@ -187,6 +203,8 @@ class Supplies:
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
+    outer: Callable[[Config, bool], Outer] | None = None
+    """Makes one more `Outer` than the configuration names."""
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
@@ -212,6 +230,7 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     keeps: bool
+    outer: Sequence[Outer]
     _endpoints: Endpoints
     _cache: Cache | None
     _closes: LocalModels | None
@@ -232,21 +251,18 @@ class Models:
         budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
         budget.check_prices(specs)
         around = partial(Attempted, gate=budget, tally=tally)
-        endpoints = Endpoints(
-            config.timeout,
-            config.concurrency,
-            Backoff(config.retries),
-            int(config.max_reply_mb * 1e6),
-            supplies.private,
-            supplies.simulated,
-            None if local is None else local.connect,
-            tally,
-            stop=stop,
-            around=around,
-        )
+        limits = config.timeout, config.concurrency, Backoff(config.retries)
+        most, connect = int(config.max_reply_mb * 1e6), None if local is None else local.connect
+        others = most, supplies.private, supplies.simulated, connect, tally
+        endpoints = Endpoints(*limits, *others, stop=stop, around=around)
         inner: LM = endpoints if own is None else around(own)
         for spec, headers in specs.items() if own is None else ():
             endpoints.connect(spec, headers)
+        makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
+        makers += [supplies.outer] if supplies.outer else []
+        outer: list[Outer] = [make(config, supplies.private) for make in makers]
+        for each in outer:
+            inner = each.around(inner, budget, tally)
         cache, log = None, supplies.log
         if own is None and not simulated_here(specs):
             if config.cache:
@@ -258,7 +274,7 @@ class Models:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), supplies.closes
-        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, cache, closes)
+        return cls(roles, ask, tally, ledger, budget, keeps, outer, endpoints, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
         return {role: self.lm.model_of(role) for role in ROLES}
@@ -277,6 +293,8 @@ class Models:
         async with AsyncExitStack() as last:
             if self._closes is not None:
                 last.push_async_callback(self._closes.close)
+            for each in self.outer:
+                last.push_async_callback(each.close)
             if self._cache is not None:
                 last.callback(self._cache.close)
             await self._endpoints.close()
