@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 Role = Literal[
     "encoder", "generator", "executor", "critic", "attribution", "updater", "judge", "untrusted"
@@ -18,12 +18,76 @@ Role = Literal[
 ROLES: tuple[Role, ...] = get_args(Role)
 
 
+Tree = Mapping[str, Any]
+"""An object of JSON."""
+Speaker = Literal["system", "user", "assistant", "tool"]
+_SPEAKERS: Mapping[object, Speaker] = {
+    **{speaker: speaker for speaker in get_args(Speaker)},
+    **{"developer": "system", "function": "tool"},
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message."""
+    """One chat message. A message that is more than a role and a text has a `body`, the whole of it
+    as OpenAI's wire has it, and `content` says in words what is in it."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Speaker
     content: str
+    body: Tree | None = field(default=None, hash=False)
+
+    @property
+    def wire(self) -> Tree:
+        return self.body or {"role": self.role, "content": self.content}
+
+    @property
+    def media(self) -> list[Tree]:
+        """Its parts that are not text: images, audio, files."""
+        content = None if self.body is None else self.body.get("content")
+        parts = cast("list[Tree]", content if isinstance(content, list) else [])
+        return [part for part in parts if part["type"] != "text"]
+
+
+def read_message(tree: object) -> Message:
+    """A message of OpenAI's wire, without what is null in it. ValueError for anything else."""
+    try:
+        body: Any = without_nulls(tree)
+        role, content, calls = _SPEAKERS[body["role"]], body.get("content"), body.get("tool_calls")
+        said: list[str] = [content] if isinstance(content, str) else []
+        parts: Any = [] if said or (content is None and calls) else content
+        for part in parts:
+            kind: str = part["type"]
+            shown = f"[{kind.removeprefix('input_').removesuffix('_url')}]"
+            said.append(part["text"] if kind == "text" else shown)
+        said += map(call_text, calls or ())
+        text = "\n".join(each for each in said if each != "")
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("a chat message must have a role, and content or tool calls") from None
+    return Message(role, text, None if body == {"role": role, "content": text} else body)
+
+
+def without_nulls(node: Any) -> Any:
+    """JSON without its null fields, which Parquet fills in; a message's content may be null."""
+    if isinstance(node, list):
+        return [without_nulls(each) for each in cast("list[Any]", node)]
+    if not isinstance(node, Mapping):
+        return node
+    fields = cast("Tree", node).items()
+    return {k: without_nulls(v) for k, v in fields if v is not None or k == "content"}
+
+
+def call_text(call: Tree) -> str:
+    """A tool call as name(arguments)."""
+    made = call[call.get("type", "function")]
+    return f"{made['name']}({made.get('arguments', made.get('input', ''))})"
+
+
+def in_words(text: str, calls: Any) -> str:
+    """A text with its tool calls; those in another shape than OpenAI's are left out."""
+    try:
+        return "\n".join(filter(None, [text, *map(call_text, calls or ())]))
+    except (KeyError, TypeError, AttributeError):
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +176,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
-    names request fields that the endpoint refused; `estimated` = the token counts are ours."""
+    names request fields that the endpoint refused; `estimated` = the token counts are ours;
+    `tool_calls` are as OpenAI's wire has them."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"
@@ -121,6 +186,7 @@ class Reply:
     estimated: bool = False
     source: Literal["live", "journal", "cache"] = "live"
     vector: tuple[float, ...] = ()
+    tool_calls: tuple[Tree, ...] = ()
 
 
 class LM(Protocol):
@@ -130,7 +196,8 @@ class LM(Protocol):
 
 
 class Chat(Protocol):
-    """The LM as an executor sees it: bound to role, example and sample, metered and budgeted."""
+    """The LM as an executor sees it: bound to role, example and sample, metered and budgeted.
+    `extra` = further fields of the request's body, such as tools."""
 
     async def __call__(
         self,
@@ -140,6 +207,7 @@ class Chat(Protocol):
         role: Role = "executor",
         schema: Schema | None = None,
         purpose: str = "",
+        extra: Tree | None = None,
     ) -> Reply: ...
 
 
@@ -148,7 +216,7 @@ def request_key(request: Request) -> bytes:
     sampling = request.sampling
     parts = [
         request.model,
-        [(m.role, m.content) for m in request.messages],
+        [(m.role, m.content, *([m.body] if m.body else [])) for m in request.messages],
         [sampling.temperature, sampling.top_p, sampling.max_tokens, dict(sampling.extra)],
         None if request.schema is None else [request.schema.name, request.schema.body],
         request.sample,

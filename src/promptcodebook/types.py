@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from promptcodebook.calls import Chat, Message, Role, Usage
+from promptcodebook.calls import Chat, Message, Role, Usage, in_words
 from promptcodebook.text import shown_table
 
 Channel = Literal["encoder", "generator", "codebook"]
@@ -34,13 +34,20 @@ def variable_name(variable: Variable) -> str:
 @dataclass(frozen=True, slots=True)
 class Example:
     """One row of data: x (`input`) and y* (`target`, None = no reference). `messages` hold a chat
-    whose rendering is `input`; `fields` are the row's columns, for rewards and executors."""
+    whose rendering is `input`; `fields` are the row's columns, for rewards and executors. `digest`
+    is of what the messages hold beside their texts ('' = nothing)."""
 
     id: str
     input: str
     target: str | None = None
     messages: tuple[Message, ...] = ()
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    digest: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The input and the digest: what tells one input from another."""
+        return f"{self.input} {self.digest}" if self.digest else self.input
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +268,11 @@ class Rollout:
     failure: Failure | None = None
     usage: Usage = Usage()
     prompt_length: PromptLength | None = None
+
+    @property
+    def said(self) -> str:
+        """The output with its tool calls, in words."""
+        return in_words(self.output, self.fields.get("tool_calls"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,7 +341,7 @@ def refused(source: object, match: str, **options: object) -> DataError:
     ("jsonl", GOOD + "[" * 100_000 + "\n", r":3: nested too deep"),
     ("jsonl", GOOD + '{"target": "3"}\n', r":3: column 'input' is missing"),
     ("jsonl", GOOD + '{"input": null}\n', r":3: column 'input' is null"),
-    ("jsonl", GOOD + '{"input": 5}\n', r":3: column 'input' holds 'int', not text"),
+    ("jsonl", GOOD + '{"input": 5}\n', r":3: column 'input' is neither text nor a list"),
     ("jsonl", GOOD + '{"input": " \\n"}\n', r":3: the input is empty"),
     ("jsonl", "\n\n", "is empty"), ("json", "", "is empty"), ("csv", "", "is empty"),
     ("json", '[{"input": "a"},\n {"input": }]', ":2: not valid JSON"),
@@ -432,10 +432,14 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
     ("chat", "match"),
     [
         ("hello", "not a list of chat messages"),
-        ([], "not a list of chat messages"),
-        ([{"role": "tool", "content": "x"}], "must have a role and text content"),
-        ([{"role": "user", "content": 5}], "must have a role and text content"),
-        (["hi"], "must have a role and text content"),
+        ([], "neither text nor a list of chat messages"),
+        ([{"role": "nurse", "content": "x"}], "must have a role, and content or tool calls"),
+        ([{"role": "user", "content": 5}], "must have a role, and content or tool calls"),
+        ([{"role": "user", "content": [{"type": "text"}]}], "must have a role, and content"),
+        ([{"role": "user", "content": ["hi"]}], "must have a role, and content or tool calls"),
+        ([{"role": "assistant", "tool_calls": [{"name": "f"}]}], "must have a role, and content"),
+        ([{"role": "user"}], "must have a role, and content or tool calls"),
+        (["hi"], "must have a role, and content or tool calls"),
         ([{"role": "user", "content": " "}], "the input is empty"),
         (
             [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
@@ -446,8 +450,8 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
 def test_chats(chat: object, match: str) -> None:
     rows = [{"chat": chat, "n": n} for n in range(3)]
     refused(rows, match, messages="chat", target=None)
-    hint = refused([{"input": [{"role": "user"}]}], "holds 'list'", target=None).hint
-    assert 'set messages to "input"' in hint
+    if chat != "hello":
+        refused(rows, match, input="chat", target=None)
 
 
 def test_splits_that_overlap_are_refused_unless_allowed() -> None:

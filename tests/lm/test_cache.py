@@ -132,6 +132,7 @@ async def test_a_request_is_paid_for_once_and_then_free(
         ask(schema=Schema("s", {"type": "object"})),
         ask(embeds=True),
         Request("executor", (Message("system", "hi"),)),
+        Request("executor", (Message("user", "hi", {"role": "user", "name": "Eve"}),)),
     ],
 )
 async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request) -> None:
@@ -139,6 +140,16 @@ async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request
     await cache(ask())
     file_of(cache).flush()
     assert (await cache(other)).source == "live"
+
+
+def test_the_key_of_a_request_of_texts_never_changes() -> None:
+    """Caches and journals on users' disks know replies by it."""
+    turns = (Message("system", "é"), Message("user", "hi \ud83d"))
+    drawn, schema = Sampling(0.5, None, 9, {"top_k": 2}), Schema("s", {"type": "object"})
+    request = Request("executor", turns, schema, 7, model="http://a/v1#m", sampling=drawn)
+    assert request_key(request).hex() == (
+        "4d04603c74df4823803414e297d87c0d584bdbb7fc7044a392dadccc689fa5ae"
+    )
 
 
 async def test_failures_and_cut_replies_are_never_kept(make: Make, model: Model) -> None:
@@ -158,6 +169,7 @@ async def test_failures_and_cut_replies_are_never_kept(make: Make, model: Model)
     [
         (Reply("é \ud800 {x} \0 \U0001f600", usage=PAID), 5),  # as files of 0.1.0 have it
         (Reply("", usage=PAID, vector=(0.5, -1.0)), 6),
+        (Reply("", usage=PAID, tool_calls=({"id": "c", "function": {"name": "f"}},)), 7),
     ],
 )
 def test_a_reply_comes_back_as_it_was(path: Path, reply: Reply, fields: int) -> None:

@@ -108,7 +108,7 @@ class Result:
         route = None if rollout.route is None else rollout.route.indices
         failure = rollout.failure
         if failure is None:
-            return cls(rollout.output, route)
+            return cls(rollout.said, route)
         return cls(None, route, f"{failure.kind} at {failure.stage}: {failure.message}")
 
     def line(self) -> bytes:

@@ -351,7 +351,7 @@ def _record_text(record: Record) -> Iterator[str]:
 
 def _answer_text(rollout: Rollout) -> list[str]:
     stages = [wrap_text(f"{s.input}\n→ {s.output}", f"  {s.name}  ") for s in rollout.stages]
-    output = wrap_text(rollout.output or "(empty)", "  output   ")
+    output = wrap_text(rollout.said or "(empty)", "  output   ")
     return [*stages, output, wrap_text(_outcome(rollout), "  reward   ")]
 
 

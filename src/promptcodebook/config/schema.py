@@ -249,7 +249,7 @@ class Price(Group):
 
 
 _OURS = {
-    *("model", "messages", "response_format", "seed", "stream", "n"),
+    *("model", "messages", "seed", "stream", "n"),
     *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
 }
 """Body fields that have a setting of their own, or that the method relies on."""
@@ -433,9 +433,11 @@ class Config(Group):
         if not -math.inf < low < high < math.inf:
             rises = "reward_range must rise from one number to another"
             raise ValueError(f"{rises}, not {low}..{high}")
-        for role in self.roles:
+        for role, settings in self.roles.items():
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")
+            if role != "executor" and "response_format" in settings.extra:
+                raise ValueError(f"the form of a reply of role {role} is decided by the run")
         outside = [k for k in self.init.frozen if not 0 <= k < self.size]
         if outside:
             raise ValueError(f"init.frozen names {outside}, outside 0..{self.size - 1}")

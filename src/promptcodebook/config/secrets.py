@@ -133,7 +133,9 @@ def _changed(
     secret = secret or sounds
     if isinstance(value, Mapping):
         inner = cast("Mapping[str, object]", value)
-        return {key: _changed(key, each, change, secret) for key, each in inner.items()}
+        # What a JSON schema calls its properties is no field of the body.
+        names = {key: "" if name == "properties" else key for key in inner}
+        return {key: _changed(names[key], each, change, secret) for key, each in inner.items()}
     if isinstance(value, list | tuple):
         return [_changed(name, each, change, secret) for each in cast("list[object]", value)]
     return change(name, value) if secret and isinstance(value, str) else value

@@ -55,12 +55,12 @@ class Dataset:
         yield from zip(SPLITS, (self.train, self.val, self.test), strict=True)
 
     def fingerprint(self) -> dict[str, str]:
-        """Split name -> SHA-256 (hex) over its ids, inputs and targets, in their order."""
+        """Split name -> SHA-256 (hex) over its ids, whole inputs and targets, in their order."""
         marks: dict[str, str] = {}
         for name, examples in self.items():
             digest = hashlib.sha256()
             for example in examples:
-                line = json.dumps([example.id, example.input, example.target], ensure_ascii=False)
+                line = json.dumps([example.id, example.whole, example.target], ensure_ascii=False)
                 digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
             marks[name] = digest.hexdigest()
         return marks
@@ -99,7 +99,7 @@ def draw_splits(
     one example; shares count distinct inputs. DataError if there are too few."""
     groups = dict[str, list[Example]]()
     for example in examples:
-        groups.setdefault(fold_text(example.input), []).append(example)
+        groups.setdefault(fold_text(example.whole), []).append(example)
     total = len(groups)
     if total < len(shares):
         few = f"too few for the {len(shares)} splits {', '.join(shares)}"
@@ -281,7 +281,7 @@ class _Row:
 
 
 def _rows(dataset: Dataset) -> list[_Row]:
-    return [_Row(split, e, fold_text(e.input)) for split, part in dataset.items() for e in part]
+    return [_Row(split, e, fold_text(e.whole)) for split, part in dataset.items() for e in part]
 
 
 def _repeated(rows: Sequence[_Row]) -> list[list[_Row]]:

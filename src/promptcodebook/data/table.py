@@ -15,13 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from promptcodebook.calls import Message
+from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
@@ -323,30 +323,23 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
 def _make_example(
     row: Record, columns: Columns, template: InputTemplate | None, seen: dict[str, str]
 ) -> Example:
-    messages = ()
-    if template is None:
-        messages = _read_messages(row, columns.messages or "")
-        text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
-        if len(messages) == 1:
-            text = messages[0].content
-    elif template.literals == ("", ""):
+    column = columns.messages or ""
+    if template is not None and template.literals == ("", ""):
         column = template.columns[0]
-        value = _require_value(row, column)
-        if not isinstance(value, str):
-            kind = type(value).__name__
-            chat = f'; for chat messages set messages to "{column}"' if kind == "list" else ""
-            what = f"column {column!r} holds {kind!r}, not text"
-            raise _fault(row.where, what, f"make it a string{chat}")
-        text = value
-    else:
+    if template is not None and not column:
         text = template.render({n: _as_text(_require_value(row, n)) for n in template.columns})
-    if not text.strip():
+        example = Example("", text)
+    elif not isinstance(value := _require_value(row, column), str) or template is None:
+        example = read_chat(value, f"column {column!r}", row.where)
+    else:
+        example = Example("", value)
+    if not example.input.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else _as_text(target)
-    name = _example_id(row, columns.id, [text, reference], seen)
+    name = _example_id(row, columns.id, [example.whole, reference], seen)
     seen[name] = row.where
-    return Example(name, text, reference, messages, row.values)
+    return replace(example, id=name, target=reference, fields=row.values)
 
 
 def _require_value(row: Record, column: str) -> object:
@@ -383,27 +376,31 @@ def _example_id(
     return name
 
 
-def _read_messages(row: Record, column: str) -> tuple[Message, ...]:
-    value, where = _require_value(row, column), row.where
+def read_chat(value: object, what: str, where: str) -> Example:
+    """Chat messages in OpenAI's shape, or their JSON, as an Example that has only its input.
+    DataError about `what`, at `where`."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = json.loads(value)
     if not isinstance(value, list) or not value:
-        hint = 'write e.g. [{"role": "user", "content": "..."}]'
-        raise _fault(where, f"column {column!r} is not a list of chat messages", hint)
+        hint = 'write a text, or e.g. [{"role": "user", "content": "..."}]'
+        other = "not" if isinstance(value, str) else "neither text nor"
+        raise _fault(where, f"{what} is {other} a list of chat messages", hint)
     messages = list[Message]()
-    for part in cast("Iterable[object]", value):
-        fields = cast("Mapping[str, object]", part if isinstance(part, Mapping) else {})
-        role, content = fields.get("role"), fields.get("content")
-        if role not in ("system", "user", "assistant") or not isinstance(content, str):
-            what = f"a chat message must have a role and text content, not {str(fields)[:80]}"
-            raise _fault(where, what, "roles are system, user and assistant; content is a string")
-        messages.append(Message(role, content))
-    if messages[-1].role != "user":
-        what = f"the chat ends with a message of role {messages[-1].role}"
+    for each in cast("list[object]", value):
+        try:
+            messages.append(read_message(each))
+        except ValueError as error:
+            hint = "roles are system, user, assistant, tool; content is text or a list of parts"
+            raise _fault(where, f"{error}, not {str(each)[:80]}", hint) from None
+    if (last := messages[-1].role) not in ("user", "tool"):
         hint = "end it with a user message; the wanted reply belongs in the target column"
-        raise _fault(where, what, hint)
-    return tuple(messages)
+        raise _fault(where, f"the chat ends with a message of role {last}", hint)
+    text = "\n\n".join(f"{m.role}: {m.content}" for m in messages)
+    bodies = [m.body for m in messages if m.body]
+    digest = hashlib.sha256(json.dumps(bodies, sort_keys=True).encode()).hexdigest()[:12]
+    text = text if messages[1:] else messages[0].content
+    return Example("", text, messages=tuple(messages), digest=digest if bodies else "")
 
 
 @dataclass(frozen=True, slots=True)

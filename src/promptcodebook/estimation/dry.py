@@ -29,7 +29,7 @@ from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, Stop, StoreError
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.lm.structured import Ask
-from promptcodebook.lm.wire import estimate_tokens
+from promptcodebook.lm.wire import beyond_texts, estimate_tokens
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
 from promptcodebook.optimizers.base import Problem, make_optimizer
@@ -190,7 +190,7 @@ class CountingLM:
         if not request.embeds:
             said, tokens = self._reply(request, draws(request.role, str(request.sample), *contents))
             tokens = min(tokens, request.sampling.max_tokens or tokens)
-        prompt = sum(map(estimate_tokens, contents))
+        prompt = sum(map(estimate_tokens, contents)) + beyond_texts(request, 4)
         self.work[self.phase, request.role] += Work(1, prompt, tokens)
         return Reply(said, usage=Usage(1, prompt, tokens), vector=vector)
 

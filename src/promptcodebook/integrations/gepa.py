@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from promptcodebook.calls import Chat, Message, Reply
+from promptcodebook.calls import Chat, Message, Reply, read_message
 from promptcodebook.data import Dataset
 from promptcodebook.errors import ConfigError, DataError, LMError, import_extra
 from promptcodebook.integrations import read_score, scored_output
@@ -43,14 +43,14 @@ class TaskModel:
     """A model for adapters, messages -> text: the executor of the run or policy that the example in
     hand is evaluated for; so within its budget, journal and meter."""
 
-    def __call__(self, messages: str | Sequence[Mapping[str, str]]) -> str:
+    def __call__(self, messages: str | Sequence[Mapping[str, Any]]) -> str:
         """ConfigError outside of an evaluation, or in a thread that an adapter started itself."""
         ask = _asking.get()
         if ask is None:
             said = "a TaskModel was asked outside of an evaluation"
             raise ConfigError(said, hint="ask it in the thread that calls adapter.evaluate")
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return ask([Message(cast("Any", turn["role"]), turn["content"]) for turn in turns]).text
+        return ask(list(map(read_message, turns))).text
 
 
 def read_instance(instance: Any) -> tuple[str, str | None]:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
+from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage, in_words
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
 from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import Line, StopSignal
 from promptcodebook.lm.spec import parse_spec, providers
-from promptcodebook.lm.wire import byte_size, count_usage
+from promptcodebook.lm.wire import beyond_texts, byte_size, count_usage
 
 
 class AttemptLog(Protocol):
@@ -299,6 +299,7 @@ def _priced(most: Usage) -> Usage:
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
+    size += beyond_texts(request, 1)
     return size if request.schema is None else size + request.schema.size
 
 
@@ -347,7 +348,8 @@ class Attempted:
             ledger.end(attempt, Usage())
             return reply
         if not credible(reply.usage, request, reply.text, most):
-            usage = count_usage(request, reply.text, reply.usage.latency_s)
+            said = in_words(reply.text, reply.tool_calls)
+            usage = count_usage(request, said, reply.usage.latency_s)
             reply = replace(reply, usage=usage, estimated=True)
         if reply.estimated:
             self._tally(Incident.USAGE_REPLACED)

@@ -176,16 +176,18 @@ class Cache:
 
 def pack_reply(reply: Reply, packer: Packer) -> bytes:
     """The reply with the usage it had when it was live, so that what it cost stays on record."""
-    usage, vector = astuple(reply.usage), (reply.vector,) if reply.vector else ()
-    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated, *vector))
+    usage, further = astuple(reply.usage), (reply.vector, reply.tool_calls)
+    further = further[: 2 if reply.tool_calls else bool(reply.vector)]
+    return packer.pack((reply.text, reply.finish, usage, reply.dropped, reply.estimated, *further))
 
 
 def unpack_reply(blob: bytes) -> Reply:
     """What `pack_reply` was given, source 'live'. Raises StoreError for damaged bytes."""
     try:
-        text, finish, usage, dropped, estimated, *vector = unpack(blob)
-        vector = tuple(map(float, vector[0])) if vector else ()
-        return Reply(text, finish, Usage(*usage), tuple(dropped), estimated, vector=vector)
+        text, finish, usage, dropped, estimated, *further = unpack(blob)
+        vector, calls = (*further, (), ())[:2]
+        reply = Reply(text, finish, Usage(*usage), tuple(dropped), estimated)
+        return replace(reply, vector=tuple(map(float, vector)), tool_calls=tuple(calls))
     except (TypeError, ValueError) as error:
         raise StoreError(f"a stored reply is damaged: {error}") from error
 

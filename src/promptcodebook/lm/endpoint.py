@@ -270,7 +270,7 @@ class Endpoint:
             detail = str(error)
         else:
             # A server that echoes what it was sent must not bring the key into journal and report.
-            return replace(reply, text=self._where.scrub(reply.text))
+            return wire.scrubbed(reply, self._where.scrub)
         raise fault_of(Incident.MALFORMED_BODY, self._where, detail)
 
     async def _refusal(self, status: int, body: wire.ErrorBody, request: Request) -> LMError:

@@ -17,14 +17,14 @@ from promptcodebook.calls import LM, ROLES, Reply, Request, Role, Sampling
 from promptcodebook.config import Config
 from promptcodebook.config.schema import RoleSettings
 from promptcodebook.config.secrets import fill_secrets, secret_variables
-from promptcodebook.errors import ConfigError, LMError, MissingExtra, import_part
+from promptcodebook.errors import ConfigError, LMError, MissingExtra, ParseError, import_part
 from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
 from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
 from promptcodebook.lm.structured import Ask
-from promptcodebook.lm.wire import MOST_BYTES
+from promptcodebook.lm.wire import MOST_BYTES, scrubbed
 from promptcodebook.paths import reply_cache_path
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
             error.args = tuple(scrub(str(arg)) for arg in error.args)
             error.hint = scrub(error.hint)
             raise
-        return replace(reply, text=scrub(reply.text))
+        return scrubbed(reply, scrub)
 
     return call
 
@@ -327,7 +327,8 @@ def simulated_here(specs: Iterable[str]) -> bool:
 
 class Roles:
     """Fills `model` and `sampling` by role, unless the request has its own. At temperature 0, as
-    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key."""
+    greedy requests have it, the sample is 0 and top_p left out: equal ones share one key. Raises
+    ParseError for a tool call in place of a text where no tools were sent."""
 
     def __init__(self, inner: LM, settings: Mapping[str, RoleSettings], default_model: str) -> None:
         self._inner = inner
@@ -346,8 +347,17 @@ class Roles:
     async def __call__(self, request: Request) -> Reply:
         # Of an embedding nothing is written.
         sampling = Sampling(max_tokens=0) if request.embeds else request.sampling
-        if sampling == Sampling():
-            sampling = self.sampling_of(request.role, request.greedy)
+        if replace(sampling, extra={}) == Sampling():
+            own = self.sampling_of(request.role, request.greedy)
+            sampling = replace(own, extra={**own.extra, **sampling.extra})
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self.model_of(request.role)
-        return await self._inner(replace(request, model=model, sampling=sampling, sample=sample))
+        asked = replace(request, model=model, sampling=sampling, sample=sample)
+        reply = await self._inner(asked)
+        if reply.tool_calls and not reply.text.strip() and "tools" not in sampling.extra:
+            said = f"the {request.role} reply of {model} calls a tool where text was expected"
+            hint = f"name the tools in roles.{request.role}.extra, or switch them off at the server"
+            error = ParseError(said, hint=hint, role=request.role, model=model)
+            error.usage = reply.usage
+            raise error
+        return reply

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
-from promptcodebook.calls import Reply, Request, Schema, Usage
+from promptcodebook.calls import Reply, Request, Schema, Usage, in_words
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
@@ -81,6 +81,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
     drawn |= {quirks.cap: sampling.max_tokens}
     fields: dict[str, Any] = {name: value for name, value in drawn.items() if value is not None}
+    fields.update(sampling.extra)
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
@@ -92,12 +93,11 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
         fields["response_format"] = {"type": "json_schema", "json_schema": named}
     if sampling.temperature != 0:
         fields["seed"] = request.sample & _SEED_BITS
-    fields.update(sampling.extra)
     dropped = sorted(quirks.dropped & fields.keys())
     for name in dropped:
         del fields[name]
     fields["model"] = model
-    fields["messages"] = [{"role": m.role, "content": m.content} for m in request.messages]
+    fields["messages"] = [m.wire for m in request.messages]
     return fields, dropped
 
 
@@ -159,6 +159,7 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
         choice = tree["choices"][0]
         message: dict[str, Any] = choice["message"]
         content, reason = message.get("content"), choice.get("finish_reason")
+        calls: tuple[Any, ...] = tuple(message.get("tool_calls") or ())
         usage = told_usage(tree.get("usage"), seconds)
     except (KeyError, IndexError, TypeError, AttributeError):
         raise Malformed("it holds no choices[0].message") from None
@@ -173,9 +174,16 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     asides = (message.get(name) for name in ("reasoning_content", "reasoning"))
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
-    counted = usage or count_usage(request, text + aside, seconds)
-    finish = "length" if reason == "length" else "stop" if reason in ("stop", None) else "other"
-    return Reply(text, finish, counted, estimated=usage is None)
+    counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
+    whole = reason in ("stop", "tool_calls", None)
+    finish = "length" if reason == "length" else "stop" if whole else "other"
+    return Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
+
+
+def scrubbed(reply: Reply, scrub: Callable[[str], str]) -> Reply:
+    """The reply without what `scrub` takes out of its texts."""
+    calls = json.loads(scrub(json.dumps(reply.tool_calls))) if reply.tool_calls else ()
+    return replace(reply, text=scrub(reply.text), tool_calls=tuple(calls))
 
 
 def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
@@ -224,7 +232,22 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call that wrote `text`, where the server's cannot be had. Bytes / 3: a
     budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
+    prompt += beyond_texts(request, 3)
     return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
+
+
+def beyond_texts(request: Request, bytes_a_token: int) -> int:
+    """Tokens of a prompt beside its messages' texts, rather too many: an image by the table of
+    `providers.toml`, and by the most of any provider for a bound (1 byte a token); audio and files
+    by a twentieth of the bytes that are sent; tools and a response_format as text."""
+    extra, images = request.sampling.extra, providers()["image_tokens"]
+    written = [json.dumps(extra[name]) for name in ("tools", "response_format") if name in extra]
+    tokens = -(-sum(map(len, written)) // bytes_a_token)
+    usual = images["most" if bytes_a_token == 1 else "usual"]
+    image = next((n for name, n in images["named"].items() if name in request.model), usual)
+    for part in (part for message in request.messages for part in message.media):
+        tokens += image if part["type"] == "image_url" else len(json.dumps(part)) // 20
+    return tokens
 
 
 # What a server refuses, as an error.

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from promptcodebook.calls import LM, Reply, Request, Usage
+from promptcodebook.calls import LM, Message, Reply, Request, Usage
 from promptcodebook.errors import RequestRefused, did_you_mean
 from promptcodebook.lm.spec import Spec
 from promptcodebook.lm.wire import no_embeddings
@@ -27,6 +27,7 @@ from promptcodebook.local.engine import (
     identify,
     require_model,
 )
+from promptcodebook.serve.completions import Refusal, read_response_format
 
 _SEED_BITS = 2**31 - 1
 _Text = Annotated[str, MinLen(1)]
@@ -135,11 +136,26 @@ class _Extra(BaseModel):
 
 
 def job_of(request: Request) -> Job:
-    """The request as an engine takes it. RequestRefused for a further field it does not know."""
+    """The request as an engine takes it. RequestRefused for a further field it does not know, and
+    for a part of a message that is not text."""
     sampling, known = request.sampling, _Extra.model_fields
+    given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
+    schema = None if request.schema is None else request.schema.body
+    for part in (part for message in request.messages for part in message.media):
+        raise RequestRefused(
+            f"a local model reads text alone, and a message has a part of type {part['type']!r}",
+            hint=f"give roles.{request.role}.model a model that reads such parts",
+            role=request.role,
+            model=request.model,
+        )
     try:
-        given = {name: value for name, value in sampling.extra.items() if value or name != "stop"}
+        form: Any = given.pop("response_format", None) or {}
+        asked, any_object = read_response_format(form)
+        schema = schema or (asked.body if asked else {"type": "object"} if any_object else None)
         extra = _Extra.model_validate(given)
+    except Refusal as error:
+        hint = "write it in OpenAI's shape"
+        raise RequestRefused(str(error), hint=hint, role=request.role) from None
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         what = f"a local model takes no field {name!r}{did_you_mean(name, known)}"
@@ -150,7 +166,8 @@ def job_of(request: Request) -> Job:
         raise RequestRefused(what, hint=hint, role=request.role, model=request.model) from None
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     return Job(
-        request.messages,
+        # A template of a local model may know no tools: a tool's result is said by the user.
+        tuple(Message("user" if m.role == "tool" else m.role, m.content) for m in request.messages),
         temperature=0.0 if request.greedy else temperature,
         top_p=1.0 if sampling.top_p is None else sampling.top_p,
         max_tokens=sampling.max_tokens,
@@ -158,5 +175,5 @@ def job_of(request: Request) -> Job:
         seed=request.sample & _SEED_BITS,
         presence_penalty=extra.presence_penalty,
         frequency_penalty=extra.frequency_penalty,
-        schema=None if request.schema is None else request.schema.body,
+        schema=schema,
     )

@@ -185,7 +185,7 @@ class History:
             "codebook": instinct_lines(self.codebook, range(len(self.codebook))),
             "prompt": shorten(rollout.prompt, _LONG),
             "stages": "\n".join(["Stages on the way:", *stages]) if stages else "",
-            "response": shorten(rollout.output, _LONG) or "(empty)",
+            "response": shorten(rollout.said, _LONG) or "(empty)",
             "reference": reference(self.example, rollout.feedback),
             "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
             "range": " to ".join(f"{bound:g}" for bound in self.reward_range),

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from promptcodebook.calls import LM, Message, Reply, Request, Role, Schema, Usage
-from promptcodebook.errors import ConfigError, Stop, StoreError
+from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Tree, Usage
+from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import THOUGHT, strip_think
+from promptcodebook.lm.wire import beyond_texts
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
@@ -62,6 +63,7 @@ class BoundChat:
         role: Role = "executor",
         schema: Schema | None = None,
         purpose: str = "",
+        extra: Tree | None = None,
     ) -> Reply:
         """Asks; a plain string is one user message, `system` comes first."""
         turns = (Message("user", messages),) if isinstance(messages, str) else tuple(messages)
@@ -78,9 +80,13 @@ class BoundChat:
         number = self._asked[purpose]
         self._asked[purpose] += 1
         name = f"{purpose}#{number}" if number and purpose else purpose or str(number)
-        request = Request(role, turns, schema, self._sample(name), self._greedy)
+        drawn = Sampling(extra=extra or {})
+        request = Request(role, turns, schema, self._sample(name), self._greedy, sampling=drawn)
         try:
             reply = await self._lm(request)
+        except LMError as error:
+            self.usage += error.usage
+            raise
         except (Stop, StoreError) as error:
             self.ended = error
             raise
@@ -95,7 +101,7 @@ class BoundChat:
 
     def _measure(self, request: Request, reply: Reply) -> None:
         """The prompt's share of the request's tokens, by letters."""
-        letters = sum(len(m.content) for m in request.messages)
+        letters = sum(len(m.content) for m in request.messages) + 4 * beyond_texts(request, 4)
         own = 0
         for m in request.messages:
             found = [len(p) for p in self._prompts if p in m.content]

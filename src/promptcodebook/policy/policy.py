@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import parse_input_template, read_chat
 from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
@@ -271,6 +271,9 @@ class Policy:
             )
         # As the training data was read: one column, or a template over several.
         template = self.file.input
+        if isinstance(x.get(template), list):
+            made = read_chat(x[template], f"the column {template!r}", "the input")
+            return replace(made, id=_id_of(made.whole), fields=dict(x))
         pieces = None if template in x else parse_input_template(template)
         cells: dict[str, str] = {}
         for name in (pieces and pieces.columns) or (template,):

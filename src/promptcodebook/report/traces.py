@@ -55,7 +55,7 @@ def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Pa
         ("instincts", instincts),
         ("prompt", prompt),
         *stages,
-        ("output", shorten(rollout.output, _LONG)),
+        ("output", shorten(rollout.said, _LONG)),
         ("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
         ("feedback", shorten(rollout.feedback, _SHORT)),
         ("failure", _failure(rollout.failure)),

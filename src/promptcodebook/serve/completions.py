@@ -109,7 +109,7 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
     usage = (body.stream_options or {}).get("include_usage")
     if not isinstance(usage, bool | None):
         raise Refusal("include_usage must be true or false", param="include_usage")
-    schema, json_mode = _response_format(body.response_format or {})
+    schema, json_mode = read_response_format(body.response_format or {})
     extra = {name: value for name, value in tree.items() if name not in _Body.model_fields}
     most = body.max_completion_tokens or body.max_tokens
     return ChatCall(
@@ -192,7 +192,8 @@ def read_number(body: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def _response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
+def read_response_format(tree: Mapping[str, Any]) -> tuple[Schema | None, bool]:
+    """Its schema, if any, and whether a JSON object is wanted. Raises Refusal."""
     place, kind = "response_format", tree.get("type", "text")
     if kind not in ("text", "json_object", "json_schema"):
         raise Refusal(f"{place}.type must be text, json_object or json_schema", param=place)

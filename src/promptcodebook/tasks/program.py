@@ -11,13 +11,15 @@ import json
 import re
 import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.calls import Chat, Reply, Role
-from promptcodebook.errors import ExecutorError
+from promptcodebook.calls import Chat, Reply, Role, without_nulls
+from promptcodebook.config.secrets import secret_variables
+from promptcodebook.errors import DataError, ExecutorError
 from promptcodebook.tasks.user_code import (
     Escape,
     Overdue,
@@ -215,16 +217,38 @@ def _value(text: str, name: str) -> str:
 SINGLE_CALL = "single call"
 
 
+def body_fields(example: Example) -> dict[str, object]:
+    """What the row's columns `tools` and `response_format` add to a request's body. DataError."""
+    found = dict[str, object]()
+    for name, kind in (("tools", list), ("response_format", dict)):
+        value: Any = example.fields.get(name)
+        if isinstance(value, str) and value.strip():  # as in a CSV cell
+            with suppress(ValueError):
+                value = json.loads(value)
+        if not value:
+            continue
+        found[name] = without_nulls(value)
+        if not isinstance(value, kind) or secret_variables(found):
+            raise DataError(
+                f"example {example.id}: the column {name!r} cannot be sent with a request",
+                hint="write it in OpenAI's shape, or give the column another name",
+            )
+    return found
+
+
 class SingleCall:
-    """The default program: p as system prompt, x (or its chat messages) as the conversation."""
+    """The default program: p as system prompt, x (or its chat messages) as the conversation. Tool
+    calls of the reply are in the output's field `tool_calls`."""
 
     name = SINGLE_CALL
     stages: tuple[str, ...] = ()
     roles: frozenset[Role] = frozenset()
 
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
-        reply = await lm(example.messages or example.input, system=prompt.text, purpose="execute")
-        return Output(reply.text, truncated=reply.finish == "length")
+        asked, extra = example.messages or example.input, body_fields(example)
+        reply = await lm(asked, system=prompt.text, purpose="execute", extra=extra)
+        fields = {"tool_calls": list(reply.tool_calls)} if reply.tool_calls else {}
+        return Output(reply.text, truncated=reply.finish == "length", fields=fields)
 
 
 _Function = Callable[[Any, Example, Chat], str | Output | Awaitable[str | Output]]

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast, get_args
 
-from promptcodebook.calls import Chat, Message, Reply, Role, Schema
+from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
 _GRACE_S = 1.0  # for a coroutine that is out of time to clean up
@@ -333,8 +333,10 @@ class _AgentChat:
         role: Role = "executor",
         schema: Schema | None = None,
         purpose: str = "",
+        extra: Tree | None = None,
     ) -> Awaitable[Reply] | Reply:
-        asked = self._ask(messages, system=system, role=role, schema=schema, purpose=purpose)
+        said: Tree = {"system": system, "role": role, "schema": schema, "purpose": purpose}
+        asked = self._ask(messages, **said, extra=extra)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

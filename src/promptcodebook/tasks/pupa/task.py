@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema
+from promptcodebook.calls import Chat, Message, Reply, Request, Role, Schema, Tree
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
@@ -110,14 +110,16 @@ class Wall:
         role: Role = "executor",
         schema: Schema | None = None,
         purpose: str = "",
+        extra: Tree | None = None,
     ) -> Reply:
-        alone = messages == self.released and not system and schema is None
+        alone = messages == self.released and not system and schema is None and not extra
         if role == "untrusted" and not alone:
             raise ConfigError(
                 "something beside the rewritten request was about to be sent to the untrusted role",
                 hint="give the untrusted stage only the request that was released",
             )
-        return await self.chat(messages, system=system, role=role, schema=schema, purpose=purpose)
+        told: Tree = {"system": system, "role": role, "schema": schema, "purpose": purpose}
+        return await self.chat(messages, **told, extra=extra)
 
 
 def request_of(output: Output) -> str:
