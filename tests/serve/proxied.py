@@ -84,8 +84,8 @@ class Setup:
     most_bytes: int = 1_000_000
     upstream: str = ""
     """Another base URL than the scripted server's."""
-    options: dict[str, bool] = field(default_factory=dict)
-    """Of `Proxy`: conversation, joined, texts."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of `Proxy`: conversation, joined, texts, tracing."""
 
 
 @dataclass

@@ -138,7 +138,7 @@ class Otel:
     @contextmanager
     def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[Answered], None]]:
         """A call of the served model with this body; it is told the answer."""
-        spec = parse_spec(self._executor)
+        spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
         given = {f"gen_ai.request.{n}": body[n] for n in names if body.get(n) is not None}
         kind = self._trace.SpanKind.CLIENT
@@ -206,7 +206,8 @@ class Otel:
 def _asked(request: Request) -> tuple[str, dict[str, Any]]:
     """The span's name and the attributes of a request."""
     sampling = request.sampling
-    name, facts = _named("embeddings" if request.embeds else "chat", parse_spec(request.model))
+    operation = "embeddings" if request.embeds else "chat"
+    name, facts = _named(operation, _spec_of(request.model))
     asked = {
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
@@ -215,6 +216,14 @@ def _asked(request: Request) -> tuple[str, dict[str, Any]]:
         "gen_ai.output.type": None if request.embeds else "json" if request.schema else "text",
     }
     return name, facts | {key: value for key, value in asked.items() if value is not None}
+
+
+def _spec_of(text: str) -> Spec:
+    """Also of a model that is the program's own object."""
+    try:
+        return parse_spec(text)
+    except ConfigError:
+        return Spec(text, "local", model=text)
 
 
 def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:

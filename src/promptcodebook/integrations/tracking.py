@@ -26,6 +26,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.incidents import Tally
 from promptcodebook.lm.budget import BudgetGate
+from promptcodebook.policy.references import stored_inputs
 from promptcodebook.progress import Began, RunView, Spent, StepDone, ValidationDone, advance
 from promptcodebook.report.page import write_report
 from promptcodebook.run.verdict import VerdictTable, read_rows
@@ -103,14 +104,14 @@ class Tracker:
             state, report = store.outline(), Path(folder) / "report.html"
             done = state.conclusion
             rows = VerdictTable(read_rows(done.rows) if done is not None else ())
-            write_report(store, report, {})
+            write_report(store, report, stored_inputs(store.header) if store.ours else {})
             facts: dict[str, Any] = {
                 "verdict": state.missing if done is None else done.text,
                 "deploy": "" if done is None else done.deploy,
                 "ended": state.ended or "",
             }
             for row in rows.rows:
-                facts[f"reward/{row.name}"] = row.score.mean
+                facts[f"verdict/{row.name}"] = row.score.mean
             ended = state.ended not in (None, "failed")
             self._sink.end(facts, rows.cells(), report, ended)
 
@@ -165,6 +166,8 @@ class _Mlflow:
     """A run of MLflow, found again by its tag when ours is resumed."""
 
     def __init__(self, run_id: str, settings: Settings) -> None:
+        # A server that is down is noticed soon.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
         library: Any = import_extra("mlflow", 'telemetry = ["mlflow"]', "mlflow")
         self._entities: Any = import_extra("mlflow.entities", "MLflow", "mlflow")
         self._client: Any = library.MlflowClient()
@@ -237,7 +240,7 @@ class _Wandb:
         if table:
             columns = list(table[0])
             rows = [[row.get(name, "") for name in columns] for row in table]
-            self._run.log({"verdict": self._library.Table(columns=columns, data=rows)})
+            self._run.log({"verdict_table": self._library.Table(columns=columns, data=rows)})
         artifact = self._library.Artifact(f"report-{self._run.id}", type="report")
         artifact.add_file(str(report))
         self._run.log_artifact(artifact)

@@ -19,9 +19,9 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
-from promptcodebook.errors import ConfigError, PcoError
+from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.lm.budget import Ledger, PriceTable
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
@@ -129,6 +129,9 @@ def serve(
 
         live = versions.Live(_source(ref, reference), make)
         upstream = await connect_upstream(settings, os.environ)
+        tracing = None
+        if "otel" in settings.telemetry:
+            tracing = import_part(LISTENERS, "otel", "tracing", "otel")(settings, False)
         if (program := reference.file.program) not in ("", SINGLE_CALL):
             command.note(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
@@ -144,6 +147,7 @@ def serve(
             conversation=reads == "conversation",
             joined=one_system,
             texts=log_inputs,
+            tracing=tracing,
         )
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.

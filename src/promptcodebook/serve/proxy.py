@@ -11,10 +11,10 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from aiohttp import web
 
@@ -76,6 +76,19 @@ def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Me
     return [{**first, "content": told}, *messages[1:]]
 
 
+class Tracing(Protocol):
+    """Spans of requests: `request` of one to the model `name`, which is told its status; `call` of
+    what is asked for it, which is told the answer."""
+
+    def request(
+        self, name: str, headers: Mapping[str, str]
+    ) -> AbstractContextManager[Callable[[int], None]]: ...
+
+    def call(
+        self, body: Mapping[str, Any], size: int
+    ) -> AbstractContextManager[Callable[[Answer], None]]: ...
+
+
 @dataclass
 class Proxy:
     """The paths under which a policy is asked; `name` is without 'pco/'. `conversation` = all turns
@@ -91,6 +104,7 @@ class Proxy:
     conversation: bool = False
     joined: bool = False
     texts: bool = False
+    tracing: Tracing | None = None
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -139,6 +153,18 @@ class Proxy:
                     await asyncio.to_thread(kept.close)
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        if self.tracing is None:
+            return await self._answered(request, visit)
+        with self.tracing.request(_PREFIX + self.name, request.headers) as ended:
+            try:
+                response = await self._answered(request, visit)
+            except Refusal as refusal:
+                ended(refusal.status)
+                raise
+            ended(response.status)
+            return response
+
+    async def _answered(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
         bodies.check(bodies.ChatRequest, body)
         messages: Messages = body["messages"]
@@ -166,13 +192,18 @@ class Proxy:
         upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
         data = await self.admission.apart(visit, lambda: upstream.body(body))
-        if spending is None:
-            return await self._respond(request, await upstream.ask(data), visit)
-        wanted = body.get("stream_options") == asked.get("stream_options")
-        with spending.call(body, len(data)) as learn:
-            answer = await upstream.ask(data, usage="shown" if wanted else "hidden")
+        wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
+        reads = "ignored" if spending is None and self.tracing is None else "shown"
+        with ExitStack() as calls:
+            told = [
+                calls.enter_context(each.call(body, len(data)))
+                for each in (spending, self.tracing)
+                if each is not None
+            ]
+            answer = await upstream.ask(data, usage=reads if wanted else "hidden")
             response = await self._respond(request, answer, visit)
-            learn(answer)
+            for tell in told:
+                tell(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
