@@ -91,8 +91,8 @@ def batch(
                 summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
             else:
                 folder = opened.checkpoint.folder / "batches"
-                outer = batches_in(folder, offline_file, command.note) if batched else None
-                working = opened.run(reference.file, settings, Sources(base), done, outer)
+                batches = [batches_in(folder, offline_file, command.note)] if batched else []
+                working = opened.run(reference.file, settings, Sources(base), done, batches)
                 summary = run_sync(working, command.announced(opened.interrupt))
     finally:
         opened.close()

@@ -54,7 +54,7 @@ class Place(Protocol):
 def by_batches(given: Given, file: Path | None) -> Given:
     """What was given, its executor's calls asked as batches: `pco eval --batch-api`."""
     maker = batches_in(unfinished_folder() / "batches", file, given.tell)
-    return replace(given, supplies=replace(given.supplies, outer=maker))
+    return replace(given, supplies=replace(given.supplies, outer=[maker]))
 
 
 def batches_in(

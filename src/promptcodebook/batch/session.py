@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -154,7 +154,7 @@ class Batch:
         config: Config,
         sources: Sources,
         done: Callable[[], None],
-        batches: Callable[[Config, bool], Outer] | None = None,
+        batches: Sequence[Callable[[Config, bool], Outer]] = (),
     ) -> Summary:
         """Answers in this process what is missing, and writes OUT; the executor's calls go through
         `batches`, if any. Raises Stop, TooManyFailures, StoreError or DiskFull; the same order
@@ -168,7 +168,7 @@ class Batch:
 
         supplies = replace(checkpoint.journal.supplies(), outer=batches)
         policy = self._policy = deploy(file, config, sources, supplies)
-        most = config.concurrency if batches is None else _ROWS_OF_A_BATCH
+        most = _ROWS_OF_A_BATCH if batches else config.concurrency
         at_once = max(1, min(most, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:

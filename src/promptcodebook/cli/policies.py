@@ -77,8 +77,7 @@ def evaluate(
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
         if batch_api or offline_file:
-            batches = import_part(COMMAND_GROUP, "eval.batches", "--batch-api", "serve")
-            kept = batches(kept, offline_file)
+            kept = import_part(COMMAND_GROUP, "batches", "--batch-api", "serve")(kept, offline_file)
         asked = Evaluating.of(ref, kept, sample, row)
         made = run_sync(asked.answer(), command.announced(asked.subject.interrupt))
     show(made.as_json, lambda: _assessment_text(made), as_json=as_json)

@@ -101,7 +101,6 @@ class PriceTable:
             return _FREE
         openai = spec.base_url.startswith("https://api.openai.com/")
         row = providers()["prices"].get(_DATED.sub("", name)) if openai else None
-        # OpenAI asks half of it for what comes in a batch.
         return Price(prompt=row[0], completion=row[1], cached=row[2], batch=0.5) if row else None
 
     def cost(self, model: str, usage: Usage) -> float | None:

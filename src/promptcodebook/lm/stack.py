@@ -38,7 +38,6 @@ MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called), and
 `simulated` (an LM, given the name of a task, its data and a spec)."""
 
-
 LISTENERS = "promptcodebook.listeners"
 """The entry points of what `telemetry` names: each makes an `Outer` of the configuration, and of
 whether the data are private."""
@@ -139,14 +138,8 @@ class Endpoints:
         if spec.kind == "litellm":
             sent = found.all_headers()
             return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
-        endpoint = Endpoint(
-            spec,
-            found,
-            timeout=self.timeout,
-            most_bytes=self.most_bytes,
-            private=self.private,
-            around=self.around,
-        )
+        how = self.timeout, self.most_bytes, self.private, self.around
+        endpoint = Endpoint(spec, found, *how)
         self._open.append(endpoint)
         return endpoint
 
@@ -154,12 +147,6 @@ class Endpoints:
         """Closes every connection; an endpoint that is used again opens a new one."""
         for endpoint in self._open:
             await endpoint.close()
-
-    async def __aenter__(self) -> Endpoints:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
@@ -203,8 +190,8 @@ class Supplies:
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
-    outer: Callable[[Config, bool], Outer] | None = None
-    """Makes one more `Outer` than the configuration names."""
+    outer: Sequence[Callable[[Config, bool], Outer]] = ()
+    """Makes what is put around the models beside what the configuration names."""
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
@@ -259,8 +246,7 @@ class Models:
         for spec, headers in specs.items() if own is None else ():
             endpoints.connect(spec, headers)
         makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
-        makers += [supplies.outer] if supplies.outer else []
-        outer: list[Outer] = [make(config, supplies.private) for make in makers]
+        outer: list[Outer] = [make(config, supplies.private) for make in (*makers, *supplies.outer)]
         for each in outer:
             inner = each.around(inner, budget, tally)
         cache, log = None, supplies.log
@@ -291,9 +277,7 @@ class Models:
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
         async with AsyncExitStack() as last:
-            if self._closes is not None:
-                last.push_async_callback(self._closes.close)
-            for each in self.outer:
+            for each in filter(None, (self._closes, *self.outer)):
                 last.push_async_callback(each.close)
             if self._cache is not None:
                 last.callback(self._cache.close)
