@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from promptcodebook.calls import LM, Chat, Message, Reply, Request
+    from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
     from promptcodebook.errors import PcoError
@@ -63,6 +63,7 @@ __all__ = [
     "Score",
     "ScriptedLM",
     "Stage",
+    "Usage",
     "acompare",
     "aeffect",
     "aevaluate",
@@ -81,7 +82,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "calls": "LM Chat Message Reply Request",
+    "calls": "LM Chat Message Reply Request Usage",
     "config": "Config",
     "data": "Dataset load",
     "errors": "PcoError",

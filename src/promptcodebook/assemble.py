@@ -213,7 +213,8 @@ class Assembled:
             mine = request.role == "executor"
             return await inner(replace(request, model=model) if mine else request)
 
-        return Trial(program, scorer, instead if model else inner, greedy, self.models.tally)
+        lm, models = instead if model else inner, self.models
+        return Trial(program, scorer, lm, greedy, models.tally, models.budget.book)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"

@@ -19,7 +19,7 @@ from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.paths import run_reference
 from promptcodebook.text import printable
 from promptcodebook.types import Evaluation, Step
-from promptcodebook.units import duration, number, spent_parts
+from promptcodebook.units import duration, number, percent, spent_parts
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -63,10 +63,11 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """One update is done and stored."""
+    """One update is done and stored; `solved` is the share of training inputs solved so far."""
 
     step: Step
     seconds: float
+    solved: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,8 @@ def silent(event: ProgressEvent) -> None:
 class RunView:
     """What a watcher knows of a run. Each event replaces it as a whole, so that another thread may
     read it at any time. Times are seconds of the watcher's clock; `rewards` are batch means of the
-    latest steps, `counts` the selection counts before and after them."""
+    latest steps, `solved` the shares of inputs solved by then where routes are learned from
+    outcomes, `counts` the selection counts before and after them."""
 
     run: Began | None = None
     simulated: bool = False
@@ -122,6 +124,7 @@ class RunView:
     epsilon: float | None = None
     rewards: tuple[float, ...] = ()
     reward: float | None = None
+    solved: tuple[float, ...] = ()
     counts: tuple[tuple[int, ...], ...] = ()
     success: tuple[float, ...] = ()
     texts: tuple[str, ...] = ()
@@ -172,7 +175,7 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             if view.phase is None or view.phase.name != name:
                 view = replace(view, phase_began=now, phase_first=done)
             return replace(view, phase=event if done < total else None)
-        case StepDone(step, seconds):
+        case StepDone(step, seconds, solved):
             known = [t.rollout for t in step.traces if t.rollout.reward is not None]
             rewards = [r.reward for r in known if r.reward is not None]
             mean = fmean(rewards) if rewards else None
@@ -185,8 +188,9 @@ def advance(view: RunView, event: ProgressEvent, now: float) -> RunView:
             return replace(
                 view,
                 step=step.index,
-                epsilon=step.epsilon,
+                epsilon=step.epsilon if step.ranking is None else None,
                 reward=mean,
+                solved=() if step.ranking is None else (*view.solved, solved)[-_KEPT:],
                 rewards=(*view.rewards, mean)[-_KEPT:] if mean is not None else view.rewards,
                 counts=(*counts, step.selected)[-WINDOW - 1 :],
                 success=step.success,
@@ -296,9 +300,10 @@ def _step_text(view: RunView) -> str:
     calls, tokens, cost = spent_parts(spent, view.limits)
     parts = [
         f"step {view.step + 1}{planned}",
-        f"reward {number(view.reward, missing='none')}",
-        f"epsilon {view.epsilon:.2f}",
-        f"entropy {entropy(counts):.2f} bits",
+        f"solved {percent(view.solved[-1])} of inputs" if view.solved else "",
+        f"reward{' of tries' * bool(view.solved)} {number(view.reward, missing='none')}",
+        "" if view.epsilon is None else f"epsilon {view.epsilon:.2f}",
+        "" if view.epsilon is None else f"entropy {entropy(counts):.2f} bits",
         f"utilisation {100 * utilisation(counts):.0f} %",
         f"{view.failed} failed" if view.failed else "",
         *((f"{calls}, {tokens}", cost) if spent.calls else ()),
@@ -407,6 +412,7 @@ def line_text(view: RunView, now: float, width: int) -> str:
     at = f"step {view.step + 1} of {steps}{_left(view.training_left(), ', about ')}"
     of = "" if view.limits.calls is None else f" of {view.limits.calls}"
     facts = (
+        f", solved {percent(view.solved[-1])} of inputs" if view.solved else "",
         f", reward {number(view.reward, missing='none')}" if view.counts else "",
         f", best {view.best[1]:.3f}" if view.best is not None else "",
         f", calls {spent.calls}{of}" if spent.calls else "",

@@ -153,12 +153,14 @@ class PromptLength:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What an executor returns: y, its stages, whether y was cut; JSON `fields` for a reward."""
+    """What an executor returns: y, its stages, whether y was cut; JSON `fields` for a reward.
+    `usage` reports calls of its own, past `lm`; without a `cost` above 0 their price is unknown."""
 
     text: str
     trace: tuple[Stage, ...] = ()
     truncated: bool = False
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One forward pass (Eqs. 3-5); no reward: it failed; no `prompt_length`: version 0.1."""
+    """One forward pass (Eqs. 3-5); no reward: it failed; no `prompt_length`: version 0.1, or not
+    `metered`: its program asked past `lm`, and reported nothing."""
 
     example_id: str
     route: Route | None = None
@@ -268,6 +271,7 @@ class Rollout:
     failure: Failure | None = None
     usage: Usage = Usage()
     prompt_length: PromptLength | None = None
+    metered: bool = True
 
     @property
     def said(self) -> str:

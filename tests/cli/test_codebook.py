@@ -160,13 +160,18 @@ def test_explain_says_what_each_instinct_promises(routed: Path) -> None:
 def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api.Run) -> None:
     said = pco("codebook", "show", "last", cwd=routed)
     assert "learned from 192 outcomes, no model is asked" in said.out
-    assert re.search(r"r̄ +adds +selected", said.out)
+    assert re.search(r"k +earned +n +adds +selected", said.out)
+    assert "success" not in said.out and "r̄" not in said.out
     tree = pco("codebook", "show", "last", "--json", cwd=routed).json["router"]
     assert tree["outcomes"] == 192 and len(tree["adds"]) == 6
     ranking = learnt.policy.file.statistics.ranking
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
     [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
     assert f" {ranking.bias[1]:+.3f} " in row
+    # Each input counts once, by its first try; later ones are of inputs that are not solved.
+    first = learnt.rollouts.query("split == 'train'").drop_duplicates("example")
+    own = first[[0 in route for route in first["route"]]]["reward"]
+    assert row.split()[1:3] == [f"{own.mean():.2f}", str(len(own))] and len(own) >= 5
 
 
 def test_the_best_single_instinct_can_be_had(

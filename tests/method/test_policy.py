@@ -582,9 +582,10 @@ async def test_retries_are_drawn_and_paid_for():
     assert len(lost.history) == 4 * 4 == len(evaluated)
     assert not {r.sample for r in world.asked("executor")} & evaluated
     result = await evaluate(ScriptedLM().reply_with(lambda request: "no number"))
-    assert result.failed == 4 and [r.usage.calls for r in result.rollouts] == [2] * 4
-    mended = await evaluate(ScriptedLM().enqueue("no number").reply_with(lambda request: "1"))
-    assert sum(r.usage.calls for r in mended.rollouts) == 5 and mended.failed == 0
+    # An answer that the reward cannot read is paid for, and not asked for again.
+    assert result.failed == 4 and [r.usage.calls for r in result.rollouts] == [1] * 4
+    mended = await evaluate(ScriptedLM().enqueue(EndpointDown("gone")).reply_with(lambda _: "1"))
+    assert sum(r.usage.calls for r in mended.rollouts) == 4 and mended.failed == 0
 
 
 async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_beside_it():

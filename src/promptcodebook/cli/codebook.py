@@ -4,7 +4,7 @@ them adds. The registry and the audit register their commands themselves."""
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -13,11 +13,18 @@ import typer
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
-from promptcodebook.errors import ConfigError, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, PcoError, did_you_mean, import_part
 from promptcodebook.paths import runs_dir
-from promptcodebook.policy.references import first_policy, read_policy, resolve, stored_version
+from promptcodebook.policy.references import (
+    first_policy,
+    read_policy,
+    resolve,
+    run_behind,
+    stored_version,
+)
 from promptcodebook.progress import Line
 from promptcodebook.report.private import withhold
+from promptcodebook.report.training import Earned
 from promptcodebook.run.evaluation import Sample
 from promptcodebook.run.measuring import measuring
 from promptcodebook.run.subject import Subject
@@ -77,7 +84,7 @@ def effect(
     """
     subject = Subject.resolve(ref, typed.given("pco codebook effect"))
     name = subject.reference.name
-    with measuring(subject, index, Sample(split, count)) as asked:
+    with measuring(subject, index, Sample(split, count), again=typed.again) as asked:
         note(asked.plan)
         with Line(sys.stderr, simulated=asked.simulated) as line:
 
@@ -114,12 +121,21 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
 
-    Where routes were learned from outcomes, also what it adds to the reward of any input.
+    Where routes were learned from outcomes: what it earned over the inputs that were first tried
+    with it, by the policy's run, and what it adds to the reward of any input.
     """
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best
     rows = [{"index": k, **entry.model_dump()} for k, entry in enumerate(file.codebook)]
     learned = file.statistics.ranking
+    if learned is not None and learned.kind == "outcomes":
+        earned = Earned()
+        with suppress(PcoError), closing(RunStore.open(run_behind(runs_dir(), ref))) as store:
+            steps = store.steps(traces=True)
+            earned = Earned(s for s in steps if best is None or s.index <= best.step)
+        for row, adds in zip(rows, learned.bias[1:], strict=True):
+            mean, n = earned.of(row["index"])
+            row |= {"earned": mean, "tried": n, "adds": adds}
     if as_json:
         directives = {"encoder": file.encoder, "generator": file.generator}
         tree: dict[str, Any] = {"ref": reference.name, "select": file.select, **directives}
@@ -134,10 +150,7 @@ def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     if best is not None:
         where = f", after update {best.step + 1}" if best.step >= 0 else ", untrained"
     print(f"{reference.name}: K = {len(rows)}, S = {file.select}{where}\n")
-    adds: tuple[float | None, ...] = (None,) * len(rows)
-    if learned is not None and learned.kind == "outcomes":
-        adds = learned.bias[1:]
-    print(columns([_entry_cells(row, add) for row, add in zip(rows, adds, strict=True)]))
+    print(columns([_entry_cells(row) for row in rows]))
     if learned is not None:
         print(f"\nrouter:\n{wrap_text(_router_text(learned, file.select))}")
     for title, text in (("encoder", file.encoder), ("generator", file.generator)):
@@ -156,14 +169,17 @@ def _router_text(learned: Ranking, select: int) -> str:
     )
 
 
-def _entry_cells(row: dict[str, Any], adds: float | None) -> dict[str, str]:
-    tried = row["selected"] > 0
-    learned = {} if adds is None else {"adds": number(adds, signed=True)}
+def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
+    if "adds" in row:
+        figures = {"earned": number(row["earned"], 2), "n": str(row["tried"])}
+        figures["adds"] = number(row["adds"], signed=True)
+    else:
+        tried = row["selected"] > 0
+        figures = {"success": number(row["success"] if tried else None, 2)}
+        figures["r̄"] = number(row["ema"] if tried else None, 2)
     return {
         "k": str(row["index"]),
-        "success": number(row["success"] if tried else None, 2),
-        "r̄": number(row["ema"] if tried else None, 2),
-        **learned,
+        **figures,
         "selected": str(row["selected"]),
         "frozen": "yes" if row["frozen"] else "",
         "instinct": " ".join(row["text"].split()),

@@ -52,6 +52,7 @@ Trust = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
+Again = Annotated[bool, typer.Option("--again", help="Ask again for what a run was answered.")]
 Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 1 = greedy.")]
 BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by /v1/batches.")]
 OfflineFile = Annotated[Path | None, typer.Option(help="Write the batch here, to run it by hand.")]
@@ -224,6 +225,7 @@ class Typed:
     budget: Budget = None
     sets: Sets = None
     trust: Trust = False
+    again: Again = False
 
     def given(self, verb: str = "") -> Given:
         """The same for `Subject.resolve`; `verb` is the command."""
@@ -238,6 +240,7 @@ class Typed:
             trust=self.trust,
             again=_AS_FILES,
             tell=note,
+            afresh=self.again,
         )
 
 
@@ -258,7 +261,7 @@ def settings_for(reference: Reference, typed: Typed) -> tuple[Config, Path]:
 BETWEEN = ".."
 """Comes between the ends of an interval, as 0.120..0.340."""
 _GAP, _LEAST_TEXT = 2, 24  # blanks between two columns; characters of running text in a line
-_NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown")
+_NUMBERS = re.compile(r"[-+$~]?\d[\d.,+-]*[kMG]?( .*)?|-|unknown|not metered")
 """What is set to the right in its column: numbers, ranges and amounts, not the id of a run."""
 
 

@@ -29,7 +29,7 @@ from promptcodebook.progress import (
     Watcher,
     one_line,
 )
-from promptcodebook.units import cost_text, count_text, duration, lost_text, spent_parts
+from promptcodebook.units import cost_text, count_text, duration, lost_text, number, spent_parts
 
 _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -153,11 +153,13 @@ class LiveLayout:
     def _curves(self, width: int) -> list[Text]:
         view = self.view
         room = max(8, width - _NAME - 34)
-        reward = _label("reward")
-        if view.reward is not None:
-            reward.append(f"{view.reward:6.3f}  ", style="bold")
-            reward.append(sparkline(view.rewards, room), style="green")
-        reward.append("" if view.epsilon is None else f"  ε {view.epsilon:.2f}", style="dim")
+        reward, curve = _label("solved" if view.solved else "reward"), view.solved or view.rewards
+        if curve:
+            reward.append(f"{curve[-1]:6.3f}  ", style="bold")
+            reward.append(sparkline(curve, room), style="green")
+        tries = f"  reward of tries {number(view.reward)}" if view.solved else ""
+        epsilon = "" if view.epsilon is None else f"  ε {view.epsilon:.2f}"
+        reward.append(tries or epsilon, style="dim")
         validation = _label("validation")
         if view.validations:
             validation.append(f"{view.validations[-1][1]:6.3f}  ", style="bold")
@@ -173,10 +175,11 @@ class LiveLayout:
         if not counts:
             return [line]
         most = math.log2(len(counts[-1])) if len(counts[-1]) > 1 else 0.0
-        line.append(f"{entropy(counts[-1]):6.2f} of {most:.2f} bits, ")
+        recent, learned = selected_since(counts[0], counts[-1]), bool(self.view.solved)
+        line.append("" if learned else f"{entropy(counts[-1]):6.2f} of {most:.2f} bits, ")
         line.append(f"{100 * utilisation(counts[-1]):.0f} % used")
-        recent = selected_since(counts[0], counts[-1])
-        now = f"{entropy(recent):.2f} bits, {100 * utilisation(recent):.0f} % used"
+        now = "" if learned else f"{entropy(recent):.2f} bits, "
+        now += f"{100 * utilisation(recent):.0f} % used"
         if width >= _BROAD:
             return [line.append(f"; last {WINDOW} steps {now}", style="dim")]
         return [line, _label(f"last {WINDOW}").append(f"  {now}", style="dim")]
@@ -199,13 +202,16 @@ class LiveLayout:
         line.append(bar(share, 10 if long else max(2, cell - 10)), style="cyan")
         line.append(f" {count_text(counts[k]):>5}")
         if long:
-            line.append(f" {view.success[k]:.2f}  ", style="dim")
+            success = "" if view.solved else f"{view.success[k]:.2f}"
+            line.append(f" {success:4}  ", style="dim")
             line.append(set_cell_size(one_line(view.texts[k]), text_room))
         return line.append(" " * max(0, cell - cell_len(line.plain)))
 
     def _spend(self) -> list[Text]:
         view = self.view
         lines: list[Text] = []
+        if view.counts and "executor" not in view.usage:
+            lines.append(_label("executor").append("not metered"))
         for role, usage in view.usage.items():
             used = f"{count_text(usage.calls):>6} calls {count_text(usage.tokens):>7} tokens"
             cost = f"  {cost_text(usage.cost)}"

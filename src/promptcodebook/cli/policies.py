@@ -21,8 +21,10 @@ from promptcodebook.cli.codebook import mark_changes
 from promptcodebook.cli.command import Json, columns, note, options, show, wrap_text
 from promptcodebook.data.table import parse_input_template
 from promptcodebook.errors import ConfigError, DataError, PcoError, did_you_mean, import_part
+from promptcodebook.lm.budget import Ledger
+from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import runs_dir
-from promptcodebook.policy.policy import Explanation, deploy
+from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Reference, first_policy, resolve, stored_dataset
 from promptcodebook.report.traces import Record, Training, read_record
 from promptcodebook.run.evaluation import Assessment, Comparing, Comparison, Evaluating, Sample
@@ -67,12 +69,13 @@ def evaluate(
 ) -> None:
     """Reward with its 95 % interval, failures, and what a query costs.
 
-    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
-    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
-    named, and by its own models, unless others are given. --row evaluates another row of its
-    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
-    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
-    pco compare A.json B.json
+    What the policy's run was answered is not asked for again, unless --again: the same row, split
+    and model have the figure of the verdict. Greedy, or with --samples N the mean of N sampled runs
+    per example (AIME's published metric is the mean of five). A run is evaluated under its own
+    settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
+    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
+    best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
+    the output of --json to compare it later: pco compare A.json B.json
     """
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
@@ -123,6 +126,7 @@ def _assessment_text(made: Assessment) -> str:
         "policy": made.name,
         **({} if made.kind == "learned" else {"row": made.kind}),
         "reward": row.score.text(between=command.BETWEEN),
+        "replies": made.replies,
         "answered only": number(row.answered),
         "failed": str(row.failed),
         "truncated": str(row.truncated),
@@ -131,6 +135,8 @@ def _assessment_text(made: Assessment) -> str:
         f"per {per}": (
             f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
             f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
+            if row.metered
+            else "not metered: the program asks past us"
         ),
     }
     width = max(map(len, facts))
@@ -147,7 +153,7 @@ def _comparison_text(made: Comparison) -> str:
     for mark, side in (("A", made.a), ("B", made.b)):
         ends = side.score.ends(between=command.BETWEEN)
         row = {"": mark, "policy": side.name, "reward": number(side.score.mean), "95 %": ends}
-        rows.append(row)
+        rows.append({**row, "replies": side.replies})
     model = "simulated model, " if made.simulated else ""
     head = f"{model}{made.split} split, n = {made.gain.n}:"
     return f"{head}\n\n{columns(rows)}\n\n{made.sentence}"
@@ -250,15 +256,24 @@ def explain(
     if not given.strip():
         raise ConfigError("the input is empty", hint=f'pco explain {ref} "an input"')
     reference = resolve(runs_dir(), ref, trust=typed.trust)
-    settings, base = command.settings_for(reference, typed)
-    with deploy(reference.file, settings, Sources(base)) as policy:
-        asked = policy.example_of(_columns(given, reference.file.input))
-        example = _known_example(reference, asked.input)
-        made = policy.explain(example or asked)
+    ledger = Ledger()
+    with _deployed(ref, reference, typed, ledger) as policy:
+        typed_in = policy.example_of(_columns(given, reference.file.input))
+        example = _known_example(reference, typed_in.input)
+        made = policy.explain(example or typed_in)
         texts = policy.codebook.texts
     record = None if example is None else read_record(find_run(runs_dir(), ref), example.id)
-    parts = _explained(made, texts, record)
-    show(lambda: _explained_json(made, record), lambda: "\n\n".join(parts), as_json=as_json)
+    asked = "a model was asked again" if ledger.total.calls else "no model was asked again"
+    parts = [*_explained(made, texts, record), asked]
+    tree = _explained_json(made, record) | {"replies": asked}
+    show(lambda: tree, lambda: "\n\n".join(parts), as_json=as_json)
+
+
+def _deployed(ref: str, reference: Reference, typed: command.Unpaid, ledger: Ledger) -> Policy:
+    """Under the run's own settings; what the run was answered is not asked for again."""
+    settings, base = command.settings_for(reference, typed)
+    supplies = Supplies(recorded=typed.given().recorded(ref), ledger=ledger)
+    return deploy(reference.file, settings, Sources(base), supplies)
 
 
 def _read_input(text: str) -> str:
@@ -360,7 +375,7 @@ def _training_text(training: Training, times: int, name: str) -> str:
     often = "once" if times == 1 else f"the last of {times} times"
     lines = [f"in training (example {name}, update {training.step + 1}, {often})"]
     if (route := rollout.route) is not None:
-        how = "explored" if route.explored else "chosen by the encoder"
+        how = "explored" if route.explored else f"chosen{' by the encoder' * bool(route.analysis)}"
         lines.append(f"  route    {', '.join(map(str, route.indices))} ({how})")
     lines += _answer_text(rollout)
     if (verdict := trace.verdict) is not None:
@@ -474,5 +489,4 @@ def _composed(
         )
     if given in _ROWS:
         note(f"{given!r} is taken as the input; for that row: pco prompt {ref} --row {given}")
-    settings, base = command.settings_for(reference, typed)
-    return deploy(reference.file, settings, Sources(base)).prompt(given)
+    return _deployed(ref, reference, typed, Ledger()).prompt(given)

@@ -11,7 +11,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage, in_words
@@ -182,6 +182,24 @@ class BudgetGate:
         """No new call starts from now on. Calls in flight finish."""
         self._asked = True
         self.stop_signal.give(reason)
+
+    def book(self, own: Usage) -> Usage:
+        """Counts what a program reports of calls of its own: no cost, or one of 0, is not known.
+        Raises BudgetReached where that passes the budget, ConfigError where it cannot be read, and
+        for a money budget without a cost."""
+        counts = astuple(own)[:4] if isinstance(own, Usage) else ("",)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(n, int) and n >= 0 for n in counts):
+            hint = "pco.Usage(calls=1, prompt_tokens=..., completion_tokens=..., cost=...)"
+            raise ConfigError(f"the executor reported the usage {own!r}", hint=hint)
+        usage = replace(own, calls=own.calls or int(own.tokens > 0), cost=own.cost or None)
+        if self._limits.usd is not None and usage.cost is None:
+            said = "a money budget cannot be kept: the executor reports calls without their cost"
+            raise ConfigError(said, hint="report it in USD, or give the budget in tokens or calls")
+        self.ledger.end(self.ledger.begin("executor", usage), usage)
+        if not self._in_flight and (passed := self._limit_passed(Usage())):
+            self._end(passed)
+        self.stop_signal.check()
+        return usage
 
     def keep_back(self, kept: Budget) -> None:
         """Keeps that much of each limit unspent until `open_reserve`; None = nothing of it."""

@@ -192,6 +192,8 @@ class Supplies:
     """Opens a journal for replies that cost something, and that nothing else would keep."""
     outer: Sequence[Callable[[Config, bool], Outer]] = ()
     """Makes what is put around the models beside what the configuration names."""
+    recorded: ReplyLog | None = None
+    """What a run was answered: it is not asked for again."""
     ledger: Ledger | None = None
     tally: Tally | None = None
     elapsed: Callable[[], float] = lambda: 0.0
@@ -258,6 +260,8 @@ class Models:
                 log = log or supplies.spare()
         if log is not None:
             inner = Journaled(inner, log, tally, stop, supplies.models_then)
+        if supplies.recorded is not None:
+            inner = Journaled(inner, supplies.recorded, tally, stop)
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), supplies.closes
         return cls(roles, ask, tally, ledger, budget, keeps, outer, endpoints, cache, closes)

@@ -14,7 +14,7 @@ from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Sc
 from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import THOUGHT, strip_think
-from promptcodebook.lm.wire import beyond_texts
+from promptcodebook.lm.wire import beyond_texts, estimate_tokens
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
@@ -121,6 +121,8 @@ class Trial:
     lm: LM
     greedy: bool = False
     tally: Tally = no_tally
+    book: Callable[[Usage], Usage] = lambda own: own
+    """Counts what a program reports of calls of its own."""
 
     async def run(
         self, example: Example, prompt: Prompt, draws: Draws, rollout: Rollout
@@ -135,6 +137,11 @@ class Trial:
         if chat.ended is not None:
             raise chat.ended
         usage, length = rollout.usage + chat.usage, chat.prompt_length
+        if output is not None and (own := output.usage) is not None:
+            usage, tokens = usage + self.book(own), estimate_tokens(prompt.text)
+            length = PromptLength(tokens, tokens, estimated=True)
+        elif output is not None and not chat.usage.calls:
+            rollout, length = replace(rollout, metered=False), None
         rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
         if output is None:
             return rollout
@@ -205,7 +212,8 @@ class Evaluator:
                 draws = self.randomness.at(EVALUATION - attempted, example.id)
                 again = await roll_out(prompter, self.trial, example, draws)
                 rollout = replace(again, usage=rollout.usage + again.usage)
-                if rollout.failure is None:
+                # An answer that the reward cannot score is not asked for again.
+                if rollout.failure is None or rollout.failure.stage == "reward":
                     break
             if done is not None:
                 done(rollout)

@@ -25,6 +25,7 @@ from promptcodebook.policy.file import (
     PolicyFile,
 )
 from promptcodebook.randomness import Draws
+from promptcodebook.tasks.program import Agent
 from promptcodebook.types import Example, Prompt, Rollout, Route
 
 UNTRAINED = "untrained"  # name of the row that a result is set beside to see what training did
@@ -38,7 +39,9 @@ class Present:
 
     async def optimize(self, problem: Problem) -> Result:
         prompt = problem.assembled.plan.present_prompt
-        title = "the present prompt" if prompt else "zero-shot (no prompt)"
+        own = isinstance(problem.assembled.task.program, Agent)
+        bare = "your program as it is" if own else "zero-shot (no prompt)"
+        title = "the present prompt" if prompt else bare
         return Result(PRESENT, title, FixedPrompt(prompt))
 
 

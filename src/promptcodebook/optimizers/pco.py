@@ -190,6 +190,7 @@ async def _train(
     if state.step:
         steps_then = islice(store.steps(traces=True), state.step)
         state = learner.router.recall(state, state_at(store, -1), steps_then)
+    solved = {o.example_id for o in state.outcomes if not o.part and o.reward >= 1.0}
     learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
     before = range(state.step - 1, -1, -1)
@@ -200,7 +201,9 @@ async def _train(
         async for step in steps:
             store.append(Stepped(step))
             problem.tell(spending(assembled.models))
-            problem.tell(StepDone(step, time.monotonic() - began))
+            solved |= {t.rollout.example_id for t in step.traces if t.unit == 1.0}
+            share = len(solved) / len(schedule.examples)
+            problem.tell(StepDone(step, time.monotonic() - began, share))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)

@@ -102,7 +102,7 @@ def _route(rollout: Rollout) -> str:
     route = rollout.route
     if route is None:
         return ""
-    how = ["explored" if route.explored else "chosen by the encoder"]
+    how = ["explored" if route.explored else f"chosen{' by the encoder' * bool(route.constraints)}"]
     how += ["repaired"] if route.repaired else []
     how += ["partly filled in"] if route.fallback else []
     how += [route.fault] if route.fault else []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 from promptcodebook.calls import Usage
@@ -13,16 +14,36 @@ from promptcodebook.intervals import mean_interval
 from promptcodebook.method import state
 from promptcodebook.method.state import entropy, has_collapsed, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
-from promptcodebook.report.pages import MISSING, Area, Chart, Line, Picture, Point, render
+from promptcodebook.report.pages import Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
 from promptcodebook.types import Step, Variable
 from promptcodebook.units import number, percent
 
 WINDOW = 10  # Steps that moving figures look back over.
-_PARTS = 4  # stretches that the training of a router is shown in
 MOST_COLUMNS = 60  # Columns of the heat map; a longer run has several steps in each.
 _LEFT, _TOP, _CELL_H, _BOTTOM = 34, 6, 18, 40
 _INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at least and at most.
+
+
+class Earned:
+    """What each instinct earned over inputs tried once each: where solved inputs give their places
+    to others, all later tries are of inputs that are not solved."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self._first: dict[str, tuple[tuple[int, ...], float]] = {}
+        for step in steps:
+            self.add(step)
+
+    def add(self, step: Step) -> None:
+        for rollout in (trace.rollout for trace in step.traces):
+            if rollout.reward is not None and rollout.route is not None:
+                found = rollout.route.indices, rollout.reward
+                self._first.setdefault(rollout.example_id, found)
+
+    def of(self, k: int) -> tuple[float | None, int]:
+        """The mean (None: it was not tried) over n inputs."""
+        had = [reward for indices, reward in self._first.values() if k in indices]
+        return (fmean(had) if had else None), len(had)
 
 
 class CurvesSection(Section):
@@ -36,6 +57,7 @@ class CurvesSection(Section):
         size = len(context.codebook)
         self._counts: deque[tuple[int, ...]] = deque([(0,) * size], maxlen=WINDOW + 1)
         self._tokens = {"training": 0, "validation": 0}
+        self._solved: set[str] = set()
 
     def add(self, event: Event) -> None:
         match event:
@@ -62,6 +84,9 @@ class CurvesSection(Section):
     def _add_rewards(self, step: Step) -> None:
         x, points = step.index + 1, self._points
         points["ε"].append((x, step.epsilon))
+        self._solved |= {t.rollout.example_id for t in step.traces if t.unit == 1.0}
+        size = self.context.header.sizes.get("train") or 1
+        points["solved"].append((x, len(self._solved) / size))
         penalties = [t.penalty for t in step.traces if t.verdict is not None]
         if penalties:
             points["mean ρ"].append((x, sum(penalties) / len(penalties)))
@@ -90,11 +115,13 @@ class CurvesSection(Section):
         moving = Line(f"mean of {WINDOW} steps", self._points["mean"])
         spread, y = [Area("± 1 sd", self._bands["spread"])], self.context.reward_range
         reward = Chart("Training reward", "step", [means, moving], spread, y=y)
+        solved = [Line("solved", self._points["solved"])]
         return {
             "window": WINDOW,
             "bits": math.log2(max(1, len(self.context.codebook))),
             "sizes": sizes if marks else None,
             "reward": draw(reward),
+            "solved": draw(Chart("Training inputs solved", "step", solved, y=(0.0, 1.0))),
             "validation": draw(self._validation_chart()),
             "others": {chart.title: draw(chart) for chart in self._small_charts()},
         }
@@ -129,9 +156,11 @@ class CurvesSection(Section):
             return Line("cumulative", points[name]), Line(now, points[f"{name} now"], "second")
 
         chance, penalty = Line("ε", points["ε"]), Line("mean ρ", points["mean ρ"], "second")
+        tries = Line("batch mean", points["batch mean"], "dots"), Line(now, points["mean"])
         half = Line("collapse", [(x, 0.5) for x, _ in points["utilisation"]], "limit")
         training, validation = points["training"], points["validation"]
         spent = Line("training", training), Line("validation", validation, "second")
+        yield chart("Reward of each step's tries", *tries, y=self.context.reward_range)
         yield chart("Exploration ε and penalty ρ", chance, penalty, y=(0.0, 1.0))
         yield chart("Routing entropy (bits)", *both("entropy"), y=(0.0, most))
         yield chart("Utilisation", *both("utilisation"), half, y=(0.0, 1.0))
@@ -139,16 +168,12 @@ class CurvesSection(Section):
 
 
 class RouterSection(Section):
-    """What was tried, how sure the router grew, what its routes are worth."""
+    """What each instinct adds, and what the learned routes are worth."""
 
     title, anchor = "How the router learned", "router"
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._steps = max(1, context.state.step + 1)
-        parts = min(_PARTS, self._steps)
-        self._stretches = [defaultdict[str, float](float) for _ in range(parts)]
-        self._with, self._earned = Counter[int](), defaultdict[int, float](float)
         self._test, self._tested = Counter[int](), 0
 
     def add(self, event: Event) -> None:
@@ -156,21 +181,6 @@ class RouterSection(Section):
             routes = [r.route for r in event.evaluation.rollouts if r.route is not None]
             self._tested = len(routes)
             self._test = Counter(k for route in routes for k in route.indices)
-        if isinstance(event, Stepped):
-            place = event.step.index * len(self._stretches) // self._steps
-            stretch = self._stretches[min(place, len(self._stretches) - 1)]
-            for rollout in (trace.rollout for trace in event.step.traces):
-                route = rollout.route
-                if route is None or rollout.reward is None:
-                    continue
-                stretch["rollouts"] += 1
-                stretch["reward"] += rollout.reward
-                stretch["other"] += route.explored
-                stretch["chance"] += route.propensity or 0.0
-                stretch["instincts"] += len(route.indices)
-                for k in route.indices:
-                    self._with[k] += 1
-                    self._earned[k] += rollout.reward
 
     def values(self) -> Mapping[str, Any]:
         deployed, conclusion = self.context.deployed, self.context.state.conclusion
@@ -185,23 +195,9 @@ class RouterSection(Section):
             "ranking": None if deployed is None else deployed.statistics.ranking,
             "estimate": estimate,
             "estimates": rows,
-            "stretches": [self._cells(place) for place in range(len(self._stretches))],
-            "rollouts": self._with,
-            "earned": self._earned,
             "test": self._test,
             "tested": self._tested,
         }
-
-    def _cells(self, place: int) -> tuple[str, ...]:
-        size, of = len(self._stretches), self._stretches[place]
-        first, last = (self._steps * at // size for at in (place, place + 1))
-        steps = f"{first + 1} to {last}" if first + 1 < last else str(last)
-        n = of["rollouts"]
-        if not n:
-            return (steps, "0", *(MISSING,) * 4)
-        reward, chance = number(of["reward"] / n), number(of["chance"] / n)
-        instincts = number(of["instincts"] / n, 2)
-        return steps, f"{n:,.0f}", reward, percent(of["other"] / n), chance, instincts
 
 
 def router_sections(context: Context) -> list[Section]:
@@ -215,17 +211,20 @@ class CodebookSection(Section):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._rewrites: Counter[Variable] = Counter()
+        self._earned = Earned()
 
     def add(self, event: Event) -> None:
         if isinstance(event, Stepped) and event.step.index <= self.context.deployed_as.step:
+            self._earned.add(event.step)
             self._rewrites.update(r.variable for r in event.step.rewrites if r.kept)
 
     def values(self) -> Mapping[str, Any]:
-        return {**codebook_values(self.context), "rewrites": self._rewrites}
+        return {**codebook_values(self.context, self._earned), "rewrites": self._rewrites}
 
 
-def codebook_values(context: Context) -> dict[str, Any]:
-    """What pages show of the deployed codebook: the state in words, and how it was used."""
+def codebook_values(context: Context, earned: Earned) -> dict[str, Any]:
+    """What pages show of the deployed codebook: the state in words, and how it was used. Where
+    routes are learned from outcomes, success and r̄ are not what an instinct is judged by."""
     deployed = context.deployed
     if deployed is None:
         return {"deployed": None}
@@ -246,9 +245,8 @@ def codebook_values(context: Context) -> dict[str, Any]:
     )
     return {
         "deployed": deployed,
-        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} "
-        "success is the moving mean of the reward, r̄ of reward minus penalty (it may fall below "
-        "0); both move only when an instinct is selected.",
+        "earned": earned if router_sections(context) else None,
+        "caption": f"The codebook as it is deployed: {state_name(best.step)}, {why}.{untried} ",
         "sums": [
             ("entropy", f"{number(entropy(counts), 2)} bits"),
             ("utilisation", f"{percent(utilisation(counts))} ({len(tried)} of {len(counts)})"),

@@ -70,7 +70,7 @@ class Sample:
 @dataclass(frozen=True)
 class Assessment:
     """Figures, and the reward of every example by its id; `kind` is the row that was evaluated,
-    `scored_by` the reward in words ('' = unknown)."""
+    `scored_by` the reward in words ('' = unknown), `replies` where its replies are from."""
 
     name: str
     evaluation: Evaluation
@@ -81,6 +81,7 @@ class Assessment:
     reward_range: Bounds = (0.0, 1.0)
     kind: str = LEARNED
     scored_by: str = ""
+    replies: str = ""
 
     @property
     def score(self) -> Interval:
@@ -111,7 +112,8 @@ class Assessment:
     def _repr_html_(self) -> str:
         table = VerdictTable((self.row,), titles={self.row.name: self.title}, head="policy")
         model = "simulated model, " if self.simulated else ""
-        caption = f"{model}{self.evaluation.split} split, n = {self.score.n}; costs are per query"
+        caption = f"{model}{self.evaluation.split} split, n = {self.score.n}, {self.replies}; "
+        caption += "costs are per query"
         return table.only("reward", "failed", "calls", "cost").html(caption)
 
     def as_json(self) -> dict[str, Any]:
@@ -128,6 +130,7 @@ class Assessment:
             "simulated": self.simulated,
             "runs": self.runs,
             "scored_by": self.scored_by,
+            "replies": self.replies,
             "models": self.models,
             **figures,
             "examples": [
@@ -153,10 +156,11 @@ class Side:
     simulated: bool
     bounds: Bounds
     scored_by: str = ""
+    replies: str = ""
 
     @classmethod
     def of(cls, found: Assessment) -> Side:
-        made = (found.simulated, found.reward_range, found.scored_by)
+        made = found.simulated, found.reward_range, found.scored_by, found.replies
         return cls(found.title, found.rewards, found.evaluation.split, *made)
 
     @classmethod
@@ -175,7 +179,8 @@ class Side:
                 split=str(tree["split"]),
                 simulated=bool(tree["simulated"]),
                 bounds=(float(low), float(high)),
-                scored_by=str(tree.get("scored_by", "")),  # older files do not have it
+                scored_by=str(tree.get("scored_by", "")),  # older files do not have these
+                replies=str(tree.get("replies", "")),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -212,7 +217,7 @@ class Comparison:
             raise DataError("there is no example to compare on", hint="pco eval REF --json")
         widest = min(a.bounds[0], b.bounds[0]), max(a.bounds[1], b.bounds[1])
         theirs = [b.rewards[name] for name in a.rewards]
-        return cls(a, b, paired_interval(list(a.rewards.values()), theirs, 0, widest))
+        return cls(a, b, paired_interval(list(a.rewards.values()), theirs, bounds=widest))
 
     @property
     def better(self) -> Literal["a", "b", ""]:
@@ -240,7 +245,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        first, second = ({"ref": s.name, "score": asdict(s.score)} for s in (self.a, self.b))
+        both = [(asdict(s.score), s) for s in (self.a, self.b)]
+        first, second = ({"ref": s.name, "score": of, "replies": s.replies} for of, s in both)
         facts = {"split": self.split, "n": self.gain.n, "simulated": self.simulated}
         return {"a": first, "b": second, "gain": asdict(self.gain), **facts}
 
@@ -250,10 +256,11 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         model = "simulated model, " if self.simulated else ""
-        rows = [(mark, s.name, s.score.text()) for mark, s in (("A", self.a), ("B", self.b))]
-        rows.append(("A - B", "", self.gain.text(signed=True)))
+        sides = ("A", self.a), ("B", self.b)
+        rows = [(mark, s.name, s.score.text(), s.replies) for mark, s in sides]
+        rows.append(("A - B", "", self.gain.text(signed=True), ""))
         title = f"{model}{self.split} split, n = {self.gain.n}; {self.sentence}"
-        return shown_table(title, ("", "policy", "reward"), rows)
+        return shown_table(title, ("", "policy", "reward", "replies"), rows)
 
 
 @dataclass(frozen=True)
@@ -305,7 +312,7 @@ class Evaluating:
             seeds = [config.randomness.integer("sampled run", run) for run in range(sample.runs)]
             trial, (floor, _) = assembled.trial(), config.reward_range
             evaluators = [Evaluator(trial, Randomness(seed), floor) for seed in seeds]
-        more = "give it a greater budget"
+        more, paid = "give it a greater budget", models.ledger.total.calls
         async with subject.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
@@ -317,16 +324,20 @@ class Evaluating:
                 )
         if evaluation.answered is None:
             require_answers(evaluation.rollouts, 0)
+        row = row_of(evaluation, None, Terms(0, config.reward_range))
+        asked = models.ledger.total.calls > paid or not row.metered
+        whose = "the verdict's " if subject.run and sample.split == "test" else ""
         return Assessment(
             name=name,
             evaluation=evaluation,
-            row=row_of(evaluation, None, Terms(config.seed, config.reward_range)),
+            row=row,
             models={str(role): spec for role, spec in models.by_role().items()},
             simulated=models.simulated,
             runs=sample.runs,
             reward_range=config.reward_range,
             kind=self.row,
             scored_by=self.scored_by,
+            replies="asked again" if asked else f"from {whose}recorded replies",
         )
 
     def _prompter(self) -> Prompter:

@@ -187,15 +187,17 @@ class Measurement:
 
 
 @contextmanager
-def measuring(subject: Subject, instinct: int, of: Sample) -> Generator[Measurement]:
+def measuring(
+    subject: Subject, instinct: int, of: Sample, *, again: bool = False
+) -> Generator[Measurement]:
     """A measurement of a policy. What is paid for, and the result, are kept with the policy's run,
     if it has one. Raises RunBusy while another process measures it."""
     if subject.run is None:
         yield Measurement(subject, instinct, of)
         return
-    plan, again = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
-    with closing(EffectStore(subject.run, again)) as kept:
-        connected = plan.connect(kept.supplies(known=plan.sources.lm is None))
+    plan, typed = subject.assembled.plan, f"pco codebook effect {subject.reference.name} {instinct}"
+    with closing(EffectStore(subject.run, typed)) as kept:
+        connected = plan.connect(kept.supplies(known=plan.sources.lm is None and not again))
         yield Measurement(replace(subject, assembled=connected), instinct, of, kept)
 
 

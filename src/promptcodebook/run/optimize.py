@@ -29,7 +29,7 @@ from promptcodebook.errors import (
     did_you_mean,
     import_extra,
 )
-from promptcodebook.lm.stack import uses_simulated
+from promptcodebook.lm.stack import Supplies, uses_simulated
 from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
@@ -40,7 +40,7 @@ from promptcodebook.run.verdict import Conclusion, Row, read_rows
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
-from promptcodebook.store.run import RunStore
+from promptcodebook.store.run import Recorded, RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs, remove_run
 from promptcodebook.sync import Relay, run_sync
 from promptcodebook.tasks.rewards import library as ready_made
@@ -157,8 +157,13 @@ class Run:
         return pandas.DataFrame(rows, columns=ROLLOUTS)
 
     def explain(self, x: str | Mapping[str, object]) -> Explanation:
-        """Route, instincts, prompt and reasons for one input."""
-        return self.policy.explain(x)
+        """Route, instincts, prompt and reasons for one input; what the run was answered is not
+        asked for again."""
+        policy = self.policy
+        if policy.sources.lm is None or policy is self.learned:
+            supplies = Supplies(recorded=Recorded(self.path))
+            policy = deploy(policy.file, policy.config, policy.sources, supplies)
+        return policy.explain(x)
 
 
 class Choices(TypedDict, total=False):
@@ -559,9 +564,10 @@ def _rollout(trace: Trace, split: str, step: int, row: str = "") -> dict[str, An
     rollout, verdict = trace.rollout, trace.verdict
     route, failure = rollout.route, rollout.failure
     same = ("reward", "prompt", "output", "feedback", "truncated")
+    used = rollout.usage if rollout.metered else None
     return {
         **{name: getattr(rollout, name) for name in same},
-        **{name: getattr(rollout.usage, name) for name in ("calls", "tokens", "cost")},
+        **{name: getattr(used, name, None) for name in ("calls", "tokens", "cost")},
         "split": split,
         "update": step + 1,
         "row": row,

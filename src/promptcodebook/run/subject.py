@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -19,7 +19,7 @@ from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
-from promptcodebook.errors import BudgetReached, ConfigError, Interrupted
+from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
@@ -31,11 +31,13 @@ from promptcodebook.policy.references import (
     deployed_of,
     require_trust,
     resolve,
+    run_behind,
     stages_of,
     without_models,
 )
 from promptcodebook.run.optimize import Run, check_keywords, require_type, sources_of
 from promptcodebook.store.journal import until_done
+from promptcodebook.store.run import Recorded, RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.types import Executor, Reward, Rollout, Trace
 
@@ -69,9 +71,11 @@ class Examined(Beside, total=False):
 
 
 class Asked(Examined, total=False):
-    """Also: how often each example is sampled (1 = greedily, once)."""
+    """Also: how often each example is sampled (1 = greedily, once), and whether the models are
+    asked `again` for what they answered in the policy's run."""
 
     samples: int
+    again: bool
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class Given:
     `above` are settings that go over all others, `environment` those of the shell. `below` reads
     the settings file, or `config`, and the folder that its paths start from; `named` = it replaces
     a run's own settings. `again` says how to give an object of a run again. `tell` hears what the
-    user should know. `supplies` hold one budget for all that is used together.
+    user should know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for
+    all that is used together.
     """
 
     verb: str
@@ -97,6 +102,7 @@ class Given:
     where: str = TYPED
     tell: Callable[[str], None] = lambda _: None
     progress: bool = True
+    afresh: bool = False
     supplies: Supplies = field(default_factory=Supplies.of_one_budget)
 
     @classmethod
@@ -132,6 +138,7 @@ class Given:
             trust=beside.get("trust", False),
             where=verb,
             progress=bool(beside.get("progress", True)),
+            afresh=bool(beside.get("again")),
         )
 
     @contextmanager
@@ -182,7 +189,8 @@ class Given:
             require_trust(reference.header, above, trusted=reference.trusted, ref=reference.ref)
             below = reference.header.settings
         budget = {"budget": self.budget} if self.budget else {}
-        above = merge(above, {"budget": Budget().model_dump()}, budget)
+        afresh = {"cache": False} if self.afresh else {}
+        above = merge(above, {"budget": Budget().model_dump()}, budget, afresh)
         config = reference.file.settings(
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
@@ -192,6 +200,13 @@ class Given:
                 hint="pass --lm (lm= in Python) with a model's spec",
             )
         return config, base
+
+    def recorded(self, ref: str) -> Recorded | None:
+        """What the run behind a REF was answered, where it is here and may be used."""
+        with suppress(PcoError):
+            run = run_behind(self.runs_dir, ref)
+            with closing(RunStore.open(run)) as store:
+                return Recorded(run) if (store.ours or self.trust) and not self.afresh else None
 
     def require_objects(self, reference: Reference) -> None:
         """Raises ConfigError for a run whose data, reward, agent or model are missing objects."""
@@ -225,7 +240,11 @@ class Subject:
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
         run: Path | None = None
+        # Nothing shows whether an LM object is the one that answered, unless it made this very run.
+        named = given.sources.lm is None
         if isinstance(policy, Run | Policy):
+            made_here = isinstance(policy, Run) and isinstance(policy.learned, Policy)
+            named = named and (made_here or policy.sources.lm is None)
             used, above = given.sources, given.above
             settled = [name for name in ("reward", "lm") if above.get(name)]
             lacking = [n for n in _OBJECTS if getattr(used, n) is None and n not in settled]
@@ -236,6 +255,7 @@ class Subject:
             below = given.below()[0] if given.named else policy.config.model_dump()
             base = policy.sources.base
             given = replace(given, below=lambda: (below, base), environment={})
+            name = str(policy.file.about.get("run", ""))
         else:
             name = str(policy.path) if isinstance(policy, Run) else str(policy)
             reference = resolve(given.runs_dir, name, trust=given.trust)
@@ -243,7 +263,8 @@ class Subject:
                 run = find_run(given.runs_dir, name)
         given.require_objects(reference)
         settings, base = given.settings(reference)
-        assembled = assemble(settings, replace(given.sources, base=base), given.supplies)
+        supplies = replace(given.supplies, recorded=given.recorded(name) if named else None)
+        assembled = assemble(settings, replace(given.sources, base=base), supplies)
         return cls(reference, assembled, run, given.keeps_own(reference))
 
     @property

@@ -47,7 +47,8 @@ class Row:
     `gain` is over the present prompt, `over` the result's gain over this row. `title` is what it is
     called in a sentence ('' in runs of version 0.1). `prompt` is the text where every input gets
     the same, else None. `fallbacks` is the share of routes that the encoder did not give (None =
-    nothing is routed). A `reference` is shown and decides nothing.
+    nothing is routed). A `reference` is shown and decides nothing. Not `metered` = of its calls
+    only those that route and compose are counted.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Row:
     fallbacks: float | None = None
     prompt: str | None = None
     reference: bool = False
+    metered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,8 @@ class Figure:
     def cell(self, row: Row, between: str = " to ") -> tuple[str, ...]:
         """Its text in a row; an interval has two, the mean and the ends."""
         value = self.value(row)
+        if self.query and not row.metered:
+            return ("not metered" if self.heading in ("calls", "cost") else "-",)
         if value is None:
             return ("-",) if self.write else ("-", "-")
         if isinstance(value, Interval):
@@ -124,7 +128,7 @@ FIGURES = (
     Figure("answered only", lambda r: r.answered, number, detail=True),
     Figure("failed", lambda r: r.failed, str),
     Figure("truncated", lambda r: r.truncated, str, detail=True),
-    Figure("fallback", lambda r: r.fallbacks, percent, means="routes not given by the encoder"),
+    Figure("fallback", lambda r: r.fallbacks, percent, means="no valid route was given"),
     Figure("calls", lambda r: r.calls_per_query, partial(number, digits=1), query=True),
     Figure("tokens", lambda r: r.per_query.tokens, "{:,}".format, query=True),
     Figure("seconds", lambda r: r.per_query.latency_s, partial(number, digits=2), query=True),
@@ -202,6 +206,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
     """One row, with its gain over `base` on the same examples."""
     rollouts, total = evaluation.rollouts, evaluation.usage
     n, prompts = len(rollouts), {rollout.prompt for rollout in rollouts}
+    metered = all(rollout.metered for rollout in rollouts)
     routed = any(rollout.route is not None for rollout in rollouts)
     return Row(
         name=evaluation.name,
@@ -215,13 +220,14 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
             prompt_tokens=round(total.prompt_tokens / n),
             completion_tokens=round(total.completion_tokens / n),
             cached_prompt_tokens=round(total.cached_prompt_tokens / n),
-            cost=None if total.cost is None else total.cost / n,
+            cost=None if total.cost is None or not metered else total.cost / n,
             latency_s=total.latency_s / n,
         ),
         calls_per_query=total.calls / n,
         prompt_length=evaluation.prompt_length,
         fallbacks=evaluation.fallbacks,
         prompt=None if routed or len(prompts) != 1 else prompts.pop(),
+        metered=metered,
     )
 
 
@@ -254,7 +260,8 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     entries += [await entry(row, reference=True) for row in result.references]
     entries += [await entry(row) for row in (*result.rivals, result)]
     config, look = assembled.config, store.outline().looks + 1
-    terms = Terms(config.seed, config.reward_range, assembled.models.simulated, look)
+    # One seed for all: who compares two rows later finds the same interval.
+    terms = Terms(0, config.reward_range, assembled.models.simulated, look)
     made = conclude(entries, terms)
     return replace(made, sentence=f"{made.sentence} {result.remark}") if result.remark else made
 
@@ -402,11 +409,15 @@ def _counts(row: Row, other: Row) -> tuple[str, str]:
 
 def _calls(row: Row, other: Row) -> str:
     own, others = _counts(row, other)
+    if not row.metered:
+        return f"with {own} per query beside the program's own, which are not metered"
     return f"at {own} per query {'instead of' if _saves(row, other) else 'against'} {others}"
 
 
 def _price(row: Row, base: Row) -> str:
     own, others = _counts(row, base)
+    if not row.metered:
+        return _calls(row, base)
     return (
         f"at {own} and {row.per_query.tokens} tokens per query "
         f"instead of {others} and {base.per_query.tokens}"

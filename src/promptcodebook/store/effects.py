@@ -23,8 +23,8 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.paths import make_private_folder
 from promptcodebook.sqlite import Layout, Reader, pack, store_os_error, unpack
 from promptcodebook.store.journal import BOOKS, Journal
-from promptcodebook.store.lock import EFFECTS, FILE, is_blank, lock_effects, refuse_links
-from promptcodebook.store.run import LAYOUT
+from promptcodebook.store.lock import EFFECTS, is_blank, lock_effects, refuse_links
+from promptcodebook.store.run import Recorded
 from promptcodebook.text import shown_table
 from promptcodebook.units import number, plural
 
@@ -124,19 +124,15 @@ class EffectStore:
             make_private_folder(folder)
         except OSError as error:
             raise store_os_error(error, folder) from error
+        self._run = run
         self._journal = Journal(folder / _EFFECTS, _LAYOUT, again, lock=lock_effects(run))
-        try:
-            self._run = Reader(run / FILE, LAYOUT)
-        except BaseException:
-            self._journal.close()
-            raise
 
     def supplies(self, *, known: bool) -> Supplies:
         """What a stack needs to ask for nothing that was paid for here or by the run, where its
         models are `known` by their names. A budget is one measurement's."""
-        replies = self._journal.replies(self._run) if known else None
+        log, run = (self._journal.replies(), Recorded(self._run)) if known else (None, None)
         ledger = Ledger(log=self._journal.attempts)
-        return replace(Supplies.of_one_budget(), log=replies, ledger=ledger)
+        return replace(Supplies.of_one_budget(), log=log, recorded=run, ledger=ledger)
 
     def add(self, effect: Effect) -> None:
         """Keeps it; an earlier answer to the same question makes room. DiskFull, StoreError."""
@@ -152,7 +148,6 @@ class EffectStore:
 
     def close(self) -> None:
         """Commits what waits and lets go of the folder. Safe to call twice."""
-        self._run.close()
         self._journal.close()
 
 

@@ -186,6 +186,7 @@ def _slim_rollout(rollout: Rollout) -> Rollout:
         failure=rollout.failure and Failure(rollout.failure.stage, rollout.failure.kind, ""),
         usage=rollout.usage,
         prompt_length=rollout.prompt_length,
+        metered=rollout.metered,
     )
 
 

@@ -95,25 +95,21 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
 class RunReplies:
     """A `ReplyLog`. What a reply cost is booked with its attempt, and handed to the writer before
     the reply is: no reply is on disk that is not paid for. A damaged reply is as one that never
-    came: it is asked for again, and replaced. What this file lacks is looked for in `below`."""
+    came: it is asked for again, and replaced."""
 
-    def __init__(self, reader: Reader, writer: Writer, below: Reader | None = None) -> None:
-        self._readers = (reader,) if below is None else (reader, below)
-        self._writer = writer
+    def __init__(self, reader: Reader, writer: Writer) -> None:
+        self._reader, self._writer = reader, writer
         self._packer = Packer()  # used by the writer thread alone
         self._damaged: set[bytes] = set()
 
     def get(self, key: bytes) -> Reply | None:
-        for reader in self._readers:
-            try:
-                row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
-                if row is not None:
-                    return unpack_reply(row[0])
-            except StoreError as error:
-                _log.warning("a reply in the run's journal is asked for again: %s", error)
-                if reader is self._readers[0]:
-                    self._damaged.add(key)
-        return None
+        try:
+            row = self._reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+            return None if row is None else unpack_reply(row[0])
+        except StoreError as error:
+            _log.warning("a reply in the run's journal is asked for again: %s", error)
+            self._damaged.add(key)
+            return None
 
     async def put(self, key: bytes, request: Request, reply: Reply) -> None:
         """Returns once the reply is committed. A key that is there already keeps its reply."""
@@ -308,9 +304,9 @@ class Journal:
     def elapsed_s(self) -> float:
         return self._before_s + time.monotonic() - self._began
 
-    def replies(self, below: Reader | None = None) -> RunReplies:
-        """Every reply, on disk before its chain continues; first of all those of `below`."""
-        return RunReplies(self.reader, self.writer, below)
+    def replies(self) -> RunReplies:
+        """Every reply, on disk before its chain continues."""
+        return RunReplies(self.reader, self.writer)
 
     def supplies(self) -> Supplies:
         """What a stack needs to journal here and to know what was spent."""

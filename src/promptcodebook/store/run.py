@@ -8,15 +8,16 @@ import math
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from promptcodebook.calls import Role, Usage
+from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import DiskFull, RunNotFound, StoreError
 from promptcodebook.lm.budget import AttemptLog
-from promptcodebook.lm.cache import ReplyLog
+from promptcodebook.lm.cache import ReplyLog, unpack_reply
 from promptcodebook.paths import (
     make_private_folder,
     make_secret,
@@ -301,6 +302,21 @@ class RunStore:
         if self._writing is None:
             raise StoreError(f"the run {self.path.name} is not open for writing")
         return self._writing
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a run was answered, as a `ReplyLog` that keeps no other reply."""
+
+    run: Path
+
+    def get(self, key: bytes) -> Reply | None:
+        with suppress(StoreError), closing(Reader(self.run / FILE, LAYOUT)) as reader:
+            row = reader.row("SELECT reply FROM journal WHERE key = ?", (key,))
+            return None if row is None else unpack_reply(row[0])
+
+    async def put(self, key: bytes, request: Request, reply: Reply) -> None:
+        pass
 
 
 def _new_folder(runs_dir: Path, header: Header) -> Path:

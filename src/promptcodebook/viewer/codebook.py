@@ -16,7 +16,7 @@ from promptcodebook.policy.references import POLICY
 from promptcodebook.report.context import render_sections, step_name, without_credentials
 from promptcodebook.report.history import DIRECTIVES
 from promptcodebook.report.pages import address, render
-from promptcodebook.report.training import RoutingSection, codebook_values
+from promptcodebook.report.training import Earned, RoutingSection, codebook_values
 from promptcodebook.store.effects import Effect, effects_mark, read_effects, signed
 from promptcodebook.store.events import Started
 from promptcodebook.types import Parameters, Rollout, Step, Variable
@@ -33,7 +33,8 @@ _WORDS: dict[str, str] = {name: f"{symbol} {words}" for name, symbol, words in D
 def codebook_screen(followed: FollowedRun) -> Screen:
     look = followed.look()
     context = look.context
-    values = codebook_values(context)
+    known = [step for step in look.steps if step.index <= context.deployed_as.step]
+    values = codebook_values(context, Earned(known))
     if context.deployed is not None:
         texts, latest, fits = context.codebook.texts, context.state.parameters, _fits(followed)
         values |= {
