@@ -72,7 +72,7 @@ def test_an_evaluation_asks_one_batch_at_half_price(folder: Path, provider: Prov
     usage = made.json["per_query"]
     assert usage["cost"] == pytest.approx((7 + 2 * 3 + (100 + 2 * 10) / 2) / 1e6)
     assert usage["latency_s"] >= 600, "as long as the batch took"
-    assert f"batch_0: {ROWS} requests handed in" in made.err
+    assert f"batch_0: {ROWS} requests submitted" in made.err
     assert f"in progress, 1 of {ROWS}" in made.err and f"completed, {ROWS} of {ROWS}" in made.err
     assert leftovers(folder) == []
     live = provider.server.calls

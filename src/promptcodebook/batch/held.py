@@ -1,6 +1,6 @@
 """The executor's calls as batches: held until nothing else happens, then asked all at once.
 
-`Held` stands below the journal and the cache, where every call that must be paid for arrives. Calls
+`Held` is below the journal and the cache, where every call that must be paid for arrives. Calls
 of other roles pass. Once no such call is under way, and for a moment no new one has come, all that
 wait become one batch at a `Place`. Each result is booked and returned as the reply of its call, so
 everything above works as ever. A row's `custom_id` is the key of its request.
@@ -30,14 +30,14 @@ from promptcodebook.run.subject import Given
 from promptcodebook.units import count_text, money, plural
 
 _SETTLE_S = 0.5
-"""How long nothing new must have come before a batch is handed in."""
+"""How long nothing new must have come before a batch is submitted."""
 _REMEMBERED = 100_000
 """Replies that equal calls find while the cache may not have them yet."""
 
 
 class Place(Protocol):
-    """Where batches are answered; `where` is for errors. `knows` a row that was handed in before,
-    in an earlier process too. `answer` hands in the others, and calls `land` for each as its result
+    """Where batches are answered; `where` is for errors. `knows` a row that was submitted before,
+    in an earlier process too. `answer` submits the others, and calls `land` for each as its result
     comes. Raises Stop where some will not be answered now, LMError, StoreError."""
 
     where: wire.ModelAddress
@@ -60,7 +60,7 @@ def by_batches(given: Given, file: Path | None) -> Given:
 def batches_in(
     folder: Path, file: Path | None, tell: Callable[[str], None]
 ) -> Callable[[Config, bool], Held]:
-    """Makes a `Held`. What is handed in is noted in the folder, and `tell` hears how far it is.
+    """Makes a `Held`. What is submitted is noted in the folder, and `tell` hears how far it is.
     With a `file`, requests and results are carried by hand instead."""
 
     def make(config: Config, private: bool) -> Held:
@@ -123,7 +123,7 @@ class Held:
             said = f"a money budget needs the price of a batch, and none is known for {name!r}"
             share = "batch = 0.5 (the share of its price that a batch costs)"
             raise ConfigError(said, hint=f'in pco.toml: [prices."{name}"] and below it {share}')
-        # What was handed in is paid for: its cost is booked, and no limit refuses that.
+        # What was submitted is paid for: its cost is booked, and no limit refuses that.
         self._books = BudgetGate(Budget(), self._prices, budget.ledger, stop=budget.stop_signal)
         budget.stop_signal.on_give(self._give_up)
         return self
@@ -158,12 +158,12 @@ class Held:
         await self._place.close()
 
     def _wait(self) -> None:
-        """Hands in what waits once nothing has happened for a while."""
+        """Submits what waits once nothing has happened for a while."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(_SETTLE_S, self._hand_in)
+        self._timer = asyncio.get_running_loop().call_later(_SETTLE_S, self._submit)
 
-    def _hand_in(self) -> None:
+    def _submit(self) -> None:
         if self._waiting and not self._live:
             rows, self._waiting = self._waiting, {}
             task = asyncio.ensure_future(self._ask(rows))
@@ -268,7 +268,7 @@ class Held:
         return replace(reply, text=where.scrub(reply.text), dropped=dropped)
 
     def _give_up(self) -> None:
-        """The signal was given: nothing more is handed in."""
+        """The signal was given: nothing more is submitted."""
         rows, self._waiting = self._waiting, {}
         try:
             self._budget.stop_signal.check()

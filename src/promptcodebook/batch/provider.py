@@ -7,7 +7,7 @@ batch.json       a mark that is its metadata at the provider, and its id there o
 lock             who waits for it
 
 After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
-before that was noted, by the mark in the provider's list. So nothing is handed in twice. The folder
+before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
 goes when every reply is kept.
 """
 
@@ -60,7 +60,7 @@ _BEGINS = b'{"custom_id":"'
 
 
 class Refused(Stop, exit_code=2):
-    """No batch can be handed in here."""
+    """No batch can be submitted here."""
 
 
 class Pending(Stop, exit_code=3):
@@ -255,7 +255,7 @@ class Provider:
             for noted in sorted(self._left_behind(), key=lambda each: each.facts["time"]):
                 self._noted[noted.folder.name] = noted
                 if not noted.facts["id"]:
-                    with suppress(RunBusy):  # whose process may be handing it in now
+                    with suppress(RunBusy):  # whose process may be submitting it now
                         noted.lock()
                         if (found := await self._find(noted)) is None:
                             noted.left.clear()
@@ -325,7 +325,7 @@ class Provider:
             raise Pending(said, hint=_AGAIN)
 
     async def _over(self, noted: Noted) -> dict[str, Result]:
-        """Hands the batch in, if that is still to be done, and waits for its end."""
+        """Submits the batch, if that is still to be done, and waits for its end."""
         if not noted.facts["id"]:
             try:
                 noted.note(id=await self._submit(noted))
@@ -382,7 +382,7 @@ class Provider:
         for left in reversed(range(_TRIES)):
             try:
                 made = _read(_Batch, await self._call("POST", "batches", data, tries=1)).id
-                self._tell(f"batch {made}: {plural(count, 'request')} handed in at {base}")
+                self._tell(f"batch {made}: {plural(count, 'request')} submitted at {base}")
                 return made
             except LMError as error:
                 if not error.retryable or not left:
@@ -394,7 +394,7 @@ class Provider:
         raise AssertionError("the last try returns or raises")
 
     async def _find(self, noted: Noted) -> str | None:
-        """The id of the batch that bears the mark, among those since it was noted."""
+        """The id of the batch that has the mark, among those since it was noted."""
         after = ""
         for _ in range(_PAGES):
             path = f"batches?limit={_PAGE}" + (f"&after={after}" if after else "")

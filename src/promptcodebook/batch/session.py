@@ -50,7 +50,7 @@ from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.types import Failure
 
 _ENOUGH = 16  # Rows in a row whose failures stop the job.
-_ROWS_OF_A_BATCH = 10_000  # At a provider: so many rows wait in memory for their answers.
+_ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 

@@ -127,7 +127,7 @@ class Otel:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Generator[Callable[[int], None]]:
-        """A request to the model `name` that `pco serve` answers, in the caller's trace; it is told
+        """A request to the model `name` that `pco serve` answers, in the caller's trace; it hears
         the status."""
         propagate: Any = import_extra("opentelemetry.propagate", _WHAT, "otel")
         facts = {"gen_ai.operation.name": "chat", "gen_ai.request.model": name}
@@ -137,7 +137,7 @@ class Otel:
 
     @contextmanager
     def call(self, body: Mapping[str, Any], _: int) -> Generator[Callable[[Answered], None]]:
-        """A call of the served model with this body; it is told the answer."""
+        """A call of the served model with this body; it hears the answer."""
         spec = _spec_of(self._executor)
         names = "temperature", "top_p", "max_tokens", "seed", "stream"
         given = {f"gen_ai.request.{n}": body[n] for n in names if body.get(n) is not None}

@@ -216,7 +216,7 @@ def wandb_tracker(config: Config, private: bool) -> Tracker:
 
 
 class _Wandb:
-    """A run of W&B that bears our id, so that a resumed one is continued."""
+    """A run of W&B that has our id, so that a resumed one is continued."""
 
     def __init__(self, run_id: str, settings: Settings) -> None:
         self._library: Any = import_extra("wandb", 'telemetry = ["wandb"]', "wandb")

@@ -77,8 +77,8 @@ def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Me
 
 
 class Tracing(Protocol):
-    """Spans of requests: `request` of one to the model `name`, which is told its status; `call` of
-    what is asked for it, which is told the answer."""
+    """Spans of requests: `request` of one to the model `name`, which hears its status; `call` of
+    what is asked for it, which hears the answer."""
 
     def request(
         self, name: str, headers: Mapping[str, str]
