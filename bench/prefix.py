@@ -1,9 +1,12 @@
-"""How much of the encoder's prompt is a prefix that all inputs share, so that a server caches it.
+"""How much of a prompt is a prefix that a server has read before, so that it caches it.
 
-K = 16, the untrained codebook (training makes instincts, and so the prefix, longer). Short inputs
-are those of the shipped `constraints` task up to 40 words; all of them stand below for comparison.
-Counted twice: on the messages themselves, and as the simulated server's prefix cache reports it
-while the encoder routes every input over HTTP.
+Of the encoder's prompt, over all inputs: K = 16, the untrained codebook (training makes instincts,
+and so the prefix, longer). Short inputs are those of the shipped `constraints` task up to 40 words;
+all of them stand below for comparison. Counted twice: on the messages themselves, and as the
+simulated server's prefix cache reports it while the encoder routes every input over HTTP.
+
+Of a conversation behind `pco serve`, over its turns 2 to 10: each turn is about something else, and
+an earlier request of the conversation counts as read, an answer does not. K = 16, S = 4.
 
     python -m bench.prefix
 """
@@ -15,6 +18,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from bench.figures import Figure, shown
+from bench.proxy import policy
 from promptcodebook.calls import Message
 from promptcodebook.config import load_config
 from promptcodebook.lm.stack import Models
@@ -28,10 +32,15 @@ from promptcodebook.simulated.orders import tokens
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
 from tests.proof.served import Served, served
+from tests.serve.proxied import Setup, repeated, up
 
 SIZE = 16
 SHORT_WORDS = 40
 GOAL = 0.90
+TURNS = 10
+LEAST, FEW = 1024, 300
+"""Tokens of the caller's own system text: the fewest that OpenAI caches a prompt from, and few."""
+ANSWER = 50
 
 
 def stream(messages: Sequence[Message]) -> list[str]:
@@ -71,6 +80,38 @@ async def counted(
     return share, length, stats["cached_tokens"] / stats["prompt_tokens"]
 
 
+async def conversed(texts: Sequence[str], size: int, **options: object) -> float:
+    """The share of a conversation's prompt tokens that repeat, its first turn left out."""
+    words = " ".join(texts).split()
+    system = {"role": "system", "content": " ".join(words[:size])}
+    answer = {"role": "assistant", "content": " ".join(words[-ANSWER:])}
+    shares: list[float] = []
+    async with up(policy(), Setup(options=options)) as asked:
+        for begin in range(0, len(texts) - TURNS + 1, TURNS):
+            talk = [system]
+            for text in texts[begin : begin + TURNS]:
+                talk.append({"role": "user", "content": text})
+                await asked.ask(json={"messages": talk})
+                talk.append(answer)
+            shares.append(repeated(asked.upstream.bodies))
+            asked.upstream.bodies.clear()
+    return sum(shares) / len(shares)
+
+
+def conversations(texts: Sequence[str]) -> list[Figure]:
+    figures: list[Figure] = []
+    for name, goal, size, options in (
+        ("--sticky conversation", GOAL, LEAST, {"sticky": "conversation"}),
+        ("every turn routed", None, LEAST, {}),
+        ("every turn routed, --prompt-first", None, LEAST, {"first": True}),
+        ("--sticky conversation, short system text", None, FEW, {"sticky": "conversation"}),
+        ("every turn routed, short system text", None, FEW, {}),
+    ):
+        share = asyncio.run(conversed(texts, size, **options))
+        figures.append(Figure(f"repeats, {name}", share, "", goal, True, f"{size} tokens of it"))
+    return figures
+
+
 def measure() -> list[Figure]:
     every = [e for _, split in load_task("constraints").dataset.items() for e in split]
     short = [e for e in every if len(e.input.split()) <= SHORT_WORDS]
@@ -87,7 +128,7 @@ def measure() -> list[Figure]:
             Figure(f"shared prefix, {name}", share, "", goal, True, f"{length:.0f} tokens each"),
             Figure(f"cached, first request included, {name}", cached, beside="simulated"),
         ]
-    return figures
+    return figures + conversations([e.input for e in short])
 
 
 if __name__ == "__main__":

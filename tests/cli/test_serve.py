@@ -52,9 +52,10 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
     env = {"PCO_REQUESTS": records, "PCO_SERVE_KEY": "shop-4711-key"}
     with served(Server()) as server:
         args = ("tickets.pco.json", "--lm", server.spec, "--keys", "keys")
+        args += ("--serve-as", "gpt-4o", "--serve-as", "gpt-5", "--sticky", "header:X-Session-Id")
         with serving(tmp_path, *args, **env) as (process, said):
-            for key in ("desk-4711-key", "shop-4711-key"):
-                body, headers = ask(said["base_url"], key, model=said["model"])
+            for key, model in (("desk-4711-key", "gpt-5"), ("shop-4711-key", said["model"])):
+                body, headers = ask(said["base_url"], key, model=model)
                 assert body["choices"][0]["message"]["content"] == "ok"
             [prompt, own] = server.bodies[-1]["messages"]
             process.send_signal(signal.SIGTERM)
@@ -129,6 +130,7 @@ def test_what_requests_say_is_on_no_disk(
          "a money budget needs a price"),
         (("staged.json", "--lm", "http://127.0.0.1:1/v1#m"), "a prompt for each of find, answer"),
         (("p.json", "--input", "all", "--lm", "simulated"), "'last', 'conversation'"),
+        (("p.json", "--sticky", "header:", "--lm", "simulated"), "--sticky header:X-Session-Id"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_refused_before_anything_listens(

@@ -3,9 +3,11 @@ share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import random
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.stack import Supplies
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
+from promptcodebook.routing.ranking import BUCKETS
 from promptcodebook.serve.admission import Admission, Callers, Limits
 from promptcodebook.serve.proxy import Proxy
 from promptcodebook.serve.spending import Records, Spending
@@ -33,6 +36,7 @@ from promptcodebook.serve.versions import (
     PolicySource,
     Version,
 )
+from promptcodebook.types import Ranking
 from tests.lm.server import Server
 from tests.policy.test_policy import RANKING, file_of
 
@@ -43,6 +47,29 @@ UPSTREAM_KEY = "sk-upstream-4711-secret"
 def one_call(**settings: Any) -> PolicyFile:
     """Routed by a ranking, put together verbatim: no model is asked for a prompt."""
     return file_of(ranking=RANKING, compose="verbatim", **settings)
+
+
+def by_words() -> PolicyFile:
+    """The same, with a route for the words of each input."""
+    draw = random.Random(0)
+    rows = tuple(tuple(draw.randrange(-9, 10) for _ in range(BUCKETS)) for _ in range(5))
+    ranking = Ranking((1.0,) * BUCKETS, 0.01, rows, (0.0,) * 5, least=1, kind="distilled")
+    return file_of(ranking=ranking, compose="verbatim")
+
+
+def repeated(bodies: Sequence[dict[str, Any]]) -> float:
+    """Of the words that requests say after the first one, the share that an earlier one began with:
+    what a server that caches prefixes does not read again."""
+    streams = [
+        [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
+        for body in bodies
+    ]
+
+    def common(a: Sequence[str], b: Sequence[str]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+    known = sum(max(common(a, b) for b in streams[:n]) for n, a in enumerate(streams) if n)
+    return known / sum(map(len, streams[1:]))
 
 
 def three_call(**settings: Any) -> PolicyFile:
@@ -85,7 +112,7 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy`: conversation, joined, texts, tracing."""
+    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing."""
 
 
 @dataclass

@@ -17,7 +17,17 @@ from promptcodebook.serve.admission import Limits
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, pours, raw, says
 from tests.method.build import talkative
-from tests.serve.proxied import SAID, UPSTREAM_KEY, Setup, deployed, one_call, three_call, up
+from tests.serve.proxied import (
+    SAID,
+    UPSTREAM_KEY,
+    Setup,
+    by_words,
+    deployed,
+    one_call,
+    repeated,
+    three_call,
+    up,
+)
 
 LATE = "My refund is late."
 MANY_FIELDS: dict[str, Any] = {
@@ -64,20 +74,106 @@ async def test_a_request_gets_the_composed_prompt_and_goes_up_as_it_came() -> No
     assert headers["x-request-id"].startswith("req-")
 
 
-@pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("role", ["system", "developer"])
-async def test_the_prompt_stands_before_the_callers_own_instruction(
-    role: str, joined: bool
+OWN: list[dict[str, Any]] = [
+    {"role": "developer", "content": "Be kind.", "name": "desk"},
+    {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]},
+]
+"""What a caller begins with."""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [*OWN, {"role": "developer", "content": "P"}]),
+        ({"first": True}, [{"role": "developer", "content": "P"}, *OWN]),
+        (
+            {"joined": True},
+            [OWN[0], {**OWN[1], "content": [*OWN[1]["content"], {"type": "text", "text": "P"}]}],
+        ),
+        ({"joined": True, "first": True}, [{**OWN[0], "content": "P\n\nBe kind."}, OWN[1]]),
+    ],
+)
+async def test_the_prompt_is_behind_what_the_caller_always_says_or_where_it_is_wanted(
+    options: dict[str, Any], expected: Any
 ) -> None:
-    own = {"role": role, "content": "Be kind.", "name": "desk"}
-    async with up(setup=Setup(options={"joined": joined})) as served:
+    async with up(setup=Setup(options=options)) as served:
         prompt = (await served.ask("/v1/prompt", json={"input": LATE}))[1]["prompt"]
-        await served.ask(json={"messages": [own, *SAID]})
-        [passed] = served.upstream.bodies
-    first = [{"role": "system", "content": prompt}, own]
-    if joined:
-        first = [{**own, "content": f"{prompt}\n\nBe kind."}]
-    assert passed["messages"] == [*first, *SAID]
+        await served.ask(json={"messages": [*OWN, *SAID]})
+        await served.ask(json={"messages": SAID})
+        passed, alone = served.upstream.bodies
+    wanted = json.loads(json.dumps([*expected, *SAID]).replace("P", json.dumps(prompt)[1:-1]))
+    assert passed["messages"] == wanted
+    assert alone["messages"] == [{"role": "system", "content": prompt}, *SAID]
+
+
+TOPICS = (
+    "My parcel never came. Where is it now?",
+    "Which of your lamps can hang outside in the rain?",
+    "May I pay for the lamp by invoice?",
+    "The door bell of our house is broken.",
+    "How do I fasten the blue shelf to a wall of brick?",
+    "Cancel the second order, please.",
+    "Is the manual to be had in Danish?",
+    "Who repairs the kettle near Bergen?",
+    "My name is spelt wrongly on the bill.",
+    "When does the summer sale begin?",
+)
+
+
+def turns(said: int) -> list[dict[str, Any]]:
+    """A conversation up to the user's turn of that number, each about something else."""
+    system = {"role": "system", "content": "You answer for a shop. " + "Keep to its rules. " * 60}
+    talk = [
+        {"role": role, "content": text}
+        for topic in TOPICS[: said + 1]
+        for role, text in (("user", topic), ("assistant", f"Here is all about it: {topic} " * 2))
+    ]
+    return [system, *talk[:-1]]
+
+
+async def test_a_conversation_that_keeps_its_prompt_repeats_nine_tenths_of_it() -> None:
+    """Without `sticky` each topic is routed, and all that follows the prompt is read again."""
+    shares = dict[str, float]()
+    for sticky, first in (("", True), ("", False), ("conversation", False)):
+        setup = Setup(options={"sticky": sticky, "first": first})
+        # Two servers in turn: nothing is kept of a conversation.
+        async with up(by_words(), setup) as one, up(by_words(), setup) as other:
+            for number in range(len(TOPICS)):
+                await (one, other)[number % 2].ask(json={"messages": turns(number)})
+            halves = one.upstream.bodies, other.upstream.bodies
+        bodies = [body for pair in zip(*halves, strict=True) for body in pair]
+        shares[f"{sticky} {first}"] = repeated(bodies)
+    assert shares[" True"] < shares[" False"] < 0.8 < 0.9 <= shares["conversation False"], shares
+
+
+@pytest.mark.parametrize(
+    ("sticky", "names"),
+    [
+        ("user", lambda who: {"json": {"user": who}}),
+        ("header:X-Session", lambda who: {"json": {}, "headers": {"x-session": who}}),
+    ],
+)
+async def test_a_conversation_that_is_named_keeps_its_prompt_and_shares_it_with_no_other_caller(
+    sticky: str, names: Any
+) -> None:
+    setup = Setup(keys=("first-key", "other-key"), options={"sticky": sticky})
+
+    async with up(by_words(), setup) as served:
+
+        async def route(text: str, who: str, key: str = "first-key") -> tuple[str, str]:
+            sent: Any = names(who)
+            sent["json"] |= {"messages": [{"role": "user", "content": text}]}
+            sent.setdefault("headers", {})["Authorization"] = f"Bearer {key}"
+            status, _, headers = await served.ask(**sent)
+            assert status == 200
+            return headers["x-pco-route"], headers["x-pco-cache"]
+
+        alone = [(await route(text, ""))[0] for text in TOPICS]
+        other = next(n for n, route in enumerate(alone) if route != alone[0])
+        assert await route(TOPICS[0], "anna") == (alone[0], "input")
+        assert await route(TOPICS[other], "anna") == (alone[0], "conversation")
+        assert await route(TOPICS[other], "ben") == (alone[other], "input")
+        assert await route(TOPICS[other], "anna", "other-key") == (alone[other], "input")
 
 
 async def test_images_and_tool_turns_pass_and_the_last_user_turns_text_is_the_input() -> None:
@@ -199,19 +295,22 @@ async def test_a_request_is_explained_afterwards_without_what_it_said(tmp_path: 
 
 
 async def test_what_is_served_is_listed_and_another_model_is_not_there() -> None:
-    async with up() as served:
+    async with up(setup=Setup(options={"names": ("gpt-4o", "acme/large")})) as served:
         _, listed, _ = await served.ask("/v1/models")
         ids = [each["id"] for each in listed["data"]]
         version = ids[1].removeprefix("pco/")
-        for name in ("pco/tickets", "tickets", ids[1], ids[1][:24], version, None, ""):
+        for name in ("pco/tickets", "tickets", ids[1], ids[1][:24], version, *ids[2:], None, ""):
             status, _, _ = await served.ask(json={"messages": SAID, "model": name})
             assert status == 200, name
-        for name in ("gpt-4o", "pco/sha256:", "pco/sha256:" + "0" * 64, "pco/../tickets"):
+        for name in ("gpt-4", "pco/sha256:", "pco/sha256:" + "0" * 64, "pco/../tickets"):
             status, body, _ = await served.ask(json={"messages": SAID, "model": name})
             assert (status, body["error"]["code"]) == (404, "model_not_found"), name
+        assert "did you mean 'pco/tickets'" in body["error"]["message"]
         one = await served.ask("/v1/models/pco/tickets")
+        _, alias, _ = await served.ask("/v1/models/acme/large")
         none = await served.ask("/v1/models/pco/other")
     assert ids[0] == "pco/tickets" and ids[1].startswith("pco/sha256:")
+    assert ids[2:] == ["gpt-4o", "acme/large"] == ["gpt-4o", alias["id"]]
     own = {"id": "pco/tickets", "object": "model", "owned_by": "promptcodebook"}
     assert one[1] == {**own, "version": version, "created": one[1]["created"]} and none[0] == 404
 
@@ -235,7 +334,8 @@ async def test_its_state_and_its_counts() -> None:
 
 
 async def test_each_described_path_answers_and_reads_the_bodies_that_are_described() -> None:
-    sent = {"ChatRequest": {"messages": SAID}, "PromptRequest": {"input": LATE}}
+    sent: dict[str, Any] = {"ChatRequest": {"messages": SAID}}
+    sent |= {"PromptRequest": {"input": LATE}, "ResponsesRequest": {"input": LATE}}
     known = {"headers": {"Authorization": "Bearer first-key"}}
     async with up(setup=Setup(keys=("first-key",))) as served:
         _, described, _ = await served.ask("/openapi.json")
@@ -255,11 +355,11 @@ async def test_each_described_path_answers_and_reads_the_bodies_that_are_describ
             assert ("401" in operation["responses"]) == (status == 401), path
             fields = described["components"]["schemas"][read]["properties"] if read else {}
             for field in fields.keys() - {"stream"}:  # what that is, the model says
-                wrong = {**sent[read], field: 5}
+                wrong = {**sent[read], field: 0.5}
                 status, body, _ = await served.ask(place, json=wrong, **known)
                 error = description.Error.model_validate(body, extra="forbid").error
                 assert (status, error.param) == (400, field)
-    assert len(described["paths"]) == 7
+    assert len(described["paths"]) == 8
 
 
 def model_of(described: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -119,3 +120,28 @@ async def test_the_openai_client_works_unmodified() -> None:
         assert texts == ["Hel", "lo"]
         with pytest.raises(openai.NotFoundError, match="no such model"):
             await client.chat.completions.create(model="gpt-4o", messages=SAID)
+
+
+async def by_litellm(url: str) -> Any:
+    import litellm
+
+    reply: Any = await litellm.acompletion(
+        model="openai/pco/tickets", messages=SAID, api_base=url, api_key="none"
+    )
+    return reply.choices[0].message.content
+
+
+async def by_dspy(url: str) -> Any:
+    import dspy
+
+    lm = dspy.LM("openai/pco/tickets", api_base=url, api_key="none", cache=False)
+    [said] = await asyncio.to_thread(lm, "My refund is late.")
+    return said
+
+
+@pytest.mark.parametrize("asks", [by_litellm, by_dspy])
+async def test_litellm_and_dspy_work_unmodified(asks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    async with up() as served:
+        assert await asks(f"{served.url}/v1") == "ok"
+        assert served.upstream.bodies[-1]["messages"][0]["role"] == "system"

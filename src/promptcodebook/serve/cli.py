@@ -21,6 +21,7 @@ from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
 from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.lm.budget import Ledger, PriceTable
+from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
@@ -47,13 +48,31 @@ def serve(
     name: Annotated[
         str | None, typer.Option(help="Callers ask for the model pco/NAME; else the REF's name.")
     ] = None,
+    serve_as: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another name of the model, for a client that insists on one. Repeatable."
+        ),
+    ] = None,
     lm: command.Model = None,
     reads: Annotated[
         Literal["last", "conversation"],
         typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
     ] = "last",
+    sticky: Annotated[
+        str,
+        typer.Option(
+            metavar="off|conversation|user|header:NAME",
+            help="A conversation keeps its prompt: known by its first turn, the body's user, or a "
+            "header.",
+        ),
+    ] = "off",
     one_system: Annotated[
-        bool, typer.Option(help="Put the prompt within the caller's system message, not before it.")
+        bool,
+        typer.Option(help="Join the prompt with the caller's system message."),
+    ] = False,
+    prompt_first: Annotated[
+        bool, typer.Option(help="Put the prompt before the caller's system message, not after it.")
     ] = False,
     verbatim: Annotated[
         bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
@@ -95,10 +114,13 @@ def serve(
     """Serve a policy until Ctrl-C: every request gets its composed prompt and goes to the model.
 
     The first line on stdout is the address to use as base_url. Answers /v1/chat/completions,
-    /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A ref that moves
-    and a policy file that is replaced are taken up without a restart. On another address than
-    loopback callers need a key.
+    /v1/responses, /v1/models, /v1/prompt, /healthz, /readyz, /metrics and /openapi.json. A ref that
+    moves and a policy file that is replaced are taken up without a restart. On another address
+    than loopback callers need a key.
     """
+    if not re.fullmatch(r"off|conversation|user|header:[\w-]+", sticky, re.ASCII):
+        said = f"--sticky {sticky!r} is none of off, conversation, user and header:NAME"
+        raise ConfigError(said, hint="--sticky conversation, or --sticky header:X-Session-Id")
     known = admission.read_keys(os.environ.get("PCO_SERVE_KEY", ""), keys)
     admission.require_keys(known, host, f"pco serve {ref}")
     allowed = admission.budgets_of(known, daily_budget)
@@ -144,10 +166,14 @@ def serve(
             admission.Admission(admission.Callers(known), limits),
             spending.Records(spending.records_path(), records) if records else None,
             budgets,
+            names=tuple(serve_as or ()),
             conversation=reads == "conversation",
+            sticky="" if sticky == "off" else sticky,
             joined=one_system,
+            first=prompt_first,
             texts=log_inputs,
             tracing=tracing,
+            cap=_cap(settings),
         )
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
@@ -158,6 +184,12 @@ def serve(
             await asyncio.Event().wait()
 
     listen(run, host, port, f"pco serve {ref} --port 0")
+
+
+def _cap(settings: Config) -> str:
+    """How OpenAI's own models want a length said, and how all others do."""
+    address = parse_spec(settings.model_of("executor"), os.environ).base_url
+    return "max_completion_tokens" if "//api.openai.com/" in address else "max_tokens"
 
 
 def _source(ref: str, reference: Reference) -> versions.PolicySource:

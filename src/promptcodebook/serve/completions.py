@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
 from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
 
+_B = TypeVar("_B", bound=BaseModel)
 _SPEAKERS: Mapping[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
     "developer": "system",
@@ -98,12 +99,7 @@ class _Body(BaseModel):
 
 def call_of(tree: Mapping[str, Any]) -> ChatCall:
     """A parsed body as a call. Raises Refusal with the field at fault."""
-    try:
-        body = _Body.model_validate(tree)
-    except ValidationError as error:
-        field = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
-        must = _Body.model_fields[field].description
-        raise Refusal(f"{field} must be {must}", param=field) from None
+    body = read_fields(_Body, tree)
     if body.top_logprobs and not body.logprobs:
         raise Refusal("top_logprobs needs logprobs to be true", param="top_logprobs")
     usage = (body.stream_options or {}).get("include_usage")
@@ -129,6 +125,15 @@ def call_of(tree: Mapping[str, Any]) -> ChatCall:
         seeded=body.seed is not None,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
+
+
+def read_fields(kind: type[_B], tree: Mapping[str, Any]) -> _B:
+    """A body's fields; each one's description says what it must be. Raises Refusal."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        field = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
+    raise Refusal(f"{field} must be {kind.model_fields[field].description}", param=field)
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, ValidationError, 
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from promptcodebook.serve.completions import Error, Refusal, Text
+from promptcodebook.serve.responses import ResponsesRequest
 
 _MODEL = (
     "pco/NAME or pco/sha256:DIGITS (12 or more), of the version served or one that the ref can be "
@@ -107,7 +108,7 @@ def description() -> dict[str, Any]:
     """OpenAPI 3.1 of `pco serve`: openapi.json, and the schemas of the bodies above."""
     _, schemas = models_json_schema(
         [
-            *((each, "validation") for each in (ChatRequest, PromptRequest)),
+            *((each, "validation") for each in (ChatRequest, PromptRequest, ResponsesRequest)),
             *((each, "serialization") for each in (ModelList, Prompt, State, Error)),
         ],
         ref_template="#/components/schemas/{model}",

@@ -1,12 +1,14 @@
 """A policy behind /v1/chat/completions: each request gets its composed prompt and goes upstream.
 
-The proxy reads the model's name and the text that is routed. It puts the prompt before the
-messages, sets the model, and passes on everything else as it came.
+The proxy reads the model's name and the text that is routed. It puts the prompt behind the caller's
+own instructions, sets the model, and passes on everything else as it came. A request to
+/v1/responses goes the same way as a chat completion (responses.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import re
@@ -18,12 +20,13 @@ from typing import Any, Protocol, cast
 
 from aiohttp import web
 
-from promptcodebook.errors import PcoError
+from promptcodebook.errors import PcoError, did_you_mean
 from promptcodebook.serve import description as bodies
 from promptcodebook.serve.admission import (
     HUNG_UP,
     Address,
     Admission,
+    Answers,
     Metrics,
     Paths,
     Visit,
@@ -31,6 +34,7 @@ from promptcodebook.serve.admission import (
     showing,
 )
 from promptcodebook.serve.completions import Refusal, error_body
+from promptcodebook.serve.responses import Response, chat_body
 from promptcodebook.serve.spending import Record, Records, Spending, now
 from promptcodebook.serve.upstream import Answer, Upstream
 from promptcodebook.serve.versions import Composed, Composing, Live
@@ -61,19 +65,36 @@ def _text_of(message: Mapping[str, Any]) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def place_prompt(messages: Messages, prompt: str, *, joined: bool = False) -> Messages:
-    """The prompt goes before them; `joined`: into an instruction of the caller's that is first."""
+def first_turn(messages: Messages) -> Messages:
+    """The conversation as it was at its first request: up to the user's first turn with a text."""
+    turns = (n for n, m in enumerate(messages, 1) if m["role"] == "user" and _text_of(m).strip())
+    return messages[: next(turns, len(messages))]
+
+
+def place_prompt(
+    messages: Messages, prompt: str, *, joined: bool = False, first: bool = False
+) -> Messages:
+    """The prompt goes behind the instructions that the caller begins with: they never change, so a
+    model's server keeps them as a prefix. `first`: before them. `joined`: into the one beside it.
+    """
     if not prompt:
         return messages
-    first = messages[0]
-    if not joined or first["role"] not in _INSTRUCTS:
+    own = next((n for n, m in enumerate(messages) if m["role"] not in _INSTRUCTS), len(messages))
+    if not own:
         return [{"role": "system", "content": prompt}, *messages]
-    told, content = prompt, first.get("content")
+    at = 0 if first else own
+    if not joined:
+        said = {"role": messages[0]["role"], "content": prompt}
+        return [*messages[:at], said, *messages[at:]]
+    at = max(0, at - 1)
+    content = messages[at].get("content")
     if isinstance(content, list):
-        told = [{"type": "text", "text": prompt}, *cast("list[object]", content)]
-    elif content:
-        told = f"{prompt}\n\n{content}"
-    return [{**first, "content": told}, *messages[1:]]
+        parts, mine = cast("list[object]", content), [{"type": "text", "text": prompt}]
+        whole = [*mine, *parts] if first else [*parts, *mine]
+    else:
+        pair = (prompt, content) if first else (content, prompt)
+        whole = "\n\n".join(filter(None, pair))
+    return [*messages[:at], {**messages[at], "content": whole}, *messages[at + 1 :]]
 
 
 class Tracing(Protocol):
@@ -91,9 +112,11 @@ class Tracing(Protocol):
 
 @dataclass
 class Proxy:
-    """The paths under which a policy is asked; `name` is without 'pco/'. `conversation` = all turns
-    are the input, not the last one alone; `joined` = the prompt goes into the caller's own first
-    instruction; `texts` = what requests say is recorded too."""
+    """The paths under which a policy is asked. `name` is without 'pco/', and `names` are further
+    ones. `conversation`: all turns are the input, not the last one alone. `sticky`: a conversation
+    keeps its prompt; it is known by its first turn ('conversation'), the body's 'user' or a
+    'header:NAME'. `joined` and `first`: where the prompt goes. `texts`: what requests say is
+    recorded too. `cap` is the model's own field for a length."""
 
     name: str
     live: Live
@@ -101,10 +124,14 @@ class Proxy:
     admission: Admission
     records: Records | None = None
     spending: Spending | None = None
+    names: tuple[str, ...] = ()
     conversation: bool = False
+    sticky: str = ""
     joined: bool = False
+    first: bool = False
     texts: bool = False
     tracing: Tracing | None = None
+    cap: str = "max_tokens"
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -126,7 +153,8 @@ class Proxy:
         """The server, listening while the block runs. At its end requests in flight may finish, and
         all that it was given is closed. Raises OSError when the port is taken."""
         paths: Paths = {
-            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/chat/completions": ("POST", self._traced(self._chat)),
+            "/v1/responses": ("POST", self._traced(self._responses)),
             "/v1/prompt": ("POST", self._prompt),
             "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
@@ -152,32 +180,55 @@ class Proxy:
                 if kept is not None:
                     await asyncio.to_thread(kept.close)
 
-    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
-        if self.tracing is None:
-            return await self._answered(request, visit)
-        with self.tracing.request(_PREFIX + self.name, request.headers) as ended:
-            try:
-                response = await self._answered(request, visit)
-            except Refusal as refusal:
-                ended(refusal.status)
-                raise
-            ended(response.status)
-            return response
+    def _traced(self, answer: Answers) -> Answers:
+        tracing = self.tracing
+        if tracing is None:
+            return answer
 
-    async def _answered(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        async def traced(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+            with tracing.request(_PREFIX + self.name, request.headers) as ended:
+                try:
+                    response = await answer(request, visit)
+                except Refusal as refusal:
+                    ended(refusal.status)
+                    raise
+                ended(response.status)
+                return response
+
+        return traced
+
+    async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
         bodies.check(bodies.ChatRequest, body)
-        messages: Messages = body["messages"]
+        return await self._completed(request, visit, body)
+
+    async def _responses(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+        given = await self.admission.read(request, visit)
+        body = await self.admission.apart(visit, lambda: chat_body(given, self.cap))
+        made = Response(given, visit.id.partition("-")[2])
+        return await self._completed(request, visit, body, made.turned)
+
+    async def _completed(
+        self,
+        request: web.BaseRequest,
+        visit: Visit,
+        body: Mapping[str, Any],
+        turned: Callable[[Answer], Answer] = lambda answer: answer,
+    ) -> web.StreamResponse:
+        """The model's answer to a body of chat completions, `turned` into what the caller reads."""
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
-            text = input_of(messages, whole=self.conversation)
-            composed = await self._composed(composing, text, visit)
+            text, thread = self._routed(request, visit, body)
+            composed = await self._composed(composing, text, visit, thread)
             status = HUNG_UP
             try:
-                sent = place_prompt(messages, composed.prompt, joined=self.joined)
-                response = await self._passed_on(request, {**body, "messages": sent}, visit)
+                sent = place_prompt(
+                    body["messages"], composed.prompt, joined=self.joined, first=self.first
+                )
+                asked = {**body, "messages": sent}
+                response = await self._passed_on(request, asked, visit, turned)
                 status = response.status
                 return response
             except Refusal as refusal:
@@ -186,8 +237,29 @@ class Proxy:
             finally:
                 self._record(visit, composing, composed, text, status)
 
+    def _routed(
+        self, request: web.BaseRequest, visit: Visit, body: Mapping[str, Any]
+    ) -> tuple[str, bytes | None]:
+        """The text to route, and what its conversation is known by where the caller names it."""
+        messages: Messages = body["messages"]
+        if not self.sticky:
+            return input_of(messages, whole=self.conversation), None
+        named: object = body.get("user") if self.sticky == "user" else None
+        if header := self.sticky.partition(":")[2]:
+            named = request.headers.get(header)
+        thread = None
+        if isinstance(named, str) and named:
+            # With the caller's name in it, so that no two callers share a conversation.
+            said = f"{visit.caller} {named}".encode("utf-8", "surrogatepass")
+            thread = hashlib.sha256(said).digest()
+        return input_of(first_turn(messages), whole=self.conversation), thread
+
     async def _passed_on(
-        self, request: web.BaseRequest, asked: Mapping[str, Any], visit: Visit
+        self,
+        request: web.BaseRequest,
+        asked: Mapping[str, Any],
+        visit: Visit,
+        turned: Callable[[Answer], Answer],
     ) -> web.StreamResponse:
         upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
@@ -201,22 +273,22 @@ class Proxy:
                 if each is not None
             ]
             answer = await upstream.ask(data, usage=reads if wanted else "hidden")
-            response = await self._respond(request, answer, visit)
+            response = await self._respond(request, turned(answer), visit)
             for tell in told:
                 tell(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
-        given = bodies.check(bodies.PromptRequest, body).input
+        given, thread = bodies.check(bodies.PromptRequest, body).input, None
         if given is None:
             bodies.check(bodies.ChatRequest, body)
-            given = input_of(body["messages"], whole=self.conversation)
+            given, thread = self._routed(request, visit, body)
         with (
             self.admission.place(visit),
             self.live.using(await self._version(body.get("model"))) as composing,
         ):
-            composed = await self._composed(composing, given, visit)
+            composed = await self._composed(composing, given, visit, thread)
             self._record(visit, composing, composed, given, 200)
             made = bodies.Prompt(
                 id=visit.id,
@@ -230,10 +302,12 @@ class Proxy:
             )
             return json_response(made.model_dump(), visit)
 
-    async def _composed(self, composing: Composing, text: str, visit: Visit) -> Composed:
+    async def _composed(
+        self, composing: Composing, text: str, visit: Visit, thread: bytes | None
+    ) -> Composed:
         if self.spending is not None:
             self.spending.paying(visit.caller)
-        composed = await composing.compose(text)
+        composed = await composing.compose(text, thread)
         self._prompts.labels(composing.mode, composed.cached or "no").inc()
         for fallback in composed.fallbacks:
             self._fallbacks.labels(*fallback.split(":")).inc()
@@ -253,6 +327,8 @@ class Proxy:
         hashed = _HASH.fullmatch(name)
         if name in ("", self.name) or (hashed and live.version.startswith(name)):
             return live.now
+        if model in self.names:
+            return live.now
         if hashed:
             try:
                 earlier = await live.earlier(name)
@@ -262,7 +338,9 @@ class Proxy:
                 raise Refusal(said, status=503, kind="server_error") from None
             if earlier is not None:
                 return earlier
-        text = f"no such model here; there is {_PREFIX + self.name!r}"
+        known = [_PREFIX + self.name, *self.names]
+        text = f"no such model here{did_you_mean(name, known)}; there is "
+        text += " and ".join(map(repr, known))
         raise Refusal(text, status=404, kind="model_not_found", param="model")
 
     async def _respond(
@@ -330,17 +408,19 @@ class Proxy:
 
     def _models(self) -> dict[str, Any]:
         version = self.live.version
-        named = [self._entry(name, version) for name in (self.name, version)]
-        return bodies.ModelList(data=named).model_dump()
+        names = (_PREFIX + self.name, _PREFIX + version, *self.names)
+        listed = [self._entry(name, version) for name in names]
+        return bodies.ModelList(data=listed).model_dump()
 
     async def _model(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         name = request.path.removeprefix("/v1/models/")
         version = (await self._version(name)).version
-        entry = self._entry(name.removeprefix(_PREFIX), version)
-        return json_response(entry.model_dump(), visit)
+        if name not in self.names:
+            name = _PREFIX + name.removeprefix(_PREFIX)
+        return json_response(self._entry(name, version).model_dump(), visit)
 
     def _entry(self, name: str, version: str) -> bodies.Model:
-        return bodies.Model(id=_PREFIX + name, created=self._begun, version=version)
+        return bodies.Model(id=name, created=self._begun, version=version)
 
     async def _page(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         headers = {**visit.headers, "Content-Type": "text/plain; version=0.0.4; charset=utf-8"}

@@ -33,7 +33,7 @@ _EARLIER = 4  # Earlier versions at work at once; then the one that was asked fo
 _LONG = 2**18  # Characters of an input that is hashed in a thread.
 
 Mode = Literal["one-call", "two-call", "three-call"]
-Cached = Literal["", "route", "input"]
+Cached = Literal["", "route", "input", "conversation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,8 @@ class RegistrySource:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that the encoder and the generator may take, and how many prompts are kept."""
+    """Seconds that the encoder and the generator may take, and how many prompts are kept: by
+    input, by route and by conversation, each."""
 
     route_s: float = 10.0
     compose_s: float = 10.0
@@ -141,6 +142,7 @@ class Composing:
         self.over = False
         self._by_input: _Recent[bytes, Composed] = _Recent(patience.kept)
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
+        self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
         file = policy.file
         asks_encoder = bool(file.encoder) if file.router is None else bool(file.router.center)
         self._asks_generator = asks_generator = file.compose == "generator"
@@ -152,7 +154,20 @@ class Composing:
         # A template that never names the input makes one prompt of a route for all inputs.
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator
 
-    async def compose(self, text: str) -> Composed:
+    async def compose(self, text: str, thread: bytes | None = None) -> Composed:
+        """The prompt for a text, or the one that the `thread`, a conversation, began with."""
+        if thread is None:
+            return await self._prompt(text)
+        if (known := self._by_thread.get(thread)) is not None:
+            return known
+        composed = await self._prompt(text)
+        if (known := self._by_thread.get(thread)) is not None:
+            return known  # another request of the conversation was faster
+        if not composed.fallbacks:
+            self._by_thread.put(thread, replace(composed, cached="conversation"))
+        return composed
+
+    async def _prompt(self, text: str) -> Composed:
         if not text or text.isspace():
             route = self.policy.spare_route()
             return Composed(self.policy.verbatim(route), route, ("input:empty",))
