@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -143,6 +144,20 @@ def test_a_training_run_is_one_trace(tmp_path: Path, spans: Any) -> None:
     calls = [span for span in found if span.name == "chat simulated"]
     assert {span.attributes["pco.role"] for span in calls} >= {"executor", "critic"}
     assert len(calls) + len(steps) + 1 == len(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("otel", "opentelemetry.trace"), ("mlflow", "mlflow"), ("wandb", "wandb")],
+)
+def test_what_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    words = ("train", "--task", "constraints", "--lm", "simulated")
+    made = pco(*words, "--set", f'telemetry=["{name}"]', cwd=tmp_path)
+    made.error(2, f"pip install 'promptcodebook[{name}]'")
+    assert not [*tmp_path.glob("runs/*")], "nothing was begun"
 
 
 async def test_a_served_request_is_a_span_in_the_callers_trace(spans: Any) -> None:

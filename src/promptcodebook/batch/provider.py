@@ -257,7 +257,12 @@ class Provider:
                 if not noted.facts["id"]:
                     with suppress(RunBusy):  # whose process may be submitting it now
                         noted.lock()
-                        if (found := await self._find(noted)) is None:
+                        try:
+                            found = await self._find(noted)
+                        except LMError as error:
+                            error.hint = f"look for it at the provider, then: rm -r {noted.folder}"
+                            raise
+                        if found is None:
                             noted.left.clear()
                             continue
                         noted.note(id=found)
