@@ -2,9 +2,8 @@
 
 `pco train` on a few messages of `houserules` against `pco lm serve smollm2`, killed with kill -9
 and resumed; then a copy of the killed run is given the replies of the finished one and resumed,
-which must ask nothing and end at the same policy file. Then, for reading only, a smaller training
-killed and resumed beside one that was never killed, one call at a time: the engine answers the same
-request with the same seed otherwise where its prefix cache is warm or a batch is another.
+which must ask nothing and end at the same policy file. Then a smaller training that is killed and
+resumed must get the same replies, one call at a time, as one that was never killed.
 
     python -m bench.smollm2_http
 """

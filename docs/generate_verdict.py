@@ -24,7 +24,7 @@ _NAMES = {
 """The rows of the page, in the order of the picture."""
 _RANGE = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)")
 _TITLE = "Mean reward on messages never seen, with 95 % intervals"
-_LEFT, _WIDTH, _ROW, _TOP = 272, 380, 34, 62
+_LEFT, _WIDTH, _ROW, _TOP = 272, 380, 34, 86
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #24292f; }
 .title { font-weight: 600; font-size: 15px; } .small { font-size: 11px; fill: #57606a; }
@@ -48,8 +48,9 @@ def picture() -> str:
         f'aria-labelledby="t d"><title id="t">A verdict</title><desc id="d">{_words(found)}</desc>',
         f"<style>{_STYLE}</style>",
         f'<rect class="page" x="0.5" y="0.5" width="799" height="{height - 1}" rx="8"/>',
-        f'<text class="title" x="20" y="28">{_TITLE}</text>',
-        '<text class="small" x="784" y="50" text-anchor="end">tokens a query</text>',
+        f'<text class="title" x="20" y="28">{_headline(found)}</text>',
+        f'<text x="20" y="48">{_TITLE}</text>',
+        f'<text class="small" x="784" y="{_TOP - 12}" text-anchor="end">tokens a query</text>',
         *(_mark(tenth / 10, height) for tenth in range(0, 11, 2)),
         *(_bar(n, found[name], shown) for n, (name, shown) in enumerate(_NAMES.items())),
         f'<text class="small" x="20" y="{height - 12}">SmolLM2-135M on our task houserules: '
@@ -57,6 +58,15 @@ def picture() -> str:
         "</text></svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _headline(found: dict[str, list[str]]) -> str:
+    """Whether what was learned is clearly better than all that one could have had before."""
+    *others, learned, _ = (_figures(found[name]) for name in _NAMES)
+    clear = learned[1] > max(high for *_, high in others)
+    gain = learned[0] - others[1][0]
+    decision = "Deploy" if clear else "Undecided"
+    return f"{decision}: a prompt for each message, {gain:.3f} more points than the present prompt"
 
 
 def _figures(row: list[str]) -> tuple[float, float, float]:
@@ -73,7 +83,10 @@ def _x(reward: float) -> float:
 def _mark(reward: float, height: int) -> str:
     x, end = _x(reward), height - 36
     line = f'<line class="grid" x1="{x}" y1="{_TOP - 6}" x2="{x}" y2="{end}"/>'
-    return line + f'<text class="small" x="{x}" y="50" text-anchor="middle">{reward:.1f}</text>'
+    return (
+        line
+        + f'<text class="small" x="{x}" y="{_TOP - 12}" text-anchor="middle">{reward:.1f}</text>'
+    )
 
 
 def _bar(number: int, row: list[str], shown: str) -> str:

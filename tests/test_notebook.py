@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.run.test_optimize import train
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"' & \x1b[2J \u202eevil"
 ELEMENTS = {"div", "table", "caption", "thead", "tbody", "tr", "th", "td", "p", "b", "pre"}
+ELEMENTS |= {"details", "summary"}
 
 
 class _Seen(HTMLParser):
@@ -75,10 +77,14 @@ def test_an_explanation_shows_input_route_reasons_and_prompt() -> None:
     assert "route: 0, 3 (by fallback)" in text and "be brief" in text
 
 
-def test_a_verdict_is_its_sentence_and_its_rows_with_the_one_to_deploy_marked() -> None:
+def test_a_verdict_is_its_headline_and_folded_below_its_rows_with_the_one_to_deploy() -> None:
     gain = Interval(0.25, 0.125, 0.5, 30)
     row = Row("concat", gain, gain, 0.25, 0, 0, Usage(), 1.0)
-    shown = seen(Conclusion((row,), HOSTILE, True, "concat")._repr_html_())
+    html = Conclusion((row,), HOSTILE, True, "concat")._repr_html_()
+    shown, (first, _) = seen(html), html.split("<details>")
+    assert "Deploy: concat" in first and "<table" not in first
+    cells = re.findall("<(?:pre|t[dh])[ >][^>]*", html)
+    assert cells and all("word-break: normal; overflow-wrap: normal" in cell for cell in cells)
     assert "test split, n = 30" in shown.text and "+0.125 to +0.500" in shown.text
     assert "deploy" in shown.text and "<script>alert(1)" in shown.text
     assert seen(Conclusion((), HOSTILE, None)._repr_html_()).elements == {"div", "p", "b", "pre"}

@@ -206,6 +206,8 @@ def word_changes(
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+")
 _MOST_ROWS, _MOST_CHARACTERS = 100, 4000
+_WHOLE = "text-align: left; word-break: normal; overflow-wrap: normal; hyphens: none"
+"""Some notebooks break words wherever a line ends."""
 
 
 def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -222,13 +224,12 @@ def shown_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[objec
 
 def shown_text(title: str, text: str) -> str:
     """A titled text as HTML, its line breaks kept."""
-    style = "white-space: pre-wrap; text-align: left"
+    style = f"white-space: pre-wrap; {_WHOLE}"
     return f'<p><b>{_escape(title)}</b></p><pre style="{style}">{_escape(text)}</pre>'
 
 
 def _row(kind: str, cells: Iterable[str]) -> str:
-    left = "text-align: left"
-    shown = (f'<{kind} style="{left}">{_escape(cell)}</{kind}>' for cell in cells)
+    shown = (f'<{kind} style="{_WHOLE}">{_escape(cell)}</{kind}>' for cell in cells)
     return f"<tr>{''.join(shown)}</tr>"
 
 

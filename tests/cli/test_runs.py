@@ -76,14 +76,22 @@ def test_the_verdict_has_a_row_for_each_prompt_and_fits_80_columns(folder: Path)
     with closing(RunStore.open(path)) as store:
         conclusion = store.outline().conclusion
     assert conclusion is not None
-    scores, _, below = result.out.partition("per query:")
+    head, _, tables = result.out.partition("test split, n = ")
+    assert head.startswith("Undecided: the learned policy (simulated)\n  gain  ")
+    assert conclusion.text in " ".join(head.split()) and "Add test inputs: a verdict takes" in head
+    assert f"  type  pco report {path.name}" in head
+    shown = pco("runs", "show", path.name, cwd=folder).out
+    assert head.strip() in shown
+    told = pco("runs", "show", path.name, "--json", cwd=folder).json["headline"]
+    assert told["decision"] == "Undecided" and told["lines"]["type"] == f"pco report {path.name}"
+    scores, _, below = tables.partition("per query:")
     prices, _, rest = below.strip().partition("\n\n")
     for row in conclusion.rows:
         [score] = [line for line in scores.splitlines() if line.split()[:1] == [row["name"]]]
         [price] = [line for line in prices.splitlines() if line.split()[:1] == [row["name"]]]
         assert f"{row['score']['mean']:.3f}" in score and f"{row['calls_per_query']:.1f}" in price
     assert all(len(line) <= 80 for line in (scores + prices).splitlines())
-    assert "gain 95 %" in scores and conclusion.text in " ".join(rest.split())
+    assert "gain 95 %" in scores
     assert f"policy: runs/{path.name}/policy.json" in rest
     assert f"pco report {path.name}" in rest
 

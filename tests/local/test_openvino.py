@@ -94,6 +94,7 @@ class Pipeline:
     says: str = "hello"
     breaks: Callable[[Any], bool] = lambda settings: False
     handles: list[Handle] = field(default_factory=list)
+    company: list[Handle] = field(default_factory=list)
     prompts: list[Any] = field(default_factory=list)
     together: list[int] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
@@ -103,13 +104,16 @@ class Pipeline:
 
     def add_request(self, number: int, prompt: Any, settings: Any) -> Handle:
         self.threads.add(threading.get_ident())
+        if hasattr(settings, "ignore_eos"):
+            self.company.append(Handle([120] * settings.max_new_tokens, settings))
+            return self.company[-1]
         handle = Handle([*map(ord, self.says), _END], settings)
         self.handles.append(handle)
         self.prompts.append(prompt)
         return handle
 
     def _live(self) -> list[Handle]:
-        return [h for h in self.handles if h.state == "RUNNING"]
+        return [h for h in (*self.handles, *self.company) if h.state == "RUNNING"]
 
     def has_non_finished_requests(self) -> bool:
         return bool(self._live())
@@ -187,8 +191,33 @@ async def test_jobs_of_one_moment_begin_in_one_step(monkeypatch: pytest.MonkeyPa
         jobs = [asyncio.create_task(engine.generate(ask(str(i)))) for i in range(8)]
         await asyncio.gather(*jobs)
         await engine.generate(ask())
-    assert pipeline.together == [8] * 6 + [1] * 6
+    assert pipeline.together == [8] * 6 + [2] * 6
     assert len(pipeline.threads) == 1 and threading.get_ident() not in pipeline.threads
+
+
+async def test_no_step_has_a_single_row() -> None:
+    """Over one row a real pipeline sums in another order than over several."""
+    pipeline = Pipeline(says="x" * 30)
+    async with running(pipeline) as engine:
+        first = asyncio.create_task(engine.generate(ask()))
+        await asyncio.sleep(0.01)
+        replies = [await engine.generate(ask(max_tokens=5)), await first]
+        replies.append(await engine.generate(ask()))
+    assert {reply.text for reply in replies} == {"x" * 5, "x" * 30}
+    assert min(pipeline.together) == 2 and max(pipeline.together) < 4
+    assert all(handle.cancelled for handle in pipeline.company)
+
+
+@pytest.mark.parametrize(("letters", "times"), [(28, 1), (29, 2), (30, 2), (31, 1)])
+async def test_a_prompt_of_whole_blocks_is_read_ahead(letters: int, times: int) -> None:
+    """Else its last token is read alone where the cache holds the others, and not where it does
+    not. With its template the prompt has three tokens more than letters."""
+    pipeline = Pipeline()
+    async with running(pipeline) as engine:
+        reply = await engine.generate(ask("x" * letters))
+    assert (reply.text, reply.completion_tokens, reply.prompt_tokens) == ("hello", 6, letters + 3)
+    assert len(pipeline.prompts) == times and len({tuple(p) for p in pipeline.prompts}) == 1
+    assert [handle.settings.max_new_tokens for handle in pipeline.handles][:-1] == [1] * (times - 1)
 
 
 async def test_a_stream_is_its_pieces_and_the_whole() -> None:

@@ -62,6 +62,19 @@ async def test_it_answers_and_says_why_it_ended(engine: Engine) -> None:
     assert whole.prompt_tokens == tokens("Say hi.") + 30
 
 
+async def test_a_reply_is_the_same_in_every_batch(engine: Engine) -> None:
+    """Alone, beside others, from a cold cache and a warm one; greedy and drawn. Two of the prompts
+    end where a block of the cache does, or a token after."""
+    texts = ["Name a colour."] + [f"Name a colour{' of the sky' * n}!" for n in range(1, 14, 2)]
+    texts += [each for n in range(40) if (tokens(each := "sky " * n) + 30) % 32 < 2]
+    for heat in (0.0, 1.0):
+        fields = {"temperature": heat, "max_tokens": 12, "logprobs": 0}
+        jobs = [ask(text, seed=seed, **fields) for seed, text in enumerate(texts)]
+        together = await asyncio.gather(*map(engine.generate, jobs))
+        assert [await engine.generate(job) for job in jobs[::3]] == together[::3]
+        assert await asyncio.gather(*map(engine.generate, jobs[::-1])) == together[::-1]
+
+
 async def test_a_route_of_a_weak_model_is_always_valid(engine: Engine) -> None:
     schema = route_schema(4, 16).body
     asked = "Which four of 16 instincts fit? Reply in JSON."

@@ -148,9 +148,11 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
 
 
 def _evaluation(name: str, split: str, score: float, n: int) -> Evaluation:
+    route = Route((0,)) if name in ("untrained", "learned") else None
     rollouts = tuple(
         Rollout(
             f"{split}-{i}",
+            route,
             prompt="Answer briefly and check the constraints. " * 2,
             output="fine",
             reward=1.0 if i < score * n else 0.0,

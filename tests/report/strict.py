@@ -11,11 +11,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from promptcodebook.report.context import Context, Section
-from promptcodebook.report.pages import read_asset
+from promptcodebook.report.pages import read_script
 from promptcodebook.store.events import Event
 from promptcodebook.store.run import RunStore
+from promptcodebook.types import Example
 
-_VOID = frozenset({"br", "hr", "link", "meta"})
+_VOID = frozenset({"br", "hr", "input", "link", "meta"})
 _FORBIDDEN = frozenset({"iframe", "object", "embed", "img", "link", "base", "form"})
 
 
@@ -88,9 +89,7 @@ def read_page(source: str) -> Page:
     page.feed(source)
     page.close()
     page.faults += [f"<{tag}> is never closed" for tag in page._open]
-    page.faults += [
-        "a script that is not ours" for text in page.scripts if text != read_asset("chart.js")
-    ]
+    page.faults += ["a script that is not ours" for text in page.scripts if text != read_script()]
     return page
 
 
@@ -114,11 +113,11 @@ def flat(markup: str) -> str:
 def section(
     store: RunStore,
     make: Callable[[Context], Section],
-    inputs: Mapping[str, str] | None = None,
+    examples: Mapping[str, Example] | None = None,
     change: Callable[[Event], Event] = lambda event: event,
 ) -> str:
     """The markup of one section of the report, after all events; `change` alters them."""
-    made = make(Context.of(store, inputs or {}))
+    made = make(Context.of(store, examples or {}))
     for event in store.events(full=True):
         made.add(change(event))
     shown = made.render()

@@ -18,7 +18,7 @@ from promptcodebook.report.page import render_report, write_report
 from promptcodebook.store.events import Concluded, Ended, Started
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import printable
-from promptcodebook.types import Codebook, Instinct, Parameters
+from promptcodebook.types import Codebook, Example, Instinct, Parameters
 from tests.report.scripted_run import HOSTILE, ScriptedRun, events_of
 from tests.report.strict import read_page
 
@@ -26,8 +26,8 @@ Write = Callable[..., RunStore]
 
 
 def test_a_page_full_of_hostile_texts_is_well_formed_and_inert(write: Write) -> None:
-    inputs = {f"train-{i}-{j}": f"do {HOSTILE}" for i in range(30) for j in range(6)}
-    source = render_report(write(ScriptedRun()), inputs)
+    names = [f"train-{i}-{j}" for i in range(30) for j in range(6)]
+    source = render_report(write(ScriptedRun()), {n: Example(n, f"do {HOSTILE}") for n in names})
     page = read_page(source)
     assert page.faults == []
     assert re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", source) is None

@@ -26,7 +26,7 @@ from promptcodebook.report.pages import (
     address,
     csv_text,
     draw,
-    read_asset,
+    read_script,
     read_style,
     render,
     svg_text,
@@ -62,7 +62,7 @@ def test_no_template_lets_a_value_run_or_lead_out_of_the_page(name: str) -> None
     assert not re.search(r"=\{\{", text), "an attribute without quotes"
     for value in re.findall(r'\s(?:href|src|action)="(.*?)"(?=[\s>])', text):
         inside = value.startswith(("{{ address(", "#", "/")) and "://" not in value
-        made = r"\{\{ (to|data_file\('[a-z/+]+', picture.*\)) \}\}"
+        made = r"\{\{ (to|data_file\('[a-z/+]+', (picture|csv_text).*\)) \}\}"
         assert inside or re.fullmatch(made, value), value
     for raw in re.findall(r"<(?:script|style)[^>]*>\{\{ (.*?) \}\}", text):
         assert raw in ("style", "script")  # our own files, which Python marks as markup
@@ -82,7 +82,7 @@ def test_an_address_stays_on_this_server(parts: Any, query: dict[str, str], path
 
 
 def test_style_and_script_can_stand_in_a_page_and_load_nothing() -> None:
-    script = read_asset("chart.js")
+    script = read_script()
     assert "</script" not in script.lower() and "<!--" not in script
     assert "</style" not in read_style().lower()
     for forbidden in ("innerHTML", "eval(", "new Function", "fetch(", "XMLHttpRequest", "import("):
@@ -130,7 +130,7 @@ def test_a_chart_is_drawn_from_its_description() -> None:
 @pytest.mark.parametrize("points", [[], [(1.0, float("nan"))]])
 def test_a_chart_without_points_is_not_drawn(points: list[tuple[float, float]]) -> None:
     assert draw(Chart("t", "x", [Line("a", points)])) is None
-    context = SimpleNamespace(simulated=False, deployed=None)
+    context = SimpleNamespace(simulated=False, deployed=None, setting={}.get)
     shown = render(
         "report/templates/training.html.jinja",
         context=context, window=10, bits=1, sizes=None, reward=None, validation=None, others={},
@@ -162,7 +162,7 @@ def test_every_figure_of_a_report_can_be_kept_and_says_whose_numbers_it_shows(
     found = re.findall(
         r'href="data:([\w/+]+);base64,([^"]+)" download="([^"]+)"', render_report(store)
     )
-    assert len(found) == 2 * 9
+    assert len(found) == 2 * 9 + 1  # and the test inputs
     for kind, data, name in found:
         text = base64.b64decode(data).decode()
         assert f"run {store.header.id}" in text, name
@@ -178,7 +178,8 @@ def test_every_figure_of_a_report_can_be_kept_and_says_whose_numbers_it_shows(
 
 
 def rows_of(picture: Picture) -> list[list[str]]:
-    return list(csv.reader(csv_text(picture, "run x").splitlines()))
+    text = csv_text(picture.columns, picture.rows, picture.sourced("run x"))
+    return list(csv.reader(text.splitlines()))
 
 
 def test_the_numbers_are_those_of_the_chart_and_no_cell_is_a_formula() -> None:
@@ -188,6 +189,13 @@ def test_the_numbers_are_those_of_the_chart_and_no_cell_is_a_formula() -> None:
     assert ["± 1 sd", "2", "", "0.3", "0.7", "run x"] in rows
     assert {row[0] for row in rows} == {"mean", "'=1+1", "± 1 sd"}
     assert rows_of(drawn(Chart("t", "x", [Line("a", [(1, -1.5)])])))[1][2] == "-1.5"
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝", "  ="])
+def test_no_text_of_a_file_is_taken_for_a_formula(start: str) -> None:
+    filed = csv_text(["a"], [[f"{start}1+1"], ["fine"]], "run x")
+    _, formula, fine = csv.reader(filed.splitlines(keepends=True))
+    assert formula[0].startswith("'") and fine == ["fine", "run x"]
 
 
 def test_a_long_series_is_filed_by_evenly_chosen_points_and_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import types
 import typing
@@ -14,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.report.context import NOTES
 from promptcodebook.report.page import render_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.report.traces import read_record
@@ -27,7 +29,7 @@ from promptcodebook.store.events import (
     Validated,
 )
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Refused, Rewrite, Step
+from promptcodebook.types import Example, Refused, Rewrite, Step
 from tests.report.scripted_run import ScriptedRun, events_of
 from tests.report.strict import read_page
 from tests.run.test_optimize import train
@@ -66,8 +68,10 @@ def test_prompts_of_another_optimizer_are_withheld() -> None:
 
 def test_the_page_shows_lengths_in_the_place_of_texts(write: Write) -> None:
     store = write(replace(RUN, hostile="private person"))
-    inputs = {f"train-{i}-{j}": NAME for i in range(20) for j in range(6)}
-    page = read_page(render_report(store, inputs))
+    known = {n: Example(n, NAME, NAME) for n in ("test-5", *(f"train-{i}-0" for i in range(20)))}
+    noted = {"example": "test-5", "label": "seen", "note": NAME}
+    (store.path / NOTES).write_text(json.dumps(noted), "utf-8")
+    page = read_page(render_report(store, known))
     assert page.faults == []
     assert NAME not in page.text
     for text in ("Some answer", "missed a constraint", "The answer ignores", "too vague private"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import html
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +17,7 @@ import pytest
 from promptcodebook.calls import Usage
 from promptcodebook.method.state import RoutingStatistics, State
 from promptcodebook.policy.references import resolve
-from promptcodebook.report.context import Context, Section, facts
+from promptcodebook.report.context import NOTES, Context, Section, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
 from promptcodebook.report.traces import ExamplesSection
@@ -27,14 +30,14 @@ from promptcodebook.report.training import (
 from promptcodebook.report.verdict import (
     JudgedSection,
     PromptsSection,
-    UseSection,
     VerdictSection,
     pairs_of,
+    tally,
 )
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Evaluation, Instinct, Rewrite, Rollout, Route
+from promptcodebook.types import Codebook, Evaluation, Example, Instinct, Rewrite, Rollout, Route
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page, require_approved, section
 
@@ -64,8 +67,8 @@ def test_a_report_says_word_for_word_what_was_approved(write: Write, name: str) 
     """Figures, prices that are unknown, what was lost, theorems, rewrites on either side of the
     mark, examples of each kind. A person approves a change of words: nothing here computes them."""
     store = write(REPORTS[name], sizes={"train": 40, "val": 20, "test": 60})
-    inputs = {f"test-{i}": f"Question {i}?" for i in range(60)}
-    source = render_report(store, inputs)
+    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", "fine") for i in range(60)}
+    source = render_report(store, known)
     assert "hush" not in source
     approved = Path(__file__).with_name("approved")
     beyond = None if name == "judged" else approved / "judged.txt"
@@ -221,12 +224,42 @@ def evaluation(name: str, *rewards: float | None) -> Evaluation:
     )
 
 
-def test_pairs_come_as_wins_then_losses_then_ties_the_greatest_difference_first() -> None:
+def test_failures_that_remain_come_first_and_a_tie_at_nothing_is_one() -> None:
     """A row without a reward earned nothing; an example of one row makes no pair."""
-    first = evaluation("present", 0.5, 0.5, 0.9, 1.0, 0.2, None)
-    second = evaluation("learned", 0.6, 0.5, 0.1, 0.9, 1.0, 0.0, 1.0)
-    found = [f"{p.second.example_id} {p.outcome}" for p in pairs_of(first, second)]
-    assert found == ["e4 win", "e0 win", "e2 loss", "e3 loss", "e1 tie", "e5 tie"]
+    first = evaluation("present", 0.5, 0.5, 0.0, 1.0, 0.2, None)
+    second = evaluation("learned", 0.6, 0.5, 0.0, 0.0, 1.0, None, 1.0)
+    pairs = pairs_of(first, second, (0.0, 1.0))
+    assert [(p.second.example_id, p.result, p.change) for p in pairs] == [
+        ("e3", "wrong", "worse"),
+        ("e2", "wrong", "same"),
+        ("e5", "wrong", "same"),
+        ("e1", "partly right", "same"),
+        ("e0", "partly right", "better"),
+        ("e4", "right", "better"),
+    ]
+    assert tally(pairs) == "2 better, 1 worse, 3 the same (2 of them wrong both times)"
+
+
+def test_every_test_input_is_listed_with_reference_answer_feedback_and_the_users_note(
+    write: Write,
+) -> None:
+    store = write(ScriptedRun(steps=2, hostile=""))
+    noted = [{"example": "test-50", "label": "data", "note": f"=2+{n} was <meant>"} for n in (3, 4)]
+    (store.path / NOTES).write_text("no JSON\n{}\n" + "\n".join(map(json.dumps, noted)), "utf-8")
+    known = {f"test-{i}": Example(f"test-{i}", f"Question {i}?", f"-{i}") for i in range(60)}
+    markup = section(store, JudgedSection, known)
+    rows = [flat(row) for row in re.findall(r"<tr class=.*?</tr>", markup, re.S)]
+    assert len(rows) == 60 and "18 of 60 test inputs wrong" in flat(markup)
+    assert "18 better, 0 worse, 42 the same (18 of them wrong both times)" in flat(markup)
+    assert [row.split()[0] for row in rows] == ["wrong"] * 18 + ["right"] * 42
+    (noted,) = [row for row in rows if "Question 50?" in row]
+    assert noted == "wrong Question 50? -50 fine 0.00 0.00 data =2+4 was <meant>"
+    [filed] = re.findall(r'base64,([^"]*)" download="test-inputs.csv"', markup)
+    table = list(csv.DictReader(base64.b64decode(filed).decode().splitlines()))
+    assert len(table) == 60 and list(table[0])[:4] == ["result", "change", "input", "reference"]
+    (kept,) = [row for row in table if row["example"] == "test-50"]
+    assert (kept["note"], kept["reference"]) == ("'=2+4 was <meant>", "'-50")
+    assert kept["source"] == f"simulated, run {store.header.id}"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +296,7 @@ def test_what_was_judged_before_the_run_went_on_is_shown_no_more(write: Write) -
 def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Write) -> None:
     page = read_page(section(write(ScriptedRun(steps=2, hostile="")), PromptsSection))
     prompt = "Answer briefly and check the constraints. " * 2
-    assert page.texts.count(prompt) == 5 and "concat" in page.texts
+    assert page.texts.count(prompt) == 3 and "concat" in page.texts
     private = flat(section(write(ScriptedRun(steps=2, private=True)), PromptsSection))
     assert "Left out" in private and "Answer briefly" not in private
     present = write(present="Be <brief>.")  # there is no verdict yet
@@ -273,35 +306,37 @@ def test_the_fixed_prompts_are_shown_in_full_but_those_of_private_data(write: Wr
 @pytest.mark.parametrize(
     ("deploy", "said"),
     [
-        ("learned", "pco serve RUN"),
-        ("concat", "pco prompt RUN --row concat"),
-        ("x; rm -rf ~", "pco prompt RUN --row 'x; rm -rf ~'"),
-        ("untrained", 'pco prompt RUN --row untrained "an input"'),
-        ("", "names nothing to deploy. What was learned can be read: pco codebook show RUN"),
+        ("learned", "Deploy the learned policy gain 30.0 more right answers in 100 than"),
+        ("learned", "type pco serve RUN"),
+        ("concat", "type pco prompt RUN --row concat"),
+        ("x; rm -rf ~", "type pco report RUN"),
+        ("best_fixed", "type pco prompt RUN --row best_fixed"),
+        ("untrained", 'type pco prompt RUN --row untrained "an input"'),
+        ("", "type pco report RUN"),
     ],
 )
 def test_what_to_type_follows_the_verdict(write: Write, deploy: str, said: str) -> None:
-    store = write(ScriptedRun(steps=2, hostile=""))
+    store = write(ScriptedRun(steps=2, hostile="", simulated=False))
     concluded = store.outline().conclusion
     assert concluded is not None
-    store.append(replace(concluded, deploy=deploy))
-    text = flat(section(store, UseSection))
+    store.append(replace(concluded, deploy=deploy, worth=deploy == "learned"))
+    text = flat(section(store, VerdictSection))
     assert said.replace("RUN", store.header.id) in text
-    others = {"serve": "pco serve", "alone": "prints it, alone", "show": "codebook show"}
-    assert sum(words in text for words in others.values()) == (deploy != "untrained")
+    decision = {"learned": "Deploy", "": "Undecided"}.get(deploy, "Do not deploy")
+    assert text.startswith(f"{decision} the learned policy")
+    assert ("pco batch" in text) is (deploy == "learned")
 
 
 def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: Write) -> None:
     store = write(ScriptedRun(steps=2, verdict=False, hostile=""))
     typed = f"pco train --resume {store.header.id}"
-    assert typed not in section(store, UseSection)
+    assert typed not in section(store, VerdictSection)
     store.close()
     again = RunStore.open(store.path)
-    assert typed in section(again, UseSection)
+    assert typed in section(again, VerdictSection)
     assert ("ended", "no: it was cut off") in facts(Context.of(again, {}))
     again.close()
     stopped = write(ScriptedRun(steps=2, verdict=False, hostile="", task="other"))
     stopped.append(Ended("budget", hint="pco train --resume it --budget MORE"))
-    for make in (UseSection, VerdictSection):
-        assert "pco train --resume it --budget MORE" in section(stopped, make)
+    assert "pco train --resume it --budget MORE" in section(stopped, VerdictSection)
     assert ("next", "pco train --resume it --budget MORE") in facts(Context.of(stopped, {}))

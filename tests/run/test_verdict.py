@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -380,6 +381,82 @@ def test_a_verdict_is_one_table_of_words_for_terminals_notebooks_and_json() -> N
     html = made.table.only("gain", "cost").html("four", deploy="learned")
     assert learned["gain"] in html and "deploy" in html and learned["reward"] not in html
     assert [each["name"] for each in made.table.as_json()] == [each.name for each in made.rows]
+
+
+def right(name: str, count: int, usage: Usage = SPENT) -> Entry:
+    """Right on `count` of forty inputs, by half a permutation of them."""
+    rewards: list[float | None] = [1.0 if 7 * i % 40 < count else 0.0 for i in range(40)]
+    return Entry(f"the {name} prompt", evaluation(name, rewards, usage))
+
+
+OVER = "than the present prompt; very likely between"
+
+
+@pytest.mark.parametrize(
+    ("entries", "title", "said"),
+    [
+        (
+            [right("present", 8), right("concat", 10), right("learned", 34, ROUTED)],
+            "Deploy: the learned prompt",
+            {"gain": f"65.0 more right answers in 100 {OVER} 4", "next": "Put the learned prompt",
+             "cost": "per query 3 calls, 360 tokens, $0.003; before 1 call, 120 tokens, $0.001",
+             "type": "pco prompt last --row learned"},
+        ),
+        (
+            [right("present", 8), right("concat", 33), right("learned", 34, ROUTED)],
+            "Do not deploy: the learned prompt",
+            {"next": "Use the concat prompt instead: it takes no more calls, and the learned "
+             "prompt is not clearly better. It brings 62.5 more right answers",
+             "type": "pco prompt last --row concat"},
+        ),
+        (
+            [right("present", 20), right("learned", 23)],
+            "Do not deploy: the learned prompt",
+            {"gain": "7.5 more", "type": "pco report last",
+             "next": "Keep the present prompt. About 550 test inputs would"},
+        ),
+        (
+            [right("present", 30), right("learned", 10)],
+            "Do not deploy: the learned prompt",
+            {"gain": f"50.0 fewer right answers in 100 {OVER} ",
+             "next": "Keep the present prompt. Read the answers that are still wrong"},
+        ),
+        (
+            four(0.1, 0.1, 0.1, 0.9, n=12),
+            "Undecided: the learned prompt",
+            {"gain": "0.806 more points than the present prompt on a scale from 0 to 1; very",
+             "next": "Add test inputs: a verdict takes at least 20."},
+        ),
+        (
+            [replace(each, evaluation=replace(each.evaluation, rollouts=tuple(
+                replace(r, usage=Usage()) for r in each.evaluation.rollouts)))
+             for each in four(0.3, 0.4, 0.4, 0.7)],
+            "Deploy: the learned prompt",
+            {"cost": "per query not metered; before not metered"},
+        ),
+        ([], "Undecided: nothing was judged", {"next": "Keep at least 20 rows"}),
+    ],
+    ids=["deploy", "another row", "unclear gain", "worse", "too few", "no meter", "no test"],
+)  # fmt: skip
+def test_a_headline_says_to_everybody_what_to_do(
+    entries: list[Entry], title: str, said: dict[str, str]
+) -> None:
+    made = conclude(entries, Terms())
+    head = made.headline("last")
+    assert head.title == title
+    for name, start in said.items():
+        assert head.lines[name].startswith(start), head.lines
+    assert title in made.as_html() or not entries
+
+
+def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:
+    head = conclude([right("present", 20), right("learned", 21)], Terms()).headline()
+    words = (
+        r"2.5 more right .* between [\d.]+ fewer and [\d.]+ more \(95 % interval, 40 test inputs\)."
+    )
+    assert re.match(words, head.lines["gain"])
+    down = conclude([right("present", 40), right("learned", 10)], Terms()).headline()
+    assert re.search(r"between [\d.]+ and [\d.]+ fewer", down.lines["gain"])
 
 
 # --- what a verdict evaluates, stores, and judges under ---

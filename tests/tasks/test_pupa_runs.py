@@ -111,9 +111,9 @@ async def ran(lm: Recorded, folder: Path, **settings: str) -> Run:
 
 
 def reported(run: Run) -> str:
-    inputs = {e.id: e.input for _, es in load_task("pupa").dataset.items() for e in es}
+    known = {e.id: e for _, es in load_task("pupa").dataset.items() for e in es}
     with closing(RunStore.open(run.path)) as store:
-        return html.unescape(render_report(store, inputs))
+        return html.unescape(render_report(store, known))
 
 
 async def test_a_run_asks_the_judge_and_keeps_private_pieces_home(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,10 +75,12 @@ def keys(runs_dir: Path) -> dict[str, str]:
     return {path.name.rpartition("-")[2]: path.name for path in runs_dir.iterdir()}
 
 
-async def asked(url: str, method: str = "GET", **headers: str) -> Answer:
+async def asked(
+    url: str, method: str = "GET", form: Mapping[str, str] | None = None, **headers: str
+) -> Answer:
     async with (
         aiohttp.ClientSession() as session,
-        session.request(method, url, headers=headers) as response,
+        session.request(method, url, headers=headers, data=form, allow_redirects=False) as response,
     ):
         return Answer(response.status, await response.text(), response.headers)
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 import io
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from promptcodebook.report.context import read_notes
 from promptcodebook.report.page import write_report
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
@@ -48,13 +51,15 @@ SCREENS = {
     "curves": "/run/{simulated}#training",
     "biography": "/run/{simulated}/codebook/2",
     "examples": "/run/{simulated}/examples",
+    "failures": "/run/{real}#test",
+    "theory": "/run/{simulated}/theory",
     "example": "/run/{simulated}/example/train-3-1/4",
     "compare": "/compare?run={simulated}&run={real}",
     "registry": "/registry",
     "paper": "/paper/Table%201",
 }
-_HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/example/train-3-1",
-            "/example/test-5/test")  # fmt: skip
+_HOSTILE = ("", "/codebook", "/codebook/2", "/codebook/encoder", "/examples", "/theory",
+            "/example/train-3-1", "/example/test-5/test")  # fmt: skip
 
 
 def difference(png: bytes, name: str) -> float:
@@ -139,6 +144,107 @@ def test_a_search_leaves_what_fits_and_escape_brings_all_back(
         assert rows.count() == everything
         page.keyboard.press("j")
         assert page.evaluate("document.activeElement.className") == "stop"
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_test_inputs_are_filtered_sorted_searched_and_labelled(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=1, hostile=""))
+    store.close()
+    with view(tmp_path) as base, opened(browser, width, "light") as (page, heard):
+        page.goto(f"{base}/run/{store.header.id}")
+        rows, seek = page.locator(".answers tbody tr:visible"), page.locator(".seek")
+        assert rows.count() == 60 and "wrong" in rows.first.inner_text()
+        for kind, count in (("wrong", 18), ("worse", 0), ("better", 18), ("all", 60)):
+            page.locator(f".only input[value={kind}]").check(force=True)
+            assert rows.count() == count, kind
+        page.keyboard.press("/")
+        page.keyboard.type("test-4")
+        assert rows.count() == 11  # test-4 and test-40 to test-49
+        page.locator(".only input[value=wrong]").check(force=True)
+        assert rows.count() == 8
+        if width > 1000:
+            page.get_by_role("button", name="input").click()
+            page.get_by_role("button", name="input").click()
+            assert "test-49" in rows.first.inner_text()
+        rows.first.locator(".noting summary").click()
+        rows.first.get_by_label("label").fill("data")
+        rows.first.get_by_label("note").fill("no <b>such</b> order")
+        rows.first.get_by_role("button", name="Keep").click()
+        page.get_by_text("no <b>such</b> order").first.wait_for()
+        assert rows.count() == 8 and seek.input_value() == "test-4"  # as the reader left it
+        assert len(read_notes(store.path)) == 1
+        with page.expect_download() as saving:
+            page.get_by_label("These test inputs as CSV").click()
+        assert "no <b>such</b> order" in Path(saving.value.path()).read_text("utf-8")
+        assert heard.complaints == []
+
+
+def test_without_a_script_the_list_is_complete_filtered_and_takes_notes(
+    browser: Any, tmp_path: Path
+) -> None:
+    store = write_run(tmp_path, ScriptedRun(steps=1, hostile=""))
+    store.close()
+    with view(tmp_path) as base:
+        context = browser.new_context(
+            java_script_enabled=False, viewport={"width": 1600, "height": 1000}
+        )
+        page = context.new_page()
+        page.goto(f"{base}/run/{store.header.id}")
+        rows = page.locator(".answers tbody tr")
+        assert rows.count() == 60 and not page.locator(".seek").is_visible()
+        page.get_by_text("worse than before").click()
+        assert [row.is_visible() for row in rows.all()[:3]] == [False] * 3
+        page.get_by_text("all 60").click()
+        rows.first.locator("summary").click()
+        rows.first.get_by_label("label").fill("data")
+        rows.first.get_by_role("button", name="Keep").click()
+        page.wait_for_url("**#test")
+        assert [label for label, _ in read_notes(store.path).values()] == ["data"]
+        context.close()
+
+
+def test_runs_are_sorted_and_filtered_and_one_at_work_is_stopped_by_a_button(
+    browser: Any, tmp_path: Path
+) -> None:
+    for task, score in (("good", 0.9), ("bad", 0.3)):
+        rows = (("present", "the present prompt", 0.5), ("learned", "the learned policy", score))
+        write_run(tmp_path, ScriptedRun(1, 4, 2, 1, hostile="", task=task, rows=rows)).close()
+    run = ScriptedRun(steps=4, verdict=False, hostile="", task="going")
+    store = write_run(tmp_path, run)
+    store.close()
+    hold = (
+        "import sys, pathlib; from promptcodebook.store.run import RunStore\n"
+        "store = RunStore.open(pathlib.Path(sys.argv[1]), write=True); print('held', flush=True)\n"
+        "try: sys.stdin.read()\nfinally: store.close()"
+    )
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", hold, str(store.path)]
+    with (
+        subprocess.Popen(command, text=True, **pipes) as job,
+        view(tmp_path) as base,
+        opened(browser, 400, "dark") as (page, heard),
+    ):
+        assert job.stdout is not None and job.stdout.readline() == "held\n"
+        page.goto(f"{base}/?by=gain")
+        ids = page.locator("table .id a")
+        assert [each.rpartition("-")[2] for each in ids.all_inner_texts()] == [
+            "good",
+            "bad",
+            "going",
+        ]
+        assert all(box["height"] < 30 for box in (each.bounding_box() for each in ids.all()))
+        page.get_by_label("Which runs").select_option("running")
+        page.get_by_role("button", name="Show").click()
+        assert ids.count() == 1 and "by=gain" in page.url
+        ids.first.click()
+        page.get_by_text("of training left").wait_for()
+        page.get_by_role("button", name="Stop this run").click()
+        page.get_by_text("Not running now.").wait_for(timeout=10_000)
+        assert job.wait(10) != 0 and page.get_by_role("button", name="Stop").count() == 0
+        assert heard.complaints == []
+        job.communicate()
 
 
 def test_texts_of_a_run_that_attack_do_nothing(

@@ -13,6 +13,7 @@ import pytest
 from promptcodebook.report.page import render_report
 from promptcodebook.store.events import Stepped
 from promptcodebook.store.run import RunStore
+from promptcodebook.types import Example
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen
 from promptcodebook.viewer.examples import examples_screen
 from promptcodebook.viewer.following import FollowedRun, run_screen
@@ -49,10 +50,10 @@ def test_every_screen_of_a_large_run_opens_within_two_seconds(large: Path) -> No
 
 def test_the_file_of_a_large_run_can_be_mailed_and_says_that_it_is_a_sample(large: Path) -> None:
     store = RunStore.open(large)
-    source = render_report(store, {f"test-{n}": _TEXT for n in range(60)})
+    source = render_report(store, {f"test-{n}": Example(f"test-{n}", _TEXT) for n in range(60)})
     store.close()
     assert len(source.encode()) <= MOST_BYTES
-    assert "Shown here, a sample:" in source
+    assert "Some of them with their prompts" in source
 
 
 def test_long_lives_of_many_instincts_are_cut_until_the_file_can_be_mailed(tmp_path: Path) -> None:

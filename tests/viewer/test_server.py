@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -17,18 +20,19 @@ from promptcodebook.errors import StoreError
 from promptcodebook.experiments.reproduce import experiment_names
 from promptcodebook.paths import BENCH
 from promptcodebook.registry.registry import open_registry
+from promptcodebook.report.context import read_notes
 from promptcodebook.store.events import Validated
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Evaluation, Rollout
 from promptcodebook.viewer.following import FollowedRun, OpenRuns, find_key, key_of, root_of
-from promptcodebook.viewer.lists import Runs
+from promptcodebook.viewer.lists import Runs, Wanted
 from promptcodebook.viewer.page import page_of
 from promptcodebook.viewer.server import Site, viewing
 from tests.load import crowding
 from tests.policy.registry.build import policy
 from tests.report.scripted_run import ScriptedRun, events_of, write_run
 from tests.report.strict import flat
-from tests.viewer.conftest import SIMULATED, Get, ask
+from tests.viewer.conftest import SIMULATED, Get, ask, asked
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,75 @@ def test_every_answer_forbids_what_no_page_needs(get: Get, path: str) -> None:
     assert "Access-Control-Allow-Origin" not in headers
 
 
+async def test_a_note_is_kept_with_the_run_and_shown_where_the_input_is(tmp_path: Path) -> None:
+    store = write_run(tmp_path / "runs", ScriptedRun(steps=1, hostile=""))
+    store.close()
+    page, sent = f"/run/{store.header.id}", {"label": " data ", "note": "<b>wrong</b> reference"}
+    async with viewing(Site(tmp_path / "runs")) as base:
+        kept = await asked(f"{base}{page}/note/test-50", "POST", sent, Origin=base)
+        assert (kept.status, kept.headers["Location"]) == (303, f"{page}#test")
+        assert read_notes(store.path) == {"test-50": ("data", "<b>wrong</b> reference")}
+        for shown in (page, f"{page}/example/test-50/test"):
+            assert "data <b>wrong</b> reference" in flat((await asked(base + shown)).text)
+        unknown = await asked(f"{base}{page}/note/nobody", "POST", sent, Origin=base)
+        assert unknown.status == 404 and len(read_notes(store.path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "read_only", "origin", "status"),
+    [
+        ({}, False, "", 403),
+        ({}, False, "http://evil.example", 403),
+        ({}, False, "null", 403),
+        ({}, True, "BASE", 405),
+        ({"private": True}, False, "BASE", 404),
+    ],
+    ids=["no page", "another site", "a sandbox", "read-only", "private"],
+)
+async def test_nothing_is_written_but_for_a_page_of_its_own(
+    tmp_path: Path, run: dict[str, bool], read_only: bool, origin: str, status: int
+) -> None:
+    store = write_run(tmp_path, replace(_ONE, verdict=True, **run))
+    page = f"/run/{store.header.id}"
+    async with viewing(Site(tmp_path, read_only=read_only)) as base:
+        headers = {"Origin": origin.replace("BASE", base)} if origin else {}
+        for path in (f"{page}/note/test-1", *([f"{page}/stop"] if not run else [])):
+            answer = await asked(base + path, "POST", {"note": "n"}, **headers)
+            assert answer.status == status, path
+        text = (await asked(base + page)).text
+        assert ("<textarea" in text) is (not read_only and not run)
+        assert ("Stop this run" in text) is (not read_only)
+    assert read_notes(store.path) == {}
+    store.close()
+
+
+async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: Path) -> None:
+    store = write_run(tmp_path, replace(_ONE, steps=10, config=_PLANNED))
+    store.close()
+    hold = (
+        "import sys, pathlib; from promptcodebook.store.lock import RunLock\n"
+        "lock = RunLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    job = await asyncio.create_subprocess_exec(sys.executable, "-c", hold, str(store.path), **pipes)
+    assert job.stdout is not None and await job.stdout.readline() == b"held\n"
+    stop = f"/run/{store.header.id}/stop"
+    async with viewing(Site(tmp_path)) as base:
+        text = flat((await asked(f"{base}/run/{store.header.id}")).text)
+        assert re.search(r"Running. Step 10 of 50: about \S+.* of training left, then", text)
+        assert "of training left" in flat((await asked(base + "/")).text)
+        assert (await asked(base + stop, "POST", Origin=base)).status == 303
+        _, said = await job.communicate()
+        assert b"KeyboardInterrupt" in said
+        assert (await asked(base + stop, "POST", Origin=base)).status == 409
+    mine = RunStore.open(store.path, write=True)  # this process: it is not stopped by its viewer
+    async with viewing(Site(tmp_path)) as base:
+        assert (await asked(base + stop, "POST", Origin=base)).status == 409
+    mine.close()
+
+
 _ONE = ScriptedRun(steps=1, verdict=False, hostile="")
+_PLANNED = {"update": {"epochs": 5, "steps_per_epoch": 10}}
 
 
 def steps_of(open_runs: OpenRuns, key: str) -> int | None:
@@ -310,8 +382,8 @@ def validated(step: int, score: float, n: int) -> Validated:
     return Validated(step, "subset", Evaluation("val", "val", rollouts))
 
 
-def markup_of(runs: Runs) -> str:
-    return page_of(runs.screen(), "/").decode()
+def markup_of(runs: Runs, wanted: Wanted = Wanted()) -> str:  # noqa: B008 - it never changes
+    return page_of(runs.screen(wanted), "/").decode()
 
 
 def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> None:
@@ -327,6 +399,33 @@ def test_what_was_written_after_the_last_step_is_in_the_list(tmp_path: Path) -> 
     text = markup_of(runs)
     assert runs.mark() != mark and "4 scores from 0.400 to 0.100" in text
     assert " 610 " in flat(text) and "0.900 n = 20" in flat(text) and "n = 7" not in text
+
+
+def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted(
+    tmp_path: Path,
+) -> None:
+    levels = {"tickets": (0.4, 0.7), "orders": (0.6, 0.2), "few": (0.4, 0.5)}
+    for task, (present, learned) in levels.items():
+        rows = (("present", "the present prompt", present), ("learned", "the result", learned))
+        write_run(tmp_path, ScriptedRun(1, 4, 2, 1, hostile="", task=task, rows=rows)).close()
+    write_run(tmp_path, replace(_ONE, task="none")).close()
+    runs = Runs(tmp_path)
+
+    def listed(**wanted: str) -> list[str]:
+        shown = markup_of(runs, Wanted.of(wanted))
+        return re.findall(r'<span class="id"><a[^>]*>[^<]*-(\w+)</a>', shown)
+
+    text = flat(markup_of(runs))
+    assert "tickets Deploy +0.300 +0.181 to +0.437 0.700 0.563 to 0.819 finished" in text
+    assert "orders Do not deploy use present -0.400" in text
+    assert listed(by="gain") == ["tickets", "few", "orders", "none"]
+    assert listed(by="-gain") == ["orders", "few", "tickets", "none"]
+    assert listed(by="nonsense") == listed() != listed(by="-task") == sorted(listed())
+    assert listed(only="Do not deploy") == ["orders"] and listed(words="ticket deploy") == [
+        "tickets"
+    ]
+    assert listed(only="stopped") == ["none"] and listed(words="nothing like it") == []
+    assert "No run fits." in flat(markup_of(runs, Wanted.of({"words": "<x>"})))
 
 
 def test_a_run_that_cannot_be_read_is_told_on_the_screen_and_warned_of_once(

@@ -34,7 +34,7 @@ from promptcodebook.errors import ConfigError
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import Reference
 from promptcodebook.run.subject import Given
-from promptcodebook.run.verdict import VerdictTable
+from promptcodebook.run.verdict import Headline, VerdictTable
 from promptcodebook.text import printable
 
 ConfigPath = Annotated[Path | None, typer.Argument(help="pco.toml or its folder.")]
@@ -353,6 +353,12 @@ def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> s
             console.print(table)
         shown.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
     return "\n\n".join(shown)
+
+
+def headline_text(headline: Headline) -> str:
+    """The decision, and below it what it gains and costs, and what to do next."""
+    lines = [wrap_text(headline.title, "")]
+    return "\n".join([*lines, *(wrap_text(v, f"  {k:<6}") for k, v in headline.lines.items())])
 
 
 def verdict_text(table: VerdictTable, per: str = "per query:") -> str:

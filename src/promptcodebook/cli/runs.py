@@ -12,19 +12,29 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.cli import command
-from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
+from promptcodebook.cli.command import (
+    Json,
+    Yes,
+    columns,
+    emit,
+    headline_text,
+    note,
+    show,
+    wrap_text,
+)
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
-from promptcodebook.paths import reply_cache_path, runs_dir, unfinished_folder
-from promptcodebook.policy.references import run_behind, stored_inputs
+from promptcodebook.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
+from promptcodebook.policy.references import run_behind, stored_examples
 from promptcodebook.report.page import write_report
 from promptcodebook.report.private import withhold, withhold_ending
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
 from promptcodebook.text import printable
-from promptcodebook.types import Failure
+from promptcodebook.types import Example, Failure
 from promptcodebook.units import (
     bytes_text,
     count_text,
@@ -125,32 +135,41 @@ def report(
         "run that it came from."
     ),
     output: Path | None = typer.Option(None, "--output", "-o", help="Where; else RUN/report.html."),
+    theory: bool = typer.Option(False, "--theory", help="With the method's symbols and theorems."),
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Curves, codebook, routing, history and examples, in one file that needs no network."""
+    """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
+    network."""
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
-    run_id = write_run_report(path, target, trust=trust)
+    run_id = write_run_report(path, target, trust=trust, theory=theory)
     show(lambda: {"run": run_id, "report": str(target)}, lambda: str(target), as_json=as_json)
 
 
 def write_run_report(
-    path: Path, target: Path, inputs: Mapping[str, str] | None = None, *, trust: bool = False
+    path: Path,
+    target: Path,
+    examples: Mapping[str, Example] | None = None,
+    *,
+    trust: bool = False,
+    theory: bool = False,
 ) -> str:
-    """The run at `path` as one HTML file; returns its id. `inputs` are the texts of its examples by
-    id; None reads them from its data, if this user made it or trusts it: the files that it names
-    may be anybody's, and a report is handed on."""
+    """The run at `path` as one HTML file; returns its id. `examples` are its own by id; None reads
+    them from its data, if this user made it or trusts it: the files that it names may be anybody's,
+    and a report is handed on."""
     with closing(RunStore.open(path)) as store:
-        if inputs is None and not (store.ours or trust):
+        if examples is None and not (store.ours or trust):
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
-            inputs = {}
-        write_report(store, target, stored_inputs(store.header) if inputs is None else dict(inputs))
+            examples = {}
+        known = stored_examples(store.header) if examples is None else examples
+        write_report(store, target, known, theory=theory)
         return store.header.id
 
 
 def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
     header, done = store.header, state.conclusion
+    made = Conclusion.of(state, header)
     return {
         "run": header.id,
         "name": header.name,
@@ -170,6 +189,7 @@ def _run_json(store: RunStore, state: RunState) -> dict[str, Any]:
         "changes": list(state.changes),
         "validations": [asdict(mark) for mark in state.validations],
         "judged": [asdict(mark) for mark in state.tests],
+        "headline": asdict(made.headline(header.id)) if made else None,
         "verdict": done.text if done else None,
         "worth": done.worth if done else None,
         "deploy": done.deploy if done else "",
@@ -204,8 +224,9 @@ def _run_text(store: RunStore, state: RunState) -> str:
     if (best := state.best) is not None:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
         lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
-    sentence = state.missing if state.conclusion is None else state.conclusion.text
-    if sentence:
+    made = Conclusion.of(state, header)
+    lines += ["", headline_text(made.headline(run_reference(store.path)))] if made else []
+    if sentence := made.sentence if made else state.missing:
         lines += ["", wrap_text(sentence, "")]
     if state.hint and writer is None:
         lines += ["", wrap_text(state.hint, "next: ")]

@@ -99,13 +99,15 @@ def _stored_settings(
 
 
 def _verdict_text(run: Run) -> str:
-    """Two tables, the sentence, what it cost and where the policy is."""
+    """The headline, the sentence, two tables, what it cost and where the policy is."""
     lines: list[str] = []
+    if run.conclusion is not None:
+        lines += [command.headline_text(run.conclusion.headline(run_reference(run.path))), ""]
+    if run.verdict:
+        lines += [wrap_text(run.verdict, ""), ""]
     if run.conclusion is not None and (rows := run.conclusion.rows):
         tables = command.verdict_text(run.conclusion.table)
         lines += [f"test split, n = {rows[0].score.n}:", "", tables, ""]
-    if run.verdict:
-        lines += [wrap_text(run.verdict, ""), ""]
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
     lines.append(f"run {run.id}: {', '.join(spent_parts(run.spent, run.budget.limits))}")
     if run.lost.calls:
@@ -139,6 +141,7 @@ def verdict_json(run: Run) -> dict[str, Any]:
         "name": run.name,
         "path": str(run.path),
         "ended": run.ended,
+        "headline": asdict(run.conclusion.headline(run.id)) if run.conclusion else None,
         "worth": run.worth,
         "verdict": run.verdict,
         "deploy": run.deploy,

@@ -92,8 +92,8 @@ def show(config: Config, sources: Sources, *, plain: bool, as_json: bool) -> int
         note(f"pco: stopped: {run.stop}\n  next: pco demo resumes it")
         return run.stop.exit_code
     report = run.path / "report.html"
-    inputs = {e.id: e.input for _, split in plan.dataset.items() for e in split}
-    write_run_report(run.path, report, inputs)
+    examples = {e.id: e for _, split in plan.dataset.items() for e in split}
+    write_run_report(run.path, report, examples)
     samples = _samples(run, {example.id: example for example in plan.dataset.test})
     if as_json:
         emit(_as_json(run, report, samples))

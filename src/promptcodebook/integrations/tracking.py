@@ -26,7 +26,7 @@ from promptcodebook.config import Config
 from promptcodebook.errors import import_extra, require_modules
 from promptcodebook.incidents import Tally
 from promptcodebook.lm.budget import BudgetGate
-from promptcodebook.policy.references import stored_inputs
+from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import Began, RunView, Spent, StepDone, ValidationDone, advance
 from promptcodebook.report.page import write_report
 from promptcodebook.run.verdict import VerdictTable, read_rows
@@ -104,7 +104,7 @@ class Tracker:
             state, report = store.outline(), Path(folder) / "report.html"
             done = state.conclusion
             rows = VerdictTable(read_rows(done.rows) if done is not None else ())
-            write_report(store, report, stored_inputs(store.header) if store.ours else {})
+            write_report(store, report, stored_examples(store.header) if store.ours else {})
             facts: dict[str, Any] = {
                 "verdict": state.missing if done is None else done.text,
                 "deploy": "" if done is None else done.deploy,

@@ -193,8 +193,7 @@ class Selection:
         self._store.append(Validated(step, scope, evaluation, seconds))
         earlier = [m.score or 0.0 for m in self._marks if m.scope == scope]
         best = all((evaluation.score or 0.0) > score for score in earlier)
-        made = evaluation.score, evaluation.answered, len(examples), evaluation.failed
-        self._marks.append(Mark(evaluation.name, step, scope, *made))
+        self._marks.append(Mark.of(evaluation, step, scope))
         self._problem.tell(ValidationDone(step, evaluation, best, finalist=scope == "full"))
 
     def enough(self, done: int) -> EndReason | None:

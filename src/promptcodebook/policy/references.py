@@ -44,7 +44,7 @@ from promptcodebook.store.lock import FILE
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
-from promptcodebook.types import variable_name
+from promptcodebook.types import Example, variable_name
 
 _ADDRESS = ("model", "headers")
 """What of a role's settings says whom it asks."""
@@ -369,10 +369,10 @@ def stored_dataset(header: Header) -> Dataset:
     return plan_data(config, Path(header.base or "."))
 
 
-def stored_inputs(header: Header) -> dict[str, str]:
-    """Texts of the run's inputs by id, if any. It reads files that the run names: ask first."""
+def stored_examples(header: Header) -> dict[str, Example]:
+    """The run's examples by id, if any. It reads files that the run names: ask first."""
     try:
         data = stored_dataset(header)
     except (ConfigError, DataError, TaskError):
         return {}
-    return {example.id: example.input for _, examples in data.items() for example in examples}
+    return {example.id: example for _, examples in data.items() for example in examples}

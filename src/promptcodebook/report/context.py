@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from markupsafe import Markup
@@ -23,9 +26,11 @@ from promptcodebook.store.header import Header, specs_in
 from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Codebook
+from promptcodebook.types import Codebook, Example
 from promptcodebook.units import count_text, duration, lost_text, money, number, spent_parts
 
+NOTES, _MOST_NOTES = "notes.jsonl", 10_000_000  # In a run's folder; bytes of it that are read.
+_TITLE = 120  # characters of an input that call an example
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]*@")
 _ENDED = {
     "finished": "finished",
@@ -52,16 +57,17 @@ class Context:
     usage: Mapping[Role, Usage]
     tallies: Mapping[str, int]
     elapsed_s: float
-    inputs: Mapping[str, str]
+    examples: Mapping[str, Example]
+    notes: Mapping[str, tuple[str, str]]
     defaults: Mapping[str, Any]
     lost: Usage
     running: bool = False
 
     @classmethod
-    def of(cls, store: RunStore, inputs: Mapping[str, str]) -> Context:
+    def of(cls, store: RunStore, examples: Mapping[str, Example]) -> Context:
         """Reads all but the steps."""
-        state = store.outline()
-        if store.header.private:
+        state, private = store.outline(), store.header.private
+        if private:
             state = withhold_ending(state, store.header.id)
         none = (None, Best(None, -1))
         return cls(
@@ -71,11 +77,21 @@ class Context:
             store.usage(),
             store.tallies(),
             store.elapsed_s,
-            inputs,
+            examples,
+            {} if private else read_notes(store.path),  # a note may quote what is private
             default_tree(store.header.settings),
             sum(store.lost().values(), Usage()),
             holder(store.path) is not None,
         )
+
+    def input_of(self, name: str) -> str:
+        """The input of an example; '' where it is not at hand."""
+        return self.examples[name].input if name in self.examples else ""
+
+    def title_of(self, name: str) -> str:
+        """What an example is called: the beginning of its input, or its id."""
+        text = " ".join(self.input_of(name).split()) or name
+        return text if len(text) <= _TITLE else f"{text[: _TITLE - 1]}…"
 
     def setting(self, key: str) -> Any:
         """A dotted key of the run's configuration; the default where the run does not have it. The
@@ -153,6 +169,18 @@ class Context:
 
     def draw(self, chart: Chart) -> Picture | None:
         return draw(chart, "simulated" if self.simulated else "")
+
+
+def read_notes(run: Path) -> dict[str, tuple[str, str]]:
+    """What the user noted of examples, by their ids: a line of JSON each, of which the last counts.
+    A line that cannot be read is left out."""
+    found = dict[str, tuple[str, str]]()
+    with suppress(OSError), open(run / NOTES, "rb") as file:
+        for line in file.read(_MOST_NOTES).splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                each = json.loads(line)
+                found[str(each["example"])] = str(each["label"]), str(each["note"])
+    return found
 
 
 def without_credentials(text: str) -> str:

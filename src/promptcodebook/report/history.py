@@ -16,10 +16,10 @@ from promptcodebook.text import shorten
 from promptcodebook.types import Directive, Parameters, Rewrite, Variable
 
 FIRST, LAST, REFUSED = 6, 14, 4  # Rewrites of a variable shown, on either side of the mark.
-DIRECTIVES: tuple[tuple[Directive, str, str], ...] = (
-    ("encoder", "θ", "encoder: directive and selection criteria"),
-    ("generator", "φ", "generator: directive and style guide"),
-    ("critic", "ψ", "critic: directive and evaluation criteria"),
+DIRECTIVES: tuple[tuple[Directive, str], ...] = (
+    ("encoder", "encoder: directive and selection criteria"),
+    ("generator", "generator: directive and style guide"),
+    ("critic", "critic: directive and evaluation criteria"),
 )
 MOST_MARKUP = 5_000_000  # Characters that the section may have.
 
@@ -82,7 +82,7 @@ class _Biography:
 
 
 class HistorySection(Section):
-    """Θ over time: every c_k, θ, φ and ψ."""
+    """Every text over time: the instincts and the three directives."""
 
     title, anchor = "What changed", "history"
 
@@ -110,7 +110,6 @@ class HistorySection(Section):
         return shown
 
     def _shown(self, most: _Most) -> Markup:
-        each = self._biographies.values()
         texts = self._start.texts if self._start else {}
         return render(
             "report/templates/history.html.jinja",
@@ -120,10 +119,6 @@ class HistorySection(Section):
             most=most,
             deployed=state_name(self._deployed),
             biographies={v: self._biographies.get(v, _Biography()) for v in texts},
-            kept=sum(b.deployed.count + b.later.count for b in each),
-            later=sum(b.later.count for b in each),
-            refused=sum(b.reasons.total() for b in each),
-            left_out=sum(part.shown(most)[1] for b in each for part in (b.deployed, b.later)),
             step_name=step_name,
         )
 

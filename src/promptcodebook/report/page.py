@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from promptcodebook.calls import ROLES, Limits, Usage
-from promptcodebook.errors import DiskFull
+from promptcodebook.errors import DiskFull, import_part
 from promptcodebook.incidents import Incident
 from promptcodebook.paths import write_whole
 from promptcodebook.report import history, traces, training, verdict
@@ -24,25 +24,29 @@ from promptcodebook.report.context import (
     step_name,
     without_credentials,
 )
-from promptcodebook.report.pages import digest, read_asset, read_style, render
+from promptcodebook.report.pages import digest, read_script, read_style, render
 from promptcodebook.report.private import withhold
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Broke, Compared, Event, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Failure, Rollout, Trace
+from promptcodebook.types import Example, Failure, Rollout, Trace
 from promptcodebook.units import spent_parts
 
-_OWN_MODEL = "your own model"
 _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
-_SAMPLING = ("temperature", "top_p", "max_tokens")
 HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
 
 
-def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None = None) -> None:
+def write_report(
+    store: RunStore,
+    target: Path,
+    examples: Mapping[str, Example] | None = None,
+    *,
+    theory: bool = False,
+) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
-    text = render_report(store, inputs)
+    text = render_report(store, examples, theory=theory)
     try:
         write_whole(target, text)
     except OSError as error:
@@ -52,14 +56,15 @@ def write_report(store: RunStore, target: Path, inputs: Mapping[str, str] | None
         raise fault from error
 
 
-def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> str:
-    """The report as a page; `inputs` are the examples' texts by id, where they are known. Of a run
-    on private data (`Header.private`) it shows lengths in the place of such texts."""
+def render_report(
+    store: RunStore, examples: Mapping[str, Example] | None = None, *, theory: bool = False
+) -> str:
+    """The report as a page; `examples` are those that are known, by id. Of a run on private data
+    (`Header.private`) it shows lengths in the place of texts. MissingExtra without the `theory`."""
     private = store.header.private
-    context = Context.of(store, {} if private else inputs or {})
-    sections = (
+    context = Context.of(store, {} if private else examples or {})
+    sections = [
         verdict.VerdictSection(context),
-        verdict.UseSection(context),
         verdict.JudgedSection(context),
         verdict.PromptsSection(context),
         training.CurvesSection(context),
@@ -70,11 +75,13 @@ def render_report(store: RunStore, inputs: Mapping[str, str] | None = None) -> s
         traces.ExamplesSection(context),
         IncidentsSection(context),
         SpendSection(context),
-        training.TheorySection(context),
         SettingsSection(context),
-    )
+    ]
+    if theory:
+        part = import_part("promptcodebook.screens", "paper", "the theory of a run", "bench")
+        sections.append(part.TheorySection(context))
     events = (withhold(e) if private else e for e in store.events(full=True))
-    style, script = read_style(), read_asset("chart.js")
+    style, script = read_style(), read_script()
     page = render(
         "report/templates/report.html.jinja",
         context=context,
@@ -121,20 +128,16 @@ class IncidentsSection(Section):
                 self._first = self._first or (f"{where}, example {rollout.example_id}", failure)
 
     def values(self) -> Mapping[str, Any]:
-        tallies = dict(self.context.tallies)
-        known = [(i.value, tallies.pop(i.value, 0), i.meaning) for i in Incident]
-        others = [(name, n, "") for name, n in sorted(tallies.items())]
-        cut = ("truncated outputs", self._truncated, "answers scored as they were at the cap")
         where, failure = self._first or ("", None)
         text = ""
         if failure is not None:
-            text = f"{failure.stage}: {failure.kind}: {failure.message}"
-            text += f"\n\n{failure.traceback}" if failure.traceback else ""
+            text = f"{failure.stage}: {failure.kind}: {failure.message}\n\n{failure.traceback}"
         return {
-            "incidents": [each for each in (*known, *others, cut) if each[1]],
+            "meanings": {incident.value: incident.meaning for incident in Incident},
+            "truncated": self._truncated,
             "failures": self._failures.most_common(_MOST_FAILURES),
             "where": where,
-            "first": shorten(text, _TRACEBACK),
+            "first": shorten(text.rstrip(), _TRACEBACK),
         }
 
 
@@ -144,16 +147,11 @@ class SpendSection(Section):
     title, anchor = "Usage and cost", "cost"
 
     def values(self) -> Mapping[str, Any]:
-        context, usage = self.context, self.context.usage
-        total = sum(usage.values(), Usage())
-        rows = [(role, context.models.get(role) or _OWN_MODEL, u) for role, u in usage.items()]
+        context = self.context
         limited = context.limits != Limits()
         return {
-            "rows": [*rows, ("all roles", "", total)] if rows else (),
-            "tokens": total.tokens,
+            "total": sum(context.usage.values(), Usage()),
             "of_limits": spent_parts(context.spent, context.limits) if limited else None,
-            "unpriced": [role for role, u in usage.items() if u.cost is None],
-            "known": sum(u.cost or 0.0 for u in usage.values()),
         }
 
 
@@ -163,16 +161,8 @@ class SettingsSection(Section):
     def values(self) -> Mapping[str, Any]:
         context = self.context
 
-        def sampling(role: str, key: str) -> str:
-            value = context.setting(f"roles.{role}.{key}")
-            return "server's own" if value is None else f"{value:g}"
-
         return {
             "roles": len(ROLES),
-            "models": [
-                (role, model or _OWN_MODEL, *(sampling(role, key) for key in _SAMPLING))
-                for role, model in context.models.items()
-            ],
             "changes": [
                 (d.key, value_text(d.old), value_text(d.new))
                 for d in differences(context.defaults, context.header.settings, HIDDEN)

@@ -13,7 +13,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -47,10 +47,9 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     tables = cast("Any", made)  # jinja2 gives its tables no types
-    tables.globals.update(MISSING=MISSING, address=address, data_file=_data_file)
+    tables.globals.update(MISSING=MISSING, address=address, csv_text=csv_text, data_file=_data_file)
     tables.filters.update(
         count=count_text,
-        csv_text=csv_text,
         duration=duration,
         money=money,
         number=partial(number, missing=MISSING),
@@ -92,6 +91,10 @@ def read_style() -> str:
     return "\n".join(map(read_asset, ("style.css", "figure.css", "chart.css")))
 
 
+def read_script() -> str:
+    return "\n".join(map(read_asset, ("chart.js", "table.js")))
+
+
 def read_asset(name: str) -> str:
     return files("promptcodebook.report").joinpath(name).read_text("utf-8")
 
@@ -121,22 +124,24 @@ class Picture:
     def name(self) -> str:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
 
+    def sourced(self, source: str) -> str:
+        """Where its numbers come from, and how many of them are there."""
+        return f"{source}, one point in {self.every}" if self.every > 1 else source
 
-def csv_text(picture: Picture, source: str) -> str:
-    """The numbers, each row with its source; no text in it is taken for a formula."""
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[str | float]], source: str) -> str:
+    """The rows, each with its source; no text in it is taken for a formula."""
 
     def cell(value: str | float) -> str | float:
         if not isinstance(value, str):
             return value
-        formula = value.startswith(("=", "+", "-", "@", "\t", "\r"))
+        formula = value.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠"))
         return printable(f"'{value}" if formula else value)
 
-    if picture.every > 1:
-        source += f", one point in {picture.every}"
     target = io.StringIO()
     writer = csv.writer(target, lineterminator="\n")
-    writer.writerow([*picture.columns, "source"])
-    writer.writerows([*map(cell, row), source] for row in picture.rows)
+    writer.writerow([*columns, "source"])
+    writer.writerows([*map(cell, row), source] for row in rows)
     return target.getvalue()
 
 

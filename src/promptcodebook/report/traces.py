@@ -19,7 +19,16 @@ from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
+from promptcodebook.types import (
+    Codebook,
+    Failure,
+    Rewrite,
+    Rollout,
+    Step,
+    Trace,
+    Variable,
+    variable_name,
+)
 from promptcodebook.units import number
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
@@ -58,28 +67,25 @@ def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Pa
         ("output", shorten(rollout.said, _LONG)),
         ("truncated", "the output was cut at its length cap" if rollout.truncated else ""),
         ("feedback", shorten(rollout.feedback, _SHORT)),
-        ("failure", _failure(rollout.failure)),
+        ("failure", failure_text(rollout.failure)),
     ]
     return [(name, body) for name, body in parts if body]
 
 
-def parts_of_trace(
-    trace: Trace, known: str | None, instincts: Instincts, own: tuple[str, str]
-) -> Parts:
-    """All of a trace; `known` is the input where that is at hand."""
+def parts_of_trace(context: Context, trace: Trace, instincts: Instincts) -> Parts:
+    """All of a trace, its input where that is at hand."""
     verdict = ""
     if trace.verdict is not None:
         figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
         verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
-    symbols: dict[Variable, str] = {"encoder": "θ", "generator": "φ", "critic": "ψ"}
     blamed = trace.gradients.blamed.items()
-    gradients = [(f"g {symbols.get(v, f'c{v}')}", shorten(text, _SHORT)) for v, text in blamed]
+    gradients = [(f"gradient: {variable_name(v)}", shorten(text, _SHORT)) for v, text in blamed]
     parts = [
-        ("input", shorten(known or "", _LONG)),
-        *parts_of(trace.rollout, instincts, own),
+        ("input", shorten(context.input_of(trace.rollout.example_id), _LONG)),
+        *parts_of(trace.rollout, instincts, context.own_words),
         ("verdict", verdict),
         *gradients,
-        ("failure", _failure(trace.failure)),
+        ("failure", failure_text(trace.failure)),
     ]
     return [(name, body) for name, body in parts if body]
 
@@ -112,7 +118,7 @@ def _route(rollout: Rollout) -> str:
     return shorten("\n".join(lines), _SHORT)
 
 
-def _failure(failure: Failure | None) -> str:
+def failure_text(failure: Failure | None) -> str:
     if failure is None:
         return ""
     return shorten(f"{failure.stage}: {failure.kind}: {failure.message}", _SHORT)
@@ -215,7 +221,7 @@ class ExamplesSection(Section):
         self._codebook = step.parameters.codebook
 
     def values(self) -> Mapping[str, Any]:
-        inputs, own = self.context.inputs, self.context.own_words
+        context = self.context
         # One of each kind, no input twice. Failures choose first and are shown last.
         chosen: dict[str, tuple[str, Training]] = {}
         for kind, best in self._best.items():
@@ -226,9 +232,9 @@ class ExamplesSection(Section):
             "examples": [
                 {
                     "kind": kind,
-                    "name": name,
+                    "name": context.title_of(name),
                     "tally": f"step {each.step + 1}, {reward_text(each.trace.rollout)}",
-                    "parts": parts_of_trace(each.trace, inputs.get(name), each.instincts, own),
+                    "parts": parts_of_trace(context, each.trace, each.instincts),
                 }
                 for name, (kind, each) in reversed(chosen.items())
             ]

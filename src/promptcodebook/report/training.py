@@ -1,5 +1,5 @@
 """Training over its steps: reward, validation, ε, entropy, utilisation and spend; how routes were
-learned; the codebook as it is deployed, how it was used, and what theory says of that use."""
+learned; the codebook as it is deployed, and how it was used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from promptcodebook.calls import Usage
 from promptcodebook.intervals import mean_interval
 from promptcodebook.method import state
-from promptcodebook.method.state import entropy, has_collapsed, selected_since, utilisation
+from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.report.context import Context, Section, state_name
 from promptcodebook.report.pages import Area, Chart, Line, Picture, Point, render
 from promptcodebook.store.events import Compared, Event, Started, Stepped, Validated
@@ -338,58 +338,3 @@ class RoutingSection(Section):
             rows,
             fixed=True,
         )
-
-
-class TheorySection(Section):
-    """Theorem 3 (utilisation) and Theorem 5 (additivity) beside what was measured. Of the residuals
-    δ it keeps number, sums of δ and |δ|, and largest |δ|: with ρ(g_ψ) and without, apart."""
-
-    title, anchor = "Theory beside measurement", "theory"
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._explored = 0
-        self._reached: set[int] = set()
-        self._residuals = {whole: (0, 0.0, 0.0, 0.0) for whole in (True, False)}
-
-    def add(self, event: Event) -> None:
-        for trace in event.step.traces if isinstance(event, Stepped) else ():
-            route = trace.rollout.route
-            # As in the method's own counts, a failed rollout selects nothing.
-            if route is not None and route.explored and trace.unit is not None:
-                self._explored += 1
-                self._reached.update(route.indices)
-            if (delta := trace.residual) is not None:
-                whole = "critic" in trace.gradients.severity
-                count, total, size, most = self._residuals[whole]
-                size, most = size + abs(delta), max(most, abs(delta))
-                self._residuals[whole] = count + 1, total + delta, size, most
-
-    def values(self) -> Mapping[str, Any]:
-        context, residuals = self.context, self._residuals
-        by_success = context.setting("explore.policy") == "success"
-        measured = by_success and not router_sections(context)
-        return {
-            "bounds": self._bounds() if measured else None,
-            "explored": self._explored,
-            "collapsed": has_collapsed(context.state.selected) if context.state.selected else None,
-            "residuals": [
-                ("ρ of g θ, g φ, g C and g ψ", *residuals[True]),
-                ("ρ of g θ, g φ and g C; that of g ψ was not given", *residuals[False]),
-            ],
-        }
-
-    def _bounds(self) -> list[tuple[str, str | int]]:
-        context = self.context
-        size, select = len(context.codebook), int(context.setting("select"))
-        tau = float(context.setting("explore.tau"))
-        narrow, wide = (
-            state.utilisation_bound(size, select, self._explored, tau, wide=wide) if size else 0.0
-            for wide in (False, True)
-        )
-        return [
-            ("bound, r̄ in [0, 1] as the theorem assumes", number(narrow, 2)),
-            ("bound, r̄ in [−1, 1] as r − ρ can be", number(wide, 2)),
-            ("measured, explored routes only", len(self._reached)),
-            ("measured, all routes", sum(n > 0 for n in context.state.selected)),
-        ]

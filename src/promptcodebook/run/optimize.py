@@ -36,7 +36,7 @@ from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
 from promptcodebook.progress import Listener, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
-from promptcodebook.run.verdict import Conclusion, Row, read_rows
+from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
 from promptcodebook.store.header import differences
 from promptcodebook.store.lock import holder
@@ -98,7 +98,7 @@ class Run:
         facts = f"{facts}, {self.spent.calls} calls, {money(self.cost)}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
-        return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated)}</div>"
+        return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated, self.id)}</div>"
 
     @cached_property
     def policy(self) -> Policy:
@@ -367,10 +367,7 @@ def _result(session: Session) -> Run:
 def _read(store: RunStore) -> Run:
     """A run as its folder tells of it, without its policy."""
     state, header = store.outline(), store.header
-    concluded, conclusion = state.conclusion, None
-    if concluded is not None:
-        rows = read_rows(concluded.rows)
-        conclusion = Conclusion(rows, concluded.text, concluded.worth, concluded.deploy)
+    concluded = state.conclusion
     stop = {"budget": BudgetReached, "interrupted": Interrupted}.get(state.ended or "")
     config = load_config(header.settings, where=f"the run {header.id}")
     return Run(
@@ -384,7 +381,7 @@ def _read(store: RunStore) -> Run:
         usage=store.usage(),
         tallies=store.tallies(),
         learned=None,
-        conclusion=conclusion,
+        conclusion=Conclusion.of(state, header),
         stop=None if stop is None else stop(state.detail, hint=state.hint),
         name=header.name,
         lost=sum(store.lost().values(), Usage()),

@@ -15,6 +15,7 @@ longer is judged again: look k is decided by intervals each end of which errs in
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -27,10 +28,11 @@ from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared, Trained
+from promptcodebook.store.events import Compared, Mark, RunState, Trained
+from promptcodebook.store.header import Header
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
-from promptcodebook.units import money, number, percent, plural
+from promptcodebook.units import cost_text, money, number, percent, plural
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
@@ -69,30 +71,109 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict for everybody: Deploy, Do not deploy or Undecided, `about` what was learned, and
+    in sentences its gain, its cost, what to do next and what to type for that."""
+
+    decision: str
+    about: str
+    lines: Mapping[str, str]
+
+    @property
+    def title(self) -> str:
+        return f"{self.decision}: {self.about}"
+
+
+@dataclass(frozen=True, slots=True)
 class Conclusion:
-    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear)."""
+    """`worth` is None when nothing could be judged, `deploy` the row to deploy ('' = unclear).
+    `scale` is the range of the rewards, None where each of them is 0 or 1."""
 
     rows: tuple[Row, ...]
     sentence: str
     worth: bool | None
     deploy: str = ""
+    scale: Bounds | None = (0.0, 1.0)
+
+    @classmethod
+    def of(cls, state: RunState, header: Header) -> Conclusion | None:
+        """The verdict that a run has stored. Raises StoreError where it is damaged."""
+        if (stored := state.conclusion) is None:
+            return None
+        try:
+            rows = TypeAdapter(tuple[Row, ...]).validate_python(stored.rows)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            why = f"the stored verdict is damaged at {where}: {first['msg']}"
+            raise StoreError(why) from None
+        low, high = header.config.get("reward_range") or (0.0, 1.0)
+        binary = state.tests and all(mark.binary for mark in state.tests)
+        scale = None if binary else (float(low), float(high))
+        return cls(rows, stored.text, stored.worth, stored.deploy, scale)
 
     @property
     def table(self) -> VerdictTable:
         return VerdictTable(self.rows)
 
+    def headline(self, run: str = "RUN") -> Headline:
+        """What it comes to; what to type is for this `run`."""
+        decision = "Deploy" if self.worth else "Do not deploy" if self.deploy else "Undecided"
+        if not self.rows:
+            kept = f"Keep at least {ENOUGH} rows for the test split."
+            return Headline(decision, "nothing was judged", {"next": kept})
+        base, learned = self.rows[0], self.rows[-1]
+        title = learned.title or learned.name
+        use = next((r for r in self.rows[1:] if r.name == self.deploy), None)
+        typed = f"pco report {run}"
+        if use is not None:
+            asked = ' "an input"' if use.name == UNTRAINED else ""
+            typed = f"pco prompt {run} --row {shlex.quote(use.name)}{asked}"
+            typed = f"pco serve {run}" if use is learned and use.prompt is None else typed
+        if self.worth:
+            said = f"Put {title} to use."
+        elif use is not None:
+            said = (
+                f"Use {use.title or use.name} instead: it takes no more calls, and {title} is not "
+                f"clearly better. It brings {self._gain(use)} A query then takes {_query(use)}."
+            )
+        else:
+            said = f"Keep {base.title}. {_would_tell(learned.gain)}" if self.deploy else ""
+            said = said or _would_tell(learned.gain)
+        cost = f"per query {_query(learned)}; before {_query(base)}"
+        mark = " (simulated)" if self.sentence.startswith(_ON_SIMULATED) else ""
+        lines = {"gain": self._gain(learned), "cost": cost, "next": said, "type": typed}
+        return Headline(decision, f"{title}{mark}", lines)
+
+    def _gain(self, row: Row) -> str:
+        """In the task's own unit: right answers in 100, or points on the scale of the reward."""
+        gain, than = row.gain or Interval(0.0, 0.0, 0.0, row.score.n), self.rows[0].title
+        width, digits, unit = 100, 1, f"right answers in 100 than {than}"
+        if self.scale is not None:
+            width, digits = 1, 3
+            unit = "points than {} on a scale from {:g} to {:g}".format(than, *self.scale)
+        mean, low, high = (
+            f"{width * abs(x):.{digits}f} {'fewer' if x < 0 else 'more'}"
+            for x in (gain.mean, gain.low, gain.high)
+        )
+        low = low if low[-5:] != high[-5:] else low.split()[0]
+        ends = f"{low} and {high} (95 % interval, {plural(gain.n, 'test input')})."
+        return f"{mean} {unit}; very likely between {ends}"
+
     def _repr_html_(self) -> str:
         return self.as_html(self.sentence.startswith(_ON_SIMULATED))
 
-    def as_html(self, simulated: bool = False) -> str:
-        """The sentence and the rows as a notebook shows them, escaped."""
+    def as_html(self, simulated: bool = False, run: str = "RUN") -> str:
+        """The headline as a notebook shows it, escaped; the sentence and the rows fold out."""
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
         model = "simulated model, " if simulated else ""
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
-        table = self.table.only("reward", "gain", "calls")
-        return f"<div>{sentence}{table.html(title, self.deploy)}</div>"
+        table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
+        head = self.headline(run)
+        said = shown_text(head.title, "\n".join(map(": ".join, head.lines.items())))
+        return f"<div>{said}<details><summary>statistics</summary>{sentence}{table}</details></div>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +386,8 @@ def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:
             f"{_level(terms.look)} instead of {_level(1)}."
         )
     text = (_ON_SIMULATED if terms.simulated else "") + " ".join([sentence, *remarks])
-    return Conclusion(rows, text, worth, deploy)
+    binary = all(Mark.of(e.evaluation, 0, "full").binary for e in entries)
+    return Conclusion(rows, text, worth, deploy, None if binary else terms.bounds)
 
 
 def verdict_remark(test_examples: int) -> str:
@@ -424,15 +506,25 @@ def _price(row: Row, base: Row) -> str:
     )
 
 
+def _query(row: Row) -> str:
+    """What one query takes. An agent that asks models past the meter shows no call."""
+    if not (row.metered and row.calls_per_query):
+        return "not metered"
+    price = cost_text(row.per_query.cost)
+    return f"{_counts(row, row)[0]}, {row.per_query.tokens:,} tokens, {price}"
+
+
+def _would_tell(gain: Interval | None) -> str:
+    """What to do where the test split does not show a gain."""
+    if gain is None or gain.n < ENOUGH:
+        return f"Add test inputs: a verdict takes at least {ENOUGH}."
+    if gain.mean <= 0:
+        return "Read the answers that are still wrong, then train longer or mend the reward."
+    if gain.low > 0:
+        return "A row that takes no more calls may do as well. More test inputs would tell."
+    needed = gain.n * (1 - gain.low / gain.mean) ** 2  # its width shrinks as the root of n grows
+    return f"About {float(f'{needed:.2g}'):,.0f} test inputs would show a gain of this size."
+
+
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def read_rows(stored: Sequence[object]) -> tuple[Row, ...]:
-    """The rows of a stored conclusion. Raises StoreError where they are damaged."""
-    try:
-        return TypeAdapter(tuple[Row, ...]).validate_python(stored)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"the stored verdict is damaged at {where}: {first['msg']}") from None

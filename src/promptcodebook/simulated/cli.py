@@ -38,7 +38,7 @@ from promptcodebook.simulated.model import simulated_model
 from promptcodebook.simulated.world import oracle_prompt
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.constraints.task import draw_constraints
-from promptcodebook.types import PromptLength
+from promptcodebook.types import Example, PromptLength
 
 _SETTINGS: dict[str, Any] = {
     "task": "constraints",
@@ -104,7 +104,7 @@ class _Judged:
     path: Path
     sentence: str
     rows: Mapping[str, Mapping[str, Any]]
-    inputs: Mapping[str, str]
+    examples: Mapping[str, Example]
 
 
 def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener) -> _Judged:
@@ -138,8 +138,8 @@ def _judge(world: int, load: str, sources: Sources, where: Where, view: Listener
         }
         concluded = store.outline().conclusion
         assert concluded is not None, "a run that was not stopped has concluded"
-        inputs = {e.id: e.input for _, split in assembled.dataset.items() for e in split}
-        return _Judged(store.header.id, store.path, concluded.text, rows, inputs)
+        examples = {e.id: e for _, split in assembled.dataset.items() for e in split}
+        return _Judged(store.header.id, store.path, concluded.text, rows, examples)
 
     try:
         return run_sync(judged(), opened.interrupt)
@@ -155,7 +155,7 @@ def _show_tour(worlds: int, *, plain: bool, as_json: bool) -> None:
             where = Where(runs_dir(), command="pco demo")
             with watch_run(plain=plain) as view:
                 first[name] = made = _judge(1, load, Sources(), where, view)
-            write_run_report(made.path, made.path / "report.html", made.inputs)
+            write_run_report(made.path, made.path / "report.html", made.examples)
         raw = [{name: each.rows for name, each in first.items()}, *others()]
     tables = {name: _table([each[name] for each in raw]) for name in _LOADS}
     if as_json:

@@ -260,7 +260,8 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples."""
+    """What one evaluation came to. `step` is -1 for the untrained policy; n counts examples.
+    `binary` = every reward is 0 or 1."""
 
     name: str
     step: int
@@ -269,11 +270,12 @@ class Mark:
     answered: float | None
     n: int
     failed: int
+    binary: bool = False
 
     @classmethod
     def of(cls, made: Evaluation, step: int, scope: Scope) -> Mark:
-        n = len(made.rollouts)
-        return cls(made.name, step, scope, made.score, made.answered, n, made.failed)
+        counts = len(made.rollouts), made.failed, set(made.rewards) <= {0.0, 1.0}
+        return cls(made.name, step, scope, made.score, made.answered, *counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,13 @@ def lock_effects(run: Path) -> RunLock:
 
 
 def holder(folder: Path) -> int | None:
-    """Process id of the run's writer, 0 if it is unknown, None if no process writes."""
+    """Process id of the run's writer, 0 if it is unknown or of another machine, None if no process
+    writes."""
     try:
-        return None if _is_free(folder) else _read_owner(folder)[0]
+        if _is_free(folder):
+            return None
+        pid, place = _read_owner(folder)
+        return pid if place == _place() else 0
     except OSError:  # there is no lock, or it is not ours to look at
         return None
 

@@ -21,14 +21,18 @@ def view(
     results: Annotated[
         Path, typer.Option(help="Folder of pco reproduce's pages, for the screen Paper.")
     ] = Path("docs/results"),
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="No notes are taken, and no run is stopped.")
+    ] = False,
     browse: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     trust: Trust = False,
     as_json: Json = False,
 ) -> None:
-    """Runs as pages that follow them while they train: curves, codebook, examples, comparisons.
+    """Runs as pages that follow them while they train: verdicts, what is still wrong, curves.
 
     The first line on stdout is the address. It is reached from this machine only (from another
-    one: ssh -L 8642:localhost:8642). It asks no model and writes nothing. Ctrl-C ends it.
+    one: ssh -L 8642:localhost:8642). It asks no model. It keeps your notes on test inputs with
+    the run, and its stop button does what Ctrl-C does. Ctrl-C here ends the viewer alone.
     """
     import webbrowser
 
@@ -43,7 +47,7 @@ def view(
     path = "/" if folder is None else address("run", find_key(home, folder))
 
     async def serve() -> None:
-        site = Site(home, trust=trust, results=results)
+        site = Site(home, trust=trust, read_only=read_only, results=results)
         async with viewing(site, port) as base:
             if as_json:
                 emit({"url": base + path})

@@ -27,7 +27,7 @@ from promptcodebook.viewer.page import Screen, missing
 _LATELY = 10  # steps without a selection after which an instinct is said to be unused lately
 _ENOUGH = 5  # examples with an instinct, and without it, that a difference of rewards takes
 _MOST_ROUTED = 40
-_WORDS: dict[str, str] = {name: f"{symbol} {words}" for name, symbol, words in DIRECTIVES}
+_WORDS: dict[str, str] = dict(DIRECTIVES)
 
 
 def codebook_screen(followed: FollowedRun) -> Screen:

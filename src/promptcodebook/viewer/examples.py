@@ -11,23 +11,24 @@ from promptcodebook.report.context import Context, facts
 from promptcodebook.report.page import HIDDEN, value_text
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.traces import Training, judged_parts, parts_of_trace, reward_text
-from promptcodebook.report.verdict import UNJUDGED, Pair, pairs_of, result_of, tally
+from promptcodebook.report.verdict import Pair, pairs_of, result_of, tally
 from promptcodebook.run.evaluation import Comparison, Side
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Started
 from promptcodebook.store.header import Header, differences
 from promptcodebook.tasks.rewards import describe_reward
-from promptcodebook.text import printable, shorten
+from promptcodebook.text import printable
 from promptcodebook.types import Codebook, Evaluation
 from promptcodebook.viewer.following import FollowedRun, Look, screen_of
 from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen, missing
 
 TEST = "test"  # The last part of an example's address where its rows of the verdict are shown.
-_TITLE, _MOST = 120, 1000
+_MOST = 1000
 _MOST_PAIRS, _MOST_SETTINGS = 300, 80
 
 
 def examples_screen(followed: FollowedRun) -> Screen:
-    """Training examples with what they earned, and test examples under the first and last row."""
+    """Training examples with what they earned. Those of the test are on the run's own screen."""
     look = followed.look()
     drawn: dict[str, list[tuple[int, float | None]]] = {}
     for step in look.steps:
@@ -39,36 +40,12 @@ def examples_screen(followed: FollowedRun) -> Screen:
         context=look.context,
         key=look.key,
         tallies=[
-            (name, _input_of(look, name), rollouts, [r for _, r in rollouts if r is not None])
+            (name, rollouts, [r for _, r in rollouts if r is not None])
             for name, rollouts in drawn.items()
         ][:_MOST],
         count=len(drawn),
-        **_tested(look, followed.tests()),
     )
     return screen_of(look, "Examples", body)
-
-
-def _input_of(look: Look, name: str) -> str:
-    """The beginning of an example's input; '' where it is not at hand."""
-    return shorten(" ".join(look.context.inputs.get(name, "").split()), _TITLE)
-
-
-def _tested(look: Look, rows: Sequence[Evaluation]) -> dict[str, Any]:
-    if rows and look.context.state.conclusion is None:
-        return {"empty": UNJUDGED}
-    result = result_of(look.context.state, rows)
-    if len(rows) < 2 or result is None:
-        return {"empty": "Nothing was compared on the test split yet."}
-    pairs = {pair.second.example_id: pair for pair in pairs_of(rows[0], result)}
-    return {
-        "empty": "",
-        "first_row": rows[0].name,
-        "result": result,
-        "tested": [
-            (r, _input_of(look, r.example_id), pairs.get(r.example_id))
-            for r in result.rollouts[:_MOST]
-        ],
-    }
 
 
 def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
@@ -88,8 +65,7 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
     ]
     if not steps and not tests:
         return missing(f"No example {name} was run.", f"pco runs show {look.context.header.id}")
-    known = next((look.context.inputs.get(n) for n in steps.values()), None)
-    known = known or next((look.context.inputs.get(r.example_id) for _, r in tests), None)
+    own = [*steps.values(), *(rollout.example_id for _, rollout in tests)][0]
     if at == TEST or not steps:
         context, first = look.context, _codebook_before(look, 0)
         sides = [judged_parts(context, row.name, rollout, first) for row, rollout in tests]
@@ -101,31 +77,31 @@ def example_screen(followed: FollowedRun, name: str, at: str = "") -> Screen:
             where = f"it was in step {first}" + (f" and {len(rest):,} more" if rest else "")
             hint = f"pco runs show {look.context.header.id}"
             return missing(f"The example {name} was not in step {at}: {where}.", hint)
-        values = _trained(followed, look, index, name, known)
+        values = _trained(followed, look, index, name)
     places = [(f"step {step + 1}", str(step + 1)) for step in steps]
     body = render(
         "viewer/templates/example.html.jinja",
         context=look.context,
         key=look.key,
         name=name,
-        known=known,
+        known=look.context.input_of(own),
+        known_reference=getattr(look.context.examples.get(own), "target", None),
+        note=look.context.notes.get(own),
         places=[*places, *([("test", TEST)] if tests else [])],
         at=at or str(max(steps, default=-1) + 1),
         **values,
     )
     above = (("Examples", address("run", look.key, "examples")),)
-    return screen_of(look, f"Example {name}", body, above)
+    return screen_of(look, look.context.title_of(own), body, above)
 
 
-def _trained(
-    followed: FollowedRun, look: Look, index: int, name: str, known: str | None
-) -> dict[str, Any]:
+def _trained(followed: FollowedRun, look: Look, index: int, name: str) -> dict[str, Any]:
     step, before = followed.step(index), _codebook_before(look, index)
     own = (trace for trace in step.traces if printable(trace.rollout.example_id) == name)
     traces = [
         {
             "reward": reward_text(each.trace.rollout),
-            "parts": parts_of_trace(each.trace, known, each.instincts, look.context.own_words),
+            "parts": parts_of_trace(look.context, each.trace, each.instincts),
             "changes": [r for r in each.rewrites if r.origin in ("gradient", "safety")],
         }
         for each in (Training.of(step, trace, before) for trace in own)
@@ -143,20 +119,20 @@ def _codebook_before(look: Look, index: int) -> Codebook:
 
 def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
     looks = first.look(), second.look()
-    contexts = [look.context for look in looks]
+    contexts = one, other = looks[0].context, looks[1].context
     results = [
-        result_of(context.state, followed.tests())
+        result_of(context, followed.tests())
         for context, followed in zip(contexts, (first, second), strict=True)
     ]
     judged = [result for result in results if result is not None]
-    pairs = pairs_of(*judged) if len(judged) == 2 else ()
-    changed = differences(contexts[0].header.settings, contexts[1].header.settings, HIDDEN)
+    pairs = pairs_of(judged[0], judged[1], one.reward_range) if len(judged) == 2 else ()
+    changed = differences(one.header.settings, other.header.settings, HIDDEN)
     marks = [context.simulated for context in contexts]
     simulated = ALL_SIMULATED if all(marks) else SOME_SIMULATED if any(marks) else ""
-    one, other = (context.header for context in contexts)
-    said = [_reward_warning(one, other)]
+    said = [_reward_warning(one.header, other.header)]
     ranges = {context.reward_range for context in contexts}
-    if one.fingerprints.get("test") != other.fingerprints.get("test") or len(ranges) > 1:
+    prints = {context.header.fingerprints.get("test") for context in contexts}
+    if len(prints) > 1 or len(ranges) > 1:
         said.append(
             "Their test data or the ranges of their rewards differ: these figures compare the "
             "examples with the same ids, and may not mean the same in both."
@@ -168,16 +144,19 @@ def compare_screen(first: FollowedRun, second: FollowedRun) -> Screen:
             (word, look.key, look.context, facts(look.context), result is not None)
             for word, look, result in zip(("First", "Second"), looks, results, strict=True)
         ],
+        heads=[made and made.headline() for made in map(conclusion_of, contexts)],
         warnings=[each for each in said if each],
         difference=_between(contexts, judged, pairs) if pairs else "",
-        pairs=[
-            (pair, next(filter(None, (_input_of(x, pair.second.example_id) for x in looks)), ""))
-            for pair in pairs[:_MOST_PAIRS]
-        ],
+        pairs=pairs[:_MOST_PAIRS],
+        known=max(contexts, key=lambda each: len(each.examples)),
         count=len(pairs),
         changed=[(d.key, value_text(d.old), value_text(d.new)) for d in changed[:_MOST_SETTINGS]],
     )
     return Screen("Compare", body, above=(("Runs", "/"),), simulated=simulated)
+
+
+def conclusion_of(context: Context) -> Conclusion | None:
+    return Conclusion.of(context.state, context.header)
 
 
 def _reward_warning(one: Header, other: Header) -> str:

@@ -3,6 +3,8 @@ rollouts are read when a screen needs them; the rest is kept, and only new event
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
@@ -12,19 +14,23 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from promptcodebook.errors import import_part
 from promptcodebook.paths import BENCH
-from promptcodebook.policy.references import stored_inputs
+from promptcodebook.policy.references import stored_examples
 from promptcodebook.report import history, page, training, verdict
-from promptcodebook.report.context import Context, facts, render_sections
+from promptcodebook.report.context import NOTES, Context, facts, render_sections
 from promptcodebook.report.pages import address, render
 from promptcodebook.report.private import withhold
+from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.events import Compared, Event, Stepped
-from promptcodebook.store.lock import FILE, holder
+from promptcodebook.store.lock import FILE, NO_LINK, holder, refuse_links
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import run_folders
-from promptcodebook.types import Evaluation, Step
+from promptcodebook.types import Evaluation, Example, Step
+from promptcodebook.units import duration, plural
 from promptcodebook.viewer.page import ALL_SIMULATED, Screen
 
+_TABS = ("Codebook", "Examples", "Theory")
 _MOST_OPEN = 8  # runs kept open; the one viewed longest ago is closed
 _AT_REST = "-e"  # how the mark of an idle run ends, which no process writes
 GONE = f"gone{_AT_REST}"  # The mark of a run that does not exist.
@@ -48,16 +54,20 @@ class Look:
 class FollowedRun:
     """One run, open for reading; `look` from any thread."""
 
-    def __init__(self, path: Path, key: str, *, trust: bool = False) -> None:
+    def __init__(
+        self, path: Path, key: str, *, trust: bool = False, read_only: bool = False
+    ) -> None:
         self.key = key
         self._store = RunStore.open(path)
         self.path, self.header = self._store.path, self._store.header
         self.place = _place(path) or (0, 0)
         self.usable = self._store.ours or trust  # the code and the addresses that it names
+        self.notable = not (read_only or self.header.private)  # a note may quote what is private
+        self.stoppable = self.usable and not read_only and os.name != "nt"
         self._events: list[Event] = []
         self._last = 0
         self._tests: tuple[int, tuple[Evaluation, ...]] = (-1, ())
-        self._inputs: Mapping[str, str] | None = None
+        self._examples: Mapping[str, Example] | None = None
         self._lock = threading.RLock()
 
     def look(self) -> Look:
@@ -67,7 +77,7 @@ class FollowedRun:
             for number, event in later:
                 self._events.append(withhold(event) if self.header.private else event)
                 self._last = number
-            context = Context.of(self._store, self.inputs)
+            context = Context.of(self._store, self.examples)
             mark = _mark(self.place, self._last, running=context.running)
             return Look(self.key, context, tuple(self._events), mark)
 
@@ -77,13 +87,13 @@ class FollowedRun:
             return _mark(self.place, self._store.last_event(), running=running)
 
     @property
-    def inputs(self) -> Mapping[str, str]:
-        """Texts by example id: of runs that are the user's own, or trusted, and not private."""
+    def examples(self) -> Mapping[str, Example]:
+        """By id: of runs that are the user's own, or trusted, and not private."""
         with self._lock:
-            if self._inputs is None:
+            if self._examples is None:
                 known = self.usable and not self.header.private
-                self._inputs = stored_inputs(self.header) if known else {}
-            return self._inputs
+                self._examples = stored_examples(self.header) if known else {}
+            return self._examples
 
     def tests(self) -> tuple[Evaluation, ...]:
         """The verdict's rows so far, with their texts."""
@@ -108,8 +118,8 @@ class FollowedRun:
 class OpenRuns:
     """The runs below one folder, opened as they are viewed."""
 
-    def __init__(self, runs_dir: Path, *, trust: bool = False) -> None:
-        self.runs_dir, self._trust = runs_dir, trust
+    def __init__(self, runs_dir: Path, *, trust: bool = False, read_only: bool = False) -> None:
+        self.runs_dir, self._trust, self._read_only = runs_dir, trust, read_only
         self._open: dict[str, FollowedRun] = {}
         self._readers: Counter[FollowedRun] = Counter()
         self._lock = threading.Lock()
@@ -140,10 +150,12 @@ class OpenRuns:
             known = None
         if folder is None or place is None:
             return None
-        followed = self._open[key] = known or FollowedRun(folder, key, trust=self._trust)
+        if known is None:
+            known = FollowedRun(folder, key, trust=self._trust, read_only=self._read_only)
+        self._open[key] = known
         while len(self._open) > _MOST_OPEN:  # the latest is last
             self._put_away(self._open.pop(next(iter(self._open))))
-        return followed
+        return known
 
     def _put_away(self, followed: FollowedRun) -> None:
         """Closes it; where somebody reads it, the last of them does."""
@@ -196,28 +208,63 @@ def _place(path: Path) -> tuple[int, int] | None:
 
 
 def run_screen(followed: FollowedRun) -> Screen:
+    """The verdict and what is still wrong, then how it came to that."""
     look = followed.look()
     context = look.context
     sections = (
         verdict.VerdictSection(context),
+        verdict.JudgedSection(context, look.key, noting=followed.notable),
         training.CurvesSection(context),
         *training.router_sections(context),
         *history.candidate_sections(context),
-        verdict.JudgedSection(context),
         verdict.PromptsSection(context),
         page.SpendSection(context),
         page.IncidentsSection(context),
-        verdict.UseSection(context),
-        training.TheorySection(context),
         page.SettingsSection(context),
     )
     body = render(
         "viewer/templates/run.html.jinja",
         context=context,
+        key=look.key,
         facts=facts(context),
+        left=time_left(context),
+        stoppable=followed.stoppable and bool(holder(followed.path)),
         sections=render_sections(sections, with_tests(followed, look)),
     )
     return screen_of(look, context.header.name or context.header.id, body)
+
+
+def theory_screen(followed: FollowedRun) -> Screen:
+    """The method's symbols and theorems for this run. MissingExtra where that part is not there."""
+    part = import_part("promptcodebook.screens", "paper", "the theory of a run", "bench")
+    look = followed.look()
+    body = render_sections([part.TheorySection(look.context)], look.events)
+    return screen_of(look, "Theory", body)
+
+
+def time_left(context: Context) -> str:
+    """How long a run that is at work still takes, by its pace so far; '' where that is unknown."""
+    done, planned = context.state.step + 1, context.planned
+    if not context.running:
+        return ""
+    if context.state.tests or context.state.ended:
+        return f"Training is done; {plural(len(context.state.tests), 'row')} judged so far."
+    if not done or planned is None:
+        return "It has just begun." if not done else f"{plural(done, 'step')} done."
+    rest = duration(context.elapsed_s / done * max(0, planned - done))
+    return f"Step {done:,} of {planned:,}: about {rest} of training left, then the verdict."
+
+
+def add_note(run: Path, example: str, label: str, note: str) -> None:
+    """Keeps what the user says of a test input (`read_notes`). StoreError, DiskFull."""
+    refuse_links(run)
+    line = json.dumps({"example": example, "label": label, "note": note})
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK
+    try:
+        with open(os.open(run / NOTES, flags, 0o600), "ab") as file:
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        raise store_os_error(error, run / NOTES) from error
 
 
 def with_tests(followed: FollowedRun, look: Look) -> list[Event]:
@@ -237,7 +284,7 @@ def screen_of(
         title,
         body,
         above=[("Runs", "/"), *([(own, run)] if title != own else []), *above],
-        tabs=(("Run", run), ("Codebook", f"{run}/codebook"), ("Examples", f"{run}/examples")),
+        tabs=[("Run", run), *((name, f"{run}/{name.lower()}") for name in _TABS)],
         live=address("live", "run", key),
         mark=look.mark,
         simulated=ALL_SIMULATED if look.context.simulated else "",

@@ -1,5 +1,5 @@
-"""The two lists: all runs, the latest first, of which two are picked to be compared; and the
-registry: refs, versions, what was done and what audits found."""
+"""The two lists: all runs, the latest first unless another order is wanted, of which two are picked
+to be compared; and the registry: refs, versions, what was done and what audits found."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
+from promptcodebook.intervals import Interval
 from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
+from promptcodebook.report.context import Context
 from promptcodebook.report.pages import render
+from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, file_marks, read_runs, run_folders
-from promptcodebook.viewer.following import OpenRuns, key_of
+from promptcodebook.viewer.following import OpenRuns, key_of, time_left
 from promptcodebook.viewer.page import ALL_SIMULATED, SOME_SIMULATED, Screen
 
 _log = logging.getLogger(__name__)
@@ -33,11 +36,80 @@ _Files = tuple[list[list[int] | None], int | None]
 
 
 class _Line(NamedTuple):
-    """Validation scores in order, and over how many examples the best was."""
+    """Validation scores in order, and over how many examples the best was; how long a run that is
+    at work still takes; what the verdict decides, the row that it names, the result's figures."""
 
-    scores: tuple[float, ...]
-    n: int
-    simulated: bool
+    scores: tuple[float, ...] = ()
+    n: int = 0
+    simulated: bool = False
+    left: str = ""
+    decision: str = ""
+    deploy: str = ""
+    gain: Interval | None = None
+    score: Interval | None = None
+
+
+_Listed = tuple[RunSummary, _Line]
+KINDS = ("Deploy", "Do not deploy", "Undecided", "running", "stopped", "finished")
+
+
+class Wanted(NamedTuple):
+    """Which runs, and in which order: `words` are searched for, `only` is one of `KINDS`, `by` a
+    column of `_ORDERS` (with '-' before it, the other way round)."""
+
+    page: int = 1
+    words: str = ""
+    only: str = ""
+    by: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wanted:
+        """Of the address; what it does not know is left out."""
+        page, by = query.get("page", ""), query.get("by", "")
+        number = int(page) if page.isdecimal() and len(page) < 9 else 1
+        known = by if by.removeprefix("-") in _ORDERS else ""
+        return cls(max(1, number), query.get("words", ""), query.get("only", ""), known)
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What an address says of it, the page left out."""
+        said = {"words": self.words, "only": self.only, "by": self.by}
+        return {name: text for name, text in said.items() if text}
+
+    def of_all(self, listed: Sequence[_Listed]) -> list[_Listed]:
+        """Those wanted, in order; what has no such figure comes last."""
+        found = [each for each in listed if self._fits(*each)]
+        if not self.by:
+            return found
+        value = _ORDERS[self.by.removeprefix("-")]
+        known = [each for each in found if value(*each) is not None]
+        known.sort(key=lambda each: value(*each), reverse=not self.by.startswith("-"))
+        return known + [each for each in found if value(*each) is None]
+
+    def _fits(self, run: RunSummary, line: _Line) -> bool:
+        kinds = line.decision, state_of(run)
+        text = " ".join((run.id, run.name, run.task, *kinds)).lower()
+        return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
+
+
+def state_of(run: RunSummary) -> str:
+    return "running" if run.running else run.ended or "stopped"
+
+
+_ORDERS: Mapping[str, Callable[[RunSummary, _Line], Any]] = {
+    "run": lambda run, _: run.created,
+    "task": lambda run, _: run.task,
+    "verdict": lambda _, line: line.decision or None,
+    "gain": lambda _, line: line.gain and line.gain.mean,
+    "test score": lambda _, line: line.score and line.score.mean,
+    "state": lambda run, _: state_of(run),
+    "steps": lambda run, _: run.step,
+    "best validation": lambda run, _: run.best,
+    "calls": lambda run, _: run.usage.calls,
+    "cost": lambda run, _: run.usage.cost,
+    "time": lambda run, _: run.elapsed_s,
+}
+_ALL = Wanted()
 
 
 class Runs:
@@ -66,9 +138,8 @@ class Runs:
         lines = [(str(folder), _files(folder)) for folder in run_folders(self._runs_dir)]
         return hashlib.sha256(repr(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
-    def screen(self, number: str = "") -> Screen:
-        """The page of the runs of this number, the first being 1."""
-        page = int(number) if number.isdecimal() and len(number) < 9 else 1
+    def screen(self, wanted: Wanted = _ALL) -> Screen:
+        """A page of the runs that are wanted."""
         with self._lock:
             # Before the rest: a page may be newer than it says, never older.
             mark = self._look()
@@ -78,32 +149,35 @@ class Runs:
                     if folder not in self._unreadable:
                         _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
                 self._read, self._unreadable = (mark, found[::-1]), unreadable
-            runs = self._read[1]
-            pages = max(1, -(-len(runs) // _ON_A_PAGE))
-            page = min(max(1, page), pages)
-            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
-            lines: list[_Line] = []
-            for run in shown:
-                files, known = _files(run.path), self._lines.get(run.path)
-                if known is None or known[0] != files:
-                    known = self._lines[run.path] = (files, _read_line(run.path))
-                lines.append(known[1])
+            known, first = self._read[1], (wanted.page - 1) * _ON_A_PAGE
+            # Without an order or a search, no more is read than is shown.
+            pick = slice(None) if wanted.query else slice(first, first + _ON_A_PAGE)
+            rows = wanted.of_all([(run, self._line(run)) for run in known[pick]])
+            count = len(rows) if wanted.query else len(known)
+            rows = rows[first : first + _ON_A_PAGE] if wanted.query else rows
             unread = list(self._unreadable.items())
-        marks = [line.simulated for line in lines]
+        marks = [line.simulated for _, line in rows]
         body = render(
             "viewer/templates/runs.html.jinja",
             folder=self._runs_dir,
-            rows=[
-                (key_of(self._runs_dir, run.path), run, line, _spark(line.scores))
-                for run, line in zip(shown, lines, strict=True)
-            ],
+            wanted=wanted,
+            orders=_ORDERS,
+            kinds=KINDS,
+            state_of=state_of,
+            known=len(known),
+            rows=[(key_of(self._runs_dir, r.path), r, x, _spark(x.scores)) for r, x in rows],
             unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
-            page=page,
-            pages=pages,
-            count=len(runs),
+            pages=max(1, -(-count // _ON_A_PAGE)),
+            count=count,
         )
         said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
         return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)
+
+    def _line(self, run: RunSummary) -> _Line:
+        files, kept = _files(run.path), self._lines.get(run.path)
+        if kept is None or kept[0] != files:
+            kept = self._lines[run.path] = (files, _read_line(run.path))
+        return kept[1]
 
 
 def _files(folder: Path) -> _Files:
@@ -115,13 +189,22 @@ def _files(folder: Path) -> _Files:
 def _read_line(path: Path) -> _Line:
     try:
         with closing(RunStore.open(path)) as store:
-            state, simulated = store.outline(), store.header.simulated
+            state, header = store.outline(), store.header
+            left = time_left(Context.of(store, {})) if holder(path) is not None else ""
+            made = Conclusion.of(state, header)
     except StoreError as error:
         _log.debug("run %s: %s", path.name, error)
-        return _Line((), 0, False)
-    scores = (m.score for m in state.validations if m.scope == "subset")
-    n = state.best.n if state.best is not None else 0
-    return _Line(tuple(score for score in scores if score is not None), n, simulated)
+        return _Line()
+    scored = (m.score for m in state.validations if m.scope == "subset")
+    scores = tuple(score for score in scored if score is not None)
+    line = _Line(scores, state.best.n if state.best is not None else 0, header.simulated, left)
+    if made is None:
+        return line
+    result = made.rows[-1] if made.rows else None
+    figures = (result.gain, result.score) if result is not None else (None, None)
+    return line._replace(
+        decision=made.headline().decision, deploy=made.deploy, gain=figures[0], score=figures[1]
+    )
 
 
 def _spark(scores: Sequence[float]) -> str:

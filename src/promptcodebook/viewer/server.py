@@ -1,13 +1,17 @@
 """The viewer over HTTP: screens, their style and script, and the news that a run continued.
 
-It only reads. It listens on loopback and answers to no other name, since a page of another site
-could point its own name here. Scripts and styles within a page do not run.
+It listens on loopback and answers to no other name, since a page of another site could point its
+own name here. Scripts and styles within a page do not run. It writes two things, on a POST that one
+of its own pages sent, and neither where it is read-only: what the user notes of a test input, and
+the signal that stops a run in order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -20,11 +24,21 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from promptcodebook.errors import PcoError, import_part
-from promptcodebook.report.pages import read_asset, read_style
+from promptcodebook.report.pages import address, read_script, read_style
+from promptcodebook.store.lock import holder
+from promptcodebook.text import printable
 from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
 from promptcodebook.viewer.examples import compare_screen, example_screen, examples_screen
-from promptcodebook.viewer.following import GONE, FollowedRun, OpenRuns, rests, run_screen
-from promptcodebook.viewer.lists import Runs, Versions
+from promptcodebook.viewer.following import (
+    GONE,
+    FollowedRun,
+    OpenRuns,
+    add_note,
+    rests,
+    run_screen,
+    theory_screen,
+)
+from promptcodebook.viewer.lists import Runs, Versions, Wanted
 from promptcodebook.viewer.page import Screen, missing, page_of
 
 HOST = "127.0.0.1"
@@ -54,6 +68,7 @@ _FILES = {
 }
 _UNFORESEEN = "The viewer failed; its error is printed where pco view runs"
 _CHECK = "pco doctor"
+_NOTED = {"label": 60, "note": 4000}  # What a form may say of a test input, and how long.
 _log = logging.getLogger(__name__)
 
 _Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -64,10 +79,15 @@ class Site:
     """What is shown: the runs below one folder."""
 
     def __init__(
-        self, runs_dir: Path, *, trust: bool = False, results: Path = Path("docs/results")
+        self,
+        runs_dir: Path,
+        *,
+        trust: bool = False,
+        read_only: bool = False,
+        results: Path = Path("docs/results"),
     ) -> None:
-        self.open_runs = OpenRuns(runs_dir, trust=trust)
-        self._runs = Runs(runs_dir)
+        self.open_runs = OpenRuns(runs_dir, trust=trust, read_only=read_only)
+        self._runs, self._read_only = Runs(runs_dir), read_only
         self._versions = Versions()
         self._results = results
 
@@ -79,7 +99,7 @@ class Site:
         """The screens by their addresses; below /live a page hears that it is out of date."""
         application = web.Application(middlewares=[_guard])
         add = application.router.add_get
-        add("/", _shown(lambda r: self._runs.screen(r.query.get("page", ""))))
+        add("/", _shown(lambda r: self._runs.screen(Wanted.of(r.query))))
         for path, make in _RUN_SCREENS.items():
             add(path, _shown(partial(self._of_run, make)))
         add("/compare", _shown(self._compared))
@@ -95,8 +115,43 @@ class Site:
         add("/live/paper/{name}", _told(lambda r: _paper().paper_mark(*self._result(r))))
         measured = partial(self._run_mark, lambda run: measured_mark(run, run.mark()))
         add("/live/measured/{run}", _told(measured))
+        if not self._read_only:
+            application.router.add_post("/run/{run}/note/{name}", self._noted)
+            application.router.add_post("/run/{run}/stop", self._stopped)
         add("/{rest:.*}", _shown(lambda _: missing("There is nothing at this address.")))
         return application
+
+    async def _noted(self, request: web.Request) -> web.StreamResponse:
+        """Keeps the label and the note that the page's form sent, and leads back to it."""
+        key, name = request.match_info["run"], request.match_info["name"]
+        sent = await request.post()
+        note = {part: str(sent.get(part, "")).strip()[:most] for part, most in _NOTED.items()}
+
+        def keep() -> None:
+            with self.open_runs.reading(key) as followed:
+                judged = followed.tests() if followed is not None and followed.notable else ()
+                ids = (r.example_id for row in judged for r in row.rollouts)
+                known = next((own for own in ids if printable(own) == name), None)
+                if followed is None or known is None:
+                    raise web.HTTPNotFound
+                add_note(followed.path, known, **note)
+
+        await asyncio.to_thread(keep)
+        return _seen_at(address("run", key) + "#test")
+
+    async def _stopped(self, request: web.Request) -> web.StreamResponse:
+        """Stops the process that writes the run, as Ctrl-C does: all that was paid is kept."""
+        key = request.match_info["run"]
+
+        def stop() -> None:
+            with self.open_runs.reading(key) as followed:
+                pid = holder(followed.path) if followed is not None and followed.stoppable else None
+            if not pid or pid == os.getpid():
+                raise web.HTTPConflict(reason="No process of this machine writes the run")
+            os.kill(pid, signal.SIGINT)
+
+        await asyncio.to_thread(stop)
+        return _seen_at(address("run", key))
 
     def _of_run(self, make: _OfRun, request: web.Request) -> Screen:
         key = request.match_info["run"]
@@ -185,6 +240,11 @@ def _told(mark: Callable[[web.Request], str], every: float = _POLL_S) -> _Answer
     return answer
 
 
+def _seen_at(place: str) -> web.Response:
+    """After a form was taken: its page again."""
+    return web.Response(status=303, headers={"Location": place})
+
+
 def _paper() -> Any:
     """The experiments' screen. MissingExtra where they are not there."""
     return import_part("promptcodebook.screens", "paper", "the screen Paper", "bench")
@@ -194,6 +254,7 @@ _RUN_SCREENS: Mapping[str, _OfRun] = {
     "/run/{run}": lambda run, _: run_screen(run),
     "/run/{run}/codebook": lambda run, _: codebook_screen(run),
     "/run/{run}/examples": lambda run, _: examples_screen(run),
+    "/run/{run}/theory": lambda run, _: theory_screen(run),
     "/run/{run}/codebook/{text}": lambda run, r: biography_screen(run, r.match_info["text"]),
     "/run/{run}/example/{name}": lambda run, r: example_screen(run, r.match_info["name"]),
     "/run/{run}/example/{name}/{at}": lambda run, r: example_screen(
@@ -209,7 +270,7 @@ async def _static(request: web.Request) -> web.StreamResponse:
     if name == "style.css":
         text = read_style() + folder.joinpath("view.css").read_text("utf-8")
     else:
-        text = read_asset(name) if name == "chart.js" else folder.joinpath(name).read_text("utf-8")
+        text = read_script() if name == "chart.js" else folder.joinpath(name).read_text("utf-8")
     return web.Response(text=text, content_type=_FILES[name], charset="utf-8")
 
 
@@ -221,9 +282,12 @@ async def _guard(request: web.Request, handler: _Answer) -> web.StreamResponse:
         name = urlsplit(f"//{request.host}").hostname if "@" not in request.host else ""
     except ValueError:
         name = ""
+    own = request.headers.get("Origin") == f"http://{request.host}"
     if name not in _NAMES:
         text = "this server answers on localhost only\n"
         response: web.StreamResponse = web.Response(status=421, text=text)
+    elif request.method == "POST" and not own:  # browsers name the page that sends a form
+        response = web.Response(status=403, text="this server takes forms of its own pages only\n")
     else:
         try:
             response = await handler(request)

@@ -30,7 +30,7 @@ function turn(by) {
 }
 
 function search() {
-  const box = document.getElementById("filter");
+  const box = document.querySelector("#filter, #main .seek");
   if (!box) return false;
   box.focus();
   box.select();
@@ -49,12 +49,12 @@ function filter() {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.closest("input:not([type=checkbox]), textarea, select");
+  const typing = event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select");
   if (typing) {
     if (event.key === "Escape") {
-      if (typing.id === "filter") {
+      if (typing.matches("#filter, .seek")) {
         typing.value = "";
-        filter();
+        typing.dispatchEvent(new Event("input", { bubbles: true }));
       }
       typing.blur();
     }
@@ -71,6 +71,21 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("input", (event) => {
   if (event.target.id === "filter") filter();
+});
+
+// A note is kept without leaving the page: filter, search and order stay as they are.
+document.addEventListener("submit", async (event) => {
+  if (!event.target.matches(".noting form")) return;
+  event.preventDefault();
+  const form = event.target;
+  try {
+    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (!answer.ok) throw new Error(answer.statusText);
+    form.closest("details").open = false;
+    renew();
+  } catch (error) {
+    say(`The note was not kept (${error.message}). Try again.`);
+  }
 });
 
 document.addEventListener("submit", (event) => {
@@ -94,7 +109,7 @@ function standing() {
   const focused = document.activeElement;
   const typing = focused === box && box !== null;
   const at = stops().indexOf(focused), chart = charts().indexOf(focused);
-  return { open, picked, typing, sought: box ? box.value : "", at, chart };
+  return { open, picked, typing, sought: box ? box.value : "", at, chart, listed: tables.state() };
 }
 
 function restore(before) {
@@ -109,6 +124,7 @@ function restore(before) {
     filter();
     if (before.typing) box.focus();
   }
+  tables.restore(before.listed);
   curves.draw();
   if (before.chart >= 0) charts()[before.chart]?.focus({ preventScroll: true });
   else if (!before.typing && before.at >= 0) stops()[before.at]?.focus({ preventScroll: true });
