@@ -35,6 +35,7 @@ COMMANDS = {
         "explain req-20260101-000000000000": "serve",
     },
     "local": {"lm serve smollm2": "local", "eval last --lm smollm2": "local"},
+    "providers": {"eval last --lm litellm/ollama/x": "litellm"},
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {},
@@ -102,7 +103,9 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [("sim",), ("deploy", "local", "paper", "integrations")])
+@pytest.mark.parametrize(
+    "gone", [("sim",), ("deploy", "local", "providers", "paper", "integrations")]
+)
 def test_core_s_own_tests_pass_where_parts_are_deleted(
     gone: tuple[str, ...], tmp_path: Path
 ) -> None:

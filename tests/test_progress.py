@@ -37,6 +37,7 @@ from promptcodebook.types import (
     Failure,
     Instinct,
     Parameters,
+    Ranking,
     Rollout,
     Route,
     Step,
@@ -146,6 +147,9 @@ SCORED = Evaluation("x", "val", (Rollout("v", reward=0.5),))
     ("events", "said"),
     [
         ([LOST, StepDone(step(0, 4), 3.0)], "372 of 400 calls, 13k of 90k tokens  $0.25  2 lost\n"),
+        # Of a router that learns from outcomes: neither ε nor entropy.
+        ([StepDone(replace(step(1, 4), ranking=Ranking((), 1.0, (), ())), 3.0, 0.25)],
+         "step 2  solved 25 % of inputs  reward of tries 0.050  utilisation 50 %"),
         ([replace(began(4), first=3)], "x: step 4 of 20, K = 4, simulated\n"),
         ([replace(began(4), first=20)], "x: all 20 steps are done, K = 4, simulated\n"),
         ([replace(began(4), steps=0)], "x: simulated\n"),

@@ -24,15 +24,15 @@ from promptcodebook.errors import (
     RewardError,
     import_part,
 )
-from promptcodebook.lm.spec import Spec
-from promptcodebook.lm.stack import MODELS, LocalModels, Models, Supplies, local_models
+from promptcodebook.lm.spec import MODELS, Spec
+from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
 from promptcodebook.method.executor import Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
 from promptcodebook.method.update import find_rule
 from promptcodebook.routing.ranking import Embedder, RankedRoutes
-from promptcodebook.tasks.program import Agent, SingleCall, body_fields, make_program
+from promptcodebook.tasks.program import Agent, SingleCall, make_program
 from promptcodebook.tasks.rewards import STAND_IN, apply_reward, describe_reward, reward_factory
 from promptcodebook.tasks.task import Task, asks_nobody, load_task
 from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
@@ -301,15 +301,11 @@ def _user_task(config: Config, sources: Sources, calls: UserCalls) -> Task:
         hint = f"{toml}; in Python reward='exact', or your function"
         raise ConfigError("no reward is set", hint=hint)
     executor = config.executor if sources.executor is None else sources.executor
-    program = make_program(executor, sources.base, calls)
-    if isinstance(program, SingleCall):
-        for example in (each for _, examples in data.items() for each in examples):
-            body_fields(example)  # what cannot be sent is refused before anything is paid for
     return Task(
         data.name,
         data,
         reward,
-        program,
+        make_program(executor, sources.base, calls),
         config.reward_range,
         base_prompt=config.base_prompt,
         description=f"the user's own data: {data.name}",

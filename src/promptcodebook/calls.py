@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, cast, get_args
@@ -49,9 +49,11 @@ class Message:
 
 
 def read_message(tree: object) -> Message:
-    """A message of OpenAI's wire, without what is null in it. ValueError for anything else."""
+    """A message of OpenAI's wire. Null fields, which Parquet fills in, are left out. ValueError."""
     try:
-        body: Any = without_nulls(tree)
+        body = rewritten(
+            tree, lambda o: {k: v for k, v in o.items() if v is not None or k == "content"}
+        )
         role, content, calls = _SPEAKERS[body["role"]], body.get("content"), body.get("tool_calls")
         said: list[str] = [content] if isinstance(content, str) else []
         parts: Any = [] if said or (content is None and calls) else content
@@ -59,35 +61,31 @@ def read_message(tree: object) -> Message:
             kind: str = part["type"]
             shown = f"[{kind.removeprefix('input_').removesuffix('_url')}]"
             said.append(part["text"] if kind == "text" else shown)
-        said += map(call_text, calls or ())
-        text = "\n".join(each for each in said if each != "")
+        text = in_words("\n".join(said), calls)
     except (KeyError, TypeError, AttributeError, RecursionError):
-        raise ValueError("a chat message must have a role, and content or tool calls") from None
+        must = "a chat message must have a role, and content or tool calls"
+        raise ValueError(f"{must}, not {str(tree)[:80]}") from None
     return Message(role, text, None if body == {"role": role, "content": text} else body)
 
 
-def without_nulls(node: Any) -> Any:
-    """JSON without its null fields, which Parquet fills in; a message's content may be null."""
-    if isinstance(node, list):
-        return [without_nulls(each) for each in cast("list[Any]", node)]
-    if not isinstance(node, Mapping):
-        return node
-    fields = cast("Tree", node).items()
-    return {k: without_nulls(v) for k, v in fields if v is not None or k == "content"}
-
-
-def call_text(call: Tree) -> str:
-    """A tool call as name(arguments)."""
-    made = call[call.get("type", "function")]
-    return f"{made['name']}({made.get('arguments', made.get('input', ''))})"
-
-
 def in_words(text: str, calls: Any) -> str:
-    """A text with its tool calls; those in another shape than OpenAI's are left out."""
+    """A text with its tool calls as name(arguments), where they have OpenAI's shape."""
     try:
-        return "\n".join(filter(None, [text, *map(call_text, calls or ())]))
+        made = [call["function"] for call in calls or ()]
+        named = [f"{each['name']}({each['arguments']})" for each in made]
     except (KeyError, TypeError, AttributeError):
         return text
+    return "\n".join(filter(None, [text, *named]))
+
+
+def rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """The tree with every object of it changed, inner ones first."""
+    if isinstance(node, list):
+        return [rewritten(each, change) for each in cast("list[object]", node)]
+    if not isinstance(node, Mapping):
+        return node
+    tree = cast("Mapping[str, object]", node)
+    return change({key: rewritten(value, change) for key, value in tree.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,8 @@ class Request:
 class Reply:
     """What came back, and what it cost when it was made: only a 'live' one costs now. `dropped`
     names request fields that the endpoint refused; `estimated` = the token counts are ours;
-    `tool_calls` are as OpenAI's wire has them."""
+    `tool_calls` are as OpenAI's wire has them; `cache_written` = prompt tokens that this call put
+    into the server's cache."""
 
     text: str
     finish: Literal["stop", "length", "other"] = "stop"
@@ -187,6 +186,7 @@ class Reply:
     source: Literal["live", "journal", "cache"] = "live"
     vector: tuple[float, ...] = ()
     tool_calls: tuple[Tree, ...] = ()
+    cache_written: int = 0
 
 
 class LM(Protocol):

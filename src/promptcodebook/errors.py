@@ -214,6 +214,10 @@ class TruncatedReply(LMError, answered=True):
     """The reply was cut at its length cap."""
 
 
+class ReplyWithheld(LMError, answered=True):
+    """A filter of the provider kept the reply back."""
+
+
 class RewardError(PcoError):
     """The user's reward raised, or left its range."""
 

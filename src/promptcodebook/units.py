@@ -85,8 +85,9 @@ def lost_text(lost: Usage) -> str:
     return f"lost to failures: {plural(lost.calls, 'call')}, up to {most}"
 
 
-def spent_parts(spent: Usage, limits: Limits) -> tuple[str, str, str]:
-    """Calls, tokens and cost, each beside its limit: '372 of 400 calls', '1.2k tokens', '$0.20'."""
+def spent_parts(spent: Usage, limits: Limits, *, past: bool = False) -> tuple[str, str, str]:
+    """Calls, tokens and cost, each beside its limit: '372 of 400 calls', '1.2k tokens', '$0.20'.
+    `past` = the program asked past the meter."""
     calls = "calls" if (limits.calls or spent.calls) != 1 else "call"
     if limits.calls is not None:
         calls = f"of {limits.calls} {calls}"
@@ -94,4 +95,5 @@ def spent_parts(spent: Usage, limits: Limits) -> tuple[str, str, str]:
     cost = cost_text(spent.cost)
     if limits.usd is not None:
         cost = f"{cost} of {money(limits.usd)}"
+    cost += ", and the program's own calls, which are not metered" if past else ""
     return f"{spent.calls} {calls}", f"{count_text(spent.tokens)}{allowed} tokens", cost

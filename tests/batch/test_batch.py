@@ -69,7 +69,7 @@ def test_an_empty_cell_fails_its_row_alone(work: Path, server: Server) -> None:
     lines = (work / "out.csv").read_text().splitlines()
     assert lines[0] == "question,n,answer,route,error"
     assert lines[1] == 'How far is 1?,1,As far as that: How far is 1?,"[1, 3]",'
-    assert lines[2].startswith(",2,,,") and "'question' is empty" in lines[2]
+    assert lines[2].startswith(",2,,,") and "'question' is null" in lines[2]
 
 
 def test_a_dead_endpoint_stops_the_job_and_no_row_is_recorded(work: Path) -> None:

@@ -168,9 +168,9 @@ def test_the_codebook_says_what_each_instinct_adds(routed: Path, learnt: pco_api
     assert ranking is not None and tuple(tree["adds"]) == ranking.bias[1:]
     [row] = [line for line in said.out.splitlines() if line.split()[:1] == ["0"]]
     assert f" {ranking.bias[1]:+.3f} " in row
-    # Each input counts once, by its first try; later ones are of inputs that are not solved.
-    first = learnt.rollouts.query("split == 'train'").drop_duplicates("example")
-    own = first[[0 in route for route in first["route"]]]["reward"]
+    # Each input counts once, by its first try with the instinct.
+    tries = learnt.rollouts.query("split == 'train'")
+    own = tries[[0 in route for route in tries["route"]]].drop_duplicates("example")["reward"]
     assert row.split()[1:3] == [f"{own.mean():.2f}", str(len(own))] and len(own) >= 5
 
 

@@ -24,6 +24,7 @@ from promptcodebook.progress import (
     StepDone,
     advance,
 )
+from promptcodebook.types import Ranking
 from tests.cli.invoked import Terminal, pco
 from tests.test_progress import ESC, LOST, began, script, step
 
@@ -200,6 +201,14 @@ def test_the_layout_fits_its_width_and_shows_everything(width: int, size: int) -
 )
 def test_what_is_at_work(view: RunView, said: str) -> None:
     assert said in drawn(view)
+
+
+def test_a_router_that_learns_from_outcomes_shows_what_is_solved_and_no_entropy() -> None:
+    learned = replace(step(9, 4), ranking=Ranking((), 1.0, (), ()))
+    shown = drawn(view_after([began(4), StepDone(learned, 1.0, 0.25)]))
+    assert "solved       0.250  ▄  reward of tries 0.450" in shown
+    assert "executor    not metered" in shown
+    assert "ε" not in shown and "bits" not in shown and "routing     50 % used; last" in shown
 
 
 def test_the_screen_gives_the_terminal_back_after_an_exception(console: Console) -> None:

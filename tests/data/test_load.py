@@ -437,7 +437,6 @@ def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: 
         ([{"role": "user", "content": 5}], "must have a role, and content or tool calls"),
         ([{"role": "user", "content": [{"type": "text"}]}], "must have a role, and content"),
         ([{"role": "user", "content": ["hi"]}], "must have a role, and content or tool calls"),
-        ([{"role": "assistant", "tool_calls": [{"name": "f"}]}], "must have a role, and content"),
         ([{"role": "user"}], "must have a role, and content or tool calls"),
         (["hi"], "must have a role, and content or tool calls"),
         ([{"role": "user", "content": " "}], "the input is empty"),

@@ -296,7 +296,6 @@ OWN = Price(prompt=1.0, completion=2.0)
 @pytest.mark.parametrize(
     ("own", "model", "cost"),
     [
-        ("", "openai/gpt-4o-mini", 0.75), ("", "openai/gpt-4o-mini-2024-07-18", 0.75),
         ("", "openai/gpt-unheard-of", None), ("", "http://localhost/v1#gpt-4o", None),
         ("", "no spec at all", None), ("", "simulated?load=0.1", 0.0), ("", "smollm2", 0.0),
         ("simulated", "simulated?load=0.1", 3.0), ("smollm2", "smollm2", 3.0), (SPEC, SPEC, 3.0),

@@ -1,24 +1,10 @@
-"""Names of models, the keys that they need, and models behind litellm."""
+"""Names of models, and the keys that they need."""
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import pytest
 
-from promptcodebook.calls import Message, Request, Sampling
-from promptcodebook.errors import (
-    AuthRefused,
-    CallTimeout,
-    ConfigError,
-    MissingExtra,
-    RateLimited,
-    RequestRefused,
-    ServerFault,
-)
-from promptcodebook.lm.endpoint import LiteLLM
+from promptcodebook.errors import ConfigError
 from promptcodebook.lm.spec import missing_key, parse_spec, require_keys
 
 OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
@@ -36,6 +22,11 @@ OURS, OPENAI = ("PCO_API_KEY",), ("OPENAI_API_KEY",)
         ("https://api.openai.com.evil.example/v1#x", {}, "https://api.openai.com.evil.example/v1",
          "x", OURS),
         ("litellm/anthropic/claude", {}, "", "anthropic/claude", ()),
+        ("anthropic/claude-x", {}, "https://api.anthropic.com", "claude-x", ("ANTHROPIC_API_KEY",)),
+        ("anthropic/x", {"ANTHROPIC_BASE_URL": "http://proxy:1/"}, "http://proxy:1", "x",
+         ("ANTHROPIC_API_KEY",)),
+        ("gemini/x", {"GOOGLE_GEMINI_BASE_URL": "http://proxy:1"}, "http://proxy:1", "x",
+         ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
         *((text, {}, "", text, ()) for text in ("smollm2", "x.GGUF", "hf:Qwen/Qwen3-0.6B")),
     ],
 )  # fmt: skip
@@ -61,6 +52,17 @@ def test_a_spec_names_address_model_and_keys(
         ("http://:80#m", "cannot read the address", "http://"),
         ("simulated?load", "'load'", "load=0.1"),
         ("openai", "unknown model 'openai'", "openai/NAME"),
+        ("gemini/", "names no model", "gemini/NAME"),
+        ("gpt-4o", "did you mean 'openai/gpt-4o'?", "openai/NAME"),
+        ("o3", "did you mean 'openai/o3'?", "openai/NAME"),
+        ("Claude-Opus-5", "did you mean 'anthropic/Claude-Opus-5'?", "anthropic/NAME"),
+        ("google/gemini-2.5-pro", "did you mean 'gemini/gemini-2.5-pro'?", "gemini/NAME"),
+        ("mistral-large-latest", "did you mean 'litellm/mistral/mistral-large-latest'?", "litellm"),
+        ("deepseek-chat", "did you mean 'litellm/deepseek/deepseek-chat'?", "litellm/PROVIDER"),
+        ("azure/gpt-4o", "did you mean 'litellm/azure/gpt-4o'?", "litellm/PROVIDER/NAME"),
+        ("bedrock/anthropic.claude", "did you mean 'litellm/bedrock/anthropic.claude'?", "litellm"),
+        ("Qwen/Qwen3-8B", "did you mean 'http://localhost:8000/v1#Qwen/Qwen3-8B'?", "http://"),
+        ("llama3.3", "did you mean 'http://localhost:8000/v1#llama3.3'?", "http://host"),
     ],
 )
 def test_a_wrong_spec_says_what_is_wrong_and_what_to_write(text: str, said: str, hint: str):
@@ -104,13 +106,15 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(text: str):
         ("https://openrouter.ai/api/v1#some/model", "PCO_API_KEY"),
         ("litellm/anthropic/claude", "ANTHROPIC_API_KEY"),
         ("litellm/gemini/flash", "GEMINI_API_KEY"),
+        ("anthropic/claude", "ANTHROPIC_API_KEY"),
+        ("gemini/flash", "GOOGLE_API_KEY"),
     ],
 )
 def test_the_variable_to_export_is_named_until_it_is_set(spec: str, variable: str) -> None:
     with pytest.raises(ConfigError, match="needs a key") as caught:
         require_keys({"simulated": {}, spec: {}}, {})
     assert spec in str(caught.value)
-    assert caught.value.hint == f"export {variable}=..."
+    assert caught.value.hint.startswith("export ") and variable in str(caught.value)
     with pytest.raises(ConfigError):
         require_keys({spec: {}}, {variable: "  "})
     require_keys({spec: {}}, {variable: "k"})
@@ -136,121 +140,3 @@ def test_who_may_do_without_a_key_is_not_asked_for_one(
     spec: str, headers: list[str], environment: dict[str, str], missing: tuple[str, ...]
 ) -> None:
     assert missing_key(spec, headers, environment) == missing
-
-
-# The part of litellm that we call, so that these tests need neither it nor a network.
-LIBRARY = """
-import os
-seen = []
-told_before_import = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP")
-
-class Timeout(Exception):
-    pass
-
-class Failure(Exception):
-    def __init__(self, status):
-        super().__init__(f"Authorization: Bearer sk-secret {status}")
-        self.status_code = status
-
-class Response:
-    def model_dump(self):
-        return {
-            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 4, "completion_tokens": 1},
-        }
-
-async def acompletion(**fields):
-    seen.append(fields)
-    kind = fields["messages"][-1]["content"]
-    if kind == "timeout":
-        raise Timeout()
-    if kind.isdigit():
-        raise Failure(int(kind))
-    if kind == "broken":
-        raise OSError("Authorization: Bearer sk-secret")
-    return Response()
-"""
-
-
-def install(folder: Path, version: str) -> None:
-    package = folder / "litellm"
-    package.mkdir()
-    (package / "__init__.py").write_text(LIBRARY)
-    told = folder / f"litellm-{version}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: litellm\nVersion: {version}\n")
-
-
-@pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "")
-    install(tmp_path, "1.90.0")
-    monkeypatch.syspath_prepend(tmp_path)
-    yield
-    sys.modules.pop("litellm", None)
-
-
-def ask(text: str = "hi", **extra: object) -> Request:
-    sampling = Sampling(0.5, 0.9, 20, extra)
-    return Request("critic", (Message("user", text),), sampling=sampling)
-
-
-async def test_a_call_goes_through_the_library_without_its_retries(library):
-    lm = LiteLLM("anthropic/x", timeout=9.0, headers={"X-A": "b"})
-    reply = await lm(ask(top_k=3))
-    assert (reply.text, reply.usage.tokens) == ("hello", 5)
-    stub = sys.modules["litellm"]
-    assert stub.told_before_import == "True"
-    expected = {
-        "model": "anthropic/x", "temperature": 0.5, "max_tokens": 20, "top_k": 3, "timeout": 9.0,
-        "num_retries": 0, "max_retries": 0, "extra_headers": {"X-A": "b"},
-    }  # fmt: skip
-    assert stub.seen[0].items() >= expected.items()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["api_base", "base_url", "api_key", "headers", "extra_headers", "mock_response",
-     "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
-)  # fmt: skip
-async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
-    with pytest.raises(RequestRefused, match=name) as caught:
-        await LiteLLM("anthropic/x")(ask(**{name: "http://127.0.0.1:9", "top_k": 3}))
-    assert "roles.critic.extra" in caught.value.hint
-    assert sys.modules["litellm"].seen == []
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
-        *(("401", AuthRefused), ("broken", ServerFault)),
-    ],
-)
-async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
-    with pytest.raises(kind) as caught:
-        await LiteLLM("anthropic/x")(ask(text))
-    assert caught.value.role == "critic"
-    assert "sk-secret" not in str(caught.value) + caught.value.hint
-    assert caught.value.__context__ is None
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
-    holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
-    with pytest.raises(MissingExtra) as caught:
-        LiteLLM("anthropic/x")
-    assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
-
-
-@pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])
-def test_a_compromised_release_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
-):
-    monkeypatch.delitem(sys.modules, "litellm", raising=False)
-    install(tmp_path, version)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=version):
-        LiteLLM("anthropic/x")
-    assert "litellm" not in sys.modules

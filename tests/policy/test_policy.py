@@ -110,7 +110,7 @@ def test_a_mapping_is_read_as_the_training_data_was(
         ("question", {"questoin": "x"}, "no column 'question'.*did you mean 'questoin'",
          "the policy reads 'question'"),
         ("{question}: {a}", {"a": "x"}, "no column 'question'\nnext", "reads '{question}: {a}'"),
-        ("question", {"question": None}, "'question' is empty", "fill it in"),
+        ("question", {"question": None}, "'question' is null", "reads 'question'"),
         ("question", b"bytes", "^an input is a text, a mapping", "prompt({'column': '...'})"),
     ],
 )  # fmt: skip

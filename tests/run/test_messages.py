@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from promptcodebook.lm.stack import Supplies
 from promptcodebook.randomness import Randomness
 from promptcodebook.report.page import render_report
 from promptcodebook.store.run import RunStore
+from promptcodebook.tasks.program import body_fields
 from promptcodebook.types import Prompt, Rollout
 from tests.lm.server import Server, says
 from tests.run.test_optimize import QUICK
@@ -109,7 +110,7 @@ async def test_a_run_sends_messages_as_they_are_written_and_pays_each_once(
         assert body.get("tools") == (TOOLS if offered else None)
         assert body.get("response_format") == (None if offered else FORM)
     with closing(RunStore.open(run.path)) as store:
-        page = render_report(store, {e.id: e.input for e in data.test})
+        page = render_report(store, {e.id: e for e in data.test})
     assert "[image]" in page and "look_up({" in page and image(3)[:99] not in page
     for kept in run.path.iterdir():
         assert image(3)[40:80].encode() not in kept.read_bytes()
@@ -163,22 +164,27 @@ async def test_an_agent_may_offer_tools_itself_and_see_the_calls(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "match"),
+    ("column", "value", "sent"),
     [
-        ("tools", ["look_up"], None),
-        ("tools", "look_up", "'tools' cannot be sent"),
-        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], "'tools' cannot be sent"),
-        ("response_format", "json", "'response_format' cannot be sent"),
-        ("response_format", json.dumps(FORM), None),
+        ("tools", json.dumps(TOOLS), TOOLS),  # as a CSV cell has it
+        ("response_format", FORM, FORM),
         ("response_format", "", None),
+        ("tools", None, None),
+        ("tools", "look_up", DataError),
+        ("tools", {"look_up": 1}, DataError),
+        ("tools", [{"headers": {"api_key": "$PCO_API_KEY"}}], DataError),
+        ("response_format", ["json"], DataError),
     ],
 )
-def test_a_column_that_cannot_be_sent_is_refused_before_anything_is_paid(
-    column: str, value: object, match: str | None
+def test_a_column_is_sent_in_openais_shape_or_refused(
+    column: str, value: object, sent: Any
 ) -> None:
-    sources = Sources(data=pco.load([{**row, column: value} for row in TEXTS]), reward=reward)
-    with pytest.raises(DataError, match=match) if match else nullcontext():
-        plan_run(load_config({"lm": "own"}), sources)
+    example = pco.Example("x", "q", fields={column: value})
+    if sent is DataError:
+        with pytest.raises(DataError, match=f"the column '{column}' cannot be sent"):
+            body_fields(example)
+    else:
+        assert body_fields(example) == ({column: sent} if sent else {})
 
 
 def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:

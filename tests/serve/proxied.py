@@ -17,7 +17,7 @@ import openai
 from promptcodebook.assemble import Sources
 from promptcodebook.calls import LM
 from promptcodebook.lm.budget import Ledger
-from promptcodebook.lm.endpoint import Transport
+from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.stack import Supplies
@@ -146,7 +146,7 @@ async def up(file: PolicyFile | None = None, setup: Setup | None = None) -> Asyn
     base_url = setup.upstream or server.url
     spec = parse_spec(f"{base_url}#m", {})
     key = ApiKey("PCO_API_KEY", UPSTREAM_KEY)
-    transport = Transport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
+    transport = HttpTransport(spec.base_url, Credentials(key), setup.timeout, setup.most_bytes)
     upstream = Upstream(spec, key, transport, setup.fields)
     chosen = file or one_call()
     fixed = FixedSource(Version.of(chosen.text().encode(), "the test"))

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from promptcodebook.lm.endpoint import Transport
+from promptcodebook.lm.endpoint import HttpTransport
 from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Upstream
@@ -29,7 +29,7 @@ async def passed_on(
     await server.start()
     server.script(step)
     given = ApiKey("PCO_API_KEY", key)
-    transport = Transport(server.url, Credentials(given), 10.0)
+    transport = HttpTransport(server.url, Credentials(given), 10.0)
     upstream = Upstream(parse_spec(f"{server.url}#m", {}), given, transport, {}, secrets)
     try:
         answer = await upstream.ask(upstream.body({"messages": SAID}))

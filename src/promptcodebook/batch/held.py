@@ -97,9 +97,8 @@ class BatchPrices(PriceTable):
             return usual
         if (share := usual.batch) is None:
             return None
-        cached = None if usual.cached is None else usual.cached * share
-        prompt, completion = usual.prompt * share, usual.completion * share
-        return Price(prompt=prompt, completion=completion, cached=cached)
+        each = usual.model_dump(exclude={"batch"}, exclude_none=True)
+        return Price.model_validate({name: share * amount for name, amount in each.items()})
 
 
 class Held:

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ValidationError
 from promptcodebook.batch.rows import on_disk
 from promptcodebook.errors import ConfigError, LMError, RunBusy, ServerFault, Stop
 from promptcodebook.lm import wire
-from promptcodebook.lm.endpoint import Endpoint, Transport
+from promptcodebook.lm.endpoint import Endpoint, HttpTransport, Transport
 from promptcodebook.lm.limit import StopSignal
 from promptcodebook.lm.spec import Credentials, Spec
 from promptcodebook.paths import make_private_folder, write_whole
@@ -232,8 +232,8 @@ class Provider:
         multipart = {"Content-Type": f"multipart/form-data; boundary={self._boundary}"}
         uploading = replace(access, headers={**access.headers, **multipart})
         longest = max(timeout, _FILE_S)
-        self._transport = Transport(spec.base_url, access, longest, _MOST_REPLY)
-        self._uploads = Transport(spec.base_url, uploading, longest)
+        self._transport = HttpTransport(spec.base_url, access, longest, _MOST_REPLY)
+        self._uploads = HttpTransport(spec.base_url, uploading, longest)
         self._noted = dict[str, Noted]()
         self._at: dict[str, Noted] | None = None
         self._opening, self._wait_s = asyncio.Lock(), 0.0

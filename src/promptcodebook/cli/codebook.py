@@ -121,8 +121,8 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
     """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
 
-    Where routes were learned from outcomes: what it earned over the inputs that were first tried
-    with it, by the policy's run, and what it adds to the reward of any input.
+    Where routes were learned from outcomes: what it earned over the n inputs that the policy's run
+    tried with it, each counted once, and what it adds to the reward of any input.
     """
     reference = resolve(runs_dir(), ref)
     file, best = reference.file, reference.best

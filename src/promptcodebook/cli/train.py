@@ -31,7 +31,7 @@ from promptcodebook.run.optimize import BENCHMARKS, CellState, Run, finish, load
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, list_runs
 from promptcodebook.sync import run_sync
-from promptcodebook.units import count_text, lost_text, spent_parts
+from promptcodebook.units import count_text, lost_text
 
 app = command.command_group()
 
@@ -109,7 +109,7 @@ def _verdict_text(run: Run) -> str:
         tables = command.verdict_text(run.conclusion.table)
         lines += [f"test split, n = {rows[0].score.n}:", "", tables, ""]
     # All that was paid or lost, beside the limits of the budget: '372 of 400 calls'.
-    lines.append(f"run {run.id}: {', '.join(spent_parts(run.spent, run.budget.limits))}")
+    lines.append(f"run {run.id}: {run.bill}")
     if run.lost.calls:
         lines.append(f"  of it {lost_text(run.lost)}")
     return "\n".join([*lines, *_next(run)])

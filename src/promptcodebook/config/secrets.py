@@ -133,9 +133,8 @@ def _changed(
     secret = secret or sounds
     if isinstance(value, Mapping):
         inner = cast("Mapping[str, object]", value)
-        # What a JSON schema calls its properties is no field of the body.
-        names = {key: "" if name == "properties" else key for key in inner}
-        return {key: _changed(names[key], each, change, secret) for key, each in inner.items()}
+        schema = name == "properties"  # whose names are not those of fields of the body
+        return {k: _changed("" if schema else k, v, change, secret) for k, v in inner.items()}
     if isinstance(value, list | tuple):
         return [_changed(name, each, change, secret) for each in cast("list[object]", value)]
     return change(name, value) if secret and isinstance(value, str) else value
@@ -145,7 +144,7 @@ def refuse_password(spec: str) -> str:
     """The spec. ValueError, which does not repeat it, if its address holds a password; a model's
     name may hold an '@'."""
     head, _, name = spec.partition("#")
-    ours = head.split("/")[0] in ("openai", "litellm") or head.startswith("simulated")
+    ours = re.match(r"(openai|anthropic|gemini|litellm)/|simulated", head) is not None
     if ("@" in head and not ours) or ("@" in name and ("#" in name or "://" in name)):
         raise ValueError(
             "the model's address contains a user name or password; take it out, and put the key "

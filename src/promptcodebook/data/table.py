@@ -21,7 +21,7 @@ from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from promptcodebook.calls import Message, read_message
+from promptcodebook.calls import read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
@@ -323,16 +323,12 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
 def _make_example(
     row: Record, columns: Columns, template: InputTemplate | None, seen: dict[str, str]
 ) -> Example:
-    column = columns.messages or ""
-    if template is not None and template.literals == ("", ""):
-        column = template.columns[0]
-    if template is not None and not column:
-        text = template.render({n: _as_text(_require_value(row, n)) for n in template.columns})
-        example = Example("", text)
-    elif not isinstance(value := _require_value(row, column), str) or template is None:
-        example = read_chat(value, f"column {column!r}", row.where)
+    names = (columns.messages or "",) if template is None else template.columns
+    cells = {name: _require_value(row, name) for name in names}
+    if template and (template.literals != ("", "") or isinstance(cells[names[0]], str)):
+        example = Example("", template.render({n: _as_text(v) for n, v in cells.items()}))
     else:
-        example = Example("", value)
+        example = _read_chat(cells[names[0]], names[0], row.where)
     if not example.input.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
@@ -376,23 +372,20 @@ def _example_id(
     return name
 
 
-def read_chat(value: object, what: str, where: str) -> Example:
-    """Chat messages in OpenAI's shape, or their JSON, as an Example that has only its input.
-    DataError about `what`, at `where`."""
+def _read_chat(value: object, column: str, where: str) -> Example:
+    """Chat messages in OpenAI's shape, or their JSON, as an Example that has only its input."""
     if isinstance(value, str):
         with suppress(ValueError):
             value = json.loads(value)
     if not isinstance(value, list) or not value:
         hint = 'write a text, or e.g. [{"role": "user", "content": "..."}]'
         other = "not" if isinstance(value, str) else "neither text nor"
-        raise _fault(where, f"{what} is {other} a list of chat messages", hint)
-    messages = list[Message]()
-    for each in cast("list[object]", value):
-        try:
-            messages.append(read_message(each))
-        except ValueError as error:
-            hint = "roles are system, user, assistant, tool; content is text or a list of parts"
-            raise _fault(where, f"{error}, not {str(each)[:80]}", hint) from None
+        raise _fault(where, f"column {column!r} is {other} a list of chat messages", hint)
+    try:
+        messages = [read_message(each) for each in cast("list[object]", value)]
+    except ValueError as error:
+        hint = "roles are system, user, assistant, tool; content is text or a list of parts"
+        raise _fault(where, str(error), hint) from None
     if (last := messages[-1].role) not in ("user", "tool"):
         hint = "end it with a user message; the wanted reply belongs in the target column"
         raise _fault(where, f"the chat ends with a message of role {last}", hint)

@@ -17,7 +17,7 @@ from promptcodebook.errors import (
     MissingExtra,
     did_you_mean,
 )
-from promptcodebook.lm.endpoint import Endpoint, LiteLLM
+from promptcodebook.lm.endpoint import Endpoint
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.lm.wire import TOKENIZER
@@ -83,20 +83,16 @@ async def probe(
         access = find_credentials(spec.key_names, headers)
         if spec.kind == "local" and local is not None:
             return Section(spec_text, tuple(await _by_weights(local(spec))))
-        lm: LM | None = None
         if spec.kind == "simulated" and simulated is not None:
-            lm = simulated(spec)
-        elif spec.kind == "litellm":
-            lm = LiteLLM(spec.model, timeout=timeout, headers=access.all_headers())
-        if lm is not None:
-            return Section(spec_text, tuple(await _by_calls(lm)))
-        if not spec.base_url:
+            return Section(spec_text, tuple(await _by_calls(simulated(spec))))
+        if spec.kind in ("simulated", "local"):
             raise ConfigError("there is no address to look at", hint="pco lm serve simulated")
+        endpoint = Endpoint(spec, access, timeout=timeout)
     except (ConfigError, ImportError) as error:
         hint = str(getattr(error, "hint", ""))
         return Section(spec_text, (Finding("spec", "fail", str(error), hint),))
-    async with Endpoint(spec, access, timeout=timeout) as endpoint:
-        findings = await _address(endpoint, spec, access.key)
+    async with endpoint:
+        findings = await _address(endpoint, spec, access.key) if spec.base_url else []
         if all(each.level != "fail" for each in findings):
             # A server that broke over its list may hang up right after: the calls connect again.
             await endpoint.close()

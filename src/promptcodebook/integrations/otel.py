@@ -228,8 +228,8 @@ def _spec_of(text: str) -> Spec:
 
 def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     parts = urlsplit(spec.base_url)
-    kind, model = spec.kind, spec.model
-    if spec.kind == "litellm":
+    kind, model = spec.provider or spec.kind, spec.model
+    if kind == "litellm":
         kind, _, model = spec.model.partition("/")
     provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
     model = model or spec.text.partition("?")[0]

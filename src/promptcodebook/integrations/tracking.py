@@ -29,7 +29,7 @@ from promptcodebook.lm.budget import BudgetGate
 from promptcodebook.policy.references import stored_examples
 from promptcodebook.progress import Began, RunView, Spent, StepDone, ValidationDone, advance
 from promptcodebook.report.page import write_report
-from promptcodebook.run.verdict import VerdictTable, read_rows
+from promptcodebook.run.verdict import Conclusion, VerdictTable
 from promptcodebook.store.run import RunStore
 
 _log = logging.getLogger(__name__)
@@ -102,11 +102,11 @@ class Tracker:
             return
         with closing(RunStore.open(self._run)) as store, tempfile.TemporaryDirectory() as folder:
             state, report = store.outline(), Path(folder) / "report.html"
-            done = state.conclusion
-            rows = VerdictTable(read_rows(done.rows) if done is not None else ())
+            done = Conclusion.of(state, store.header)
+            rows = VerdictTable(done.rows if done is not None else ())
             write_report(store, report, stored_examples(store.header) if store.ours else {})
             facts: dict[str, Any] = {
-                "verdict": state.missing if done is None else done.text,
+                "verdict": state.missing if done is None else done.sentence,
                 "deploy": "" if done is None else done.deploy,
                 "ended": state.ended or "",
             }

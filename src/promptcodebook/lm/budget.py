@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage, in_words
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
-from promptcodebook.errors import BudgetReached, ConfigError, LMError, PcoError, Stop, StoreError
+from promptcodebook.errors import (
+    BudgetReached,
+    ConfigError,
+    LMError,
+    MissingExtra,
+    PcoError,
+    Stop,
+    StoreError,
+    import_part,
+)
 from promptcodebook.incidents import Incident, Tally
 from promptcodebook.lm.limit import Line, StopSignal
-from promptcodebook.lm.spec import parse_spec, providers
+from promptcodebook.lm.spec import MODELS, parse_spec
 from promptcodebook.lm.wire import beyond_texts, byte_size, count_usage
 
 
@@ -72,12 +81,11 @@ class Ledger:
             self._log.end(attempt.ticket, role, usage, lost)
 
 
-_DATED = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 _FREE = Price(prompt=0.0, completion=0.0)
 
 
 class PriceTable:
-    """Prices by full spec or by model name; the user's own come before the built-in ones."""
+    """Prices by full spec or by model name; the user's own come before the listed ones."""
 
     def __init__(self, extra: Mapping[str, Price] | None = None) -> None:
         self._extra = dict(extra or {})
@@ -99,24 +107,26 @@ class PriceTable:
             return self._extra[name]
         if spec.kind in ("simulated", "local"):
             return _FREE
-        openai = spec.base_url.startswith("https://api.openai.com/")
-        row = providers()["prices"].get(_DATED.sub("", name)) if openai else None
-        return Price(prompt=row[0], completion=row[1], cached=row[2], batch=0.5) if row else None
+        with suppress(MissingExtra):
+            return import_part(MODELS, "prices", "a listed price", "litellm")(spec)
+        return None
 
-    def cost(self, model: str, usage: Usage) -> float | None:
-        """USD for the usage's tokens; None = unknown price."""
+    def cost(self, model: str, usage: Usage, written: int = 0) -> float | None:
+        """USD for the tokens, of which `written` went into a cache; None = unknown price."""
         if (price := self.price(model)) is None:
             return None
         cached = min(usage.cached_prompt_tokens, usage.prompt_tokens)
         per_cached = price.prompt if price.cached is None else price.cached
+        per_written = price.prompt if price.cache_write is None else price.cache_write
         prompt = (usage.prompt_tokens - cached) * price.prompt + cached * per_cached
+        prompt += min(written, usage.prompt_tokens - cached) * (per_written - price.prompt)
         return (prompt + usage.completion_tokens * price.completion) / 1e6
 
     def bound(self, model: str, prompt: int, completion: int) -> float | None:
         """The most USD that these tokens can cost, cached or not; None = unknown."""
         if (price := self.price(model)) is None:
             return None
-        per_prompt = max(price.prompt, price.cached or 0.0)
+        per_prompt = max(price.prompt, price.cached or 0.0, price.cache_write or 0.0)
         return (prompt * per_prompt + completion * price.completion) / 1e6
 
     def require(self, models: Iterable[str]) -> None:
@@ -316,8 +326,8 @@ def _priced(most: Usage) -> Usage:
 def prompt_bound(request: Request) -> int:
     """Never less than the prompt's tokens: a token covers at least one byte of text."""
     size = _PREAMBLE + sum(byte_size(m.content) + _PER_MESSAGE for m in request.messages)
-    size += beyond_texts(request, 1)
-    return size if request.schema is None else size + request.schema.size
+    form = 0 if request.schema is None else request.schema.size
+    return size + form + beyond_texts(request, 1)
 
 
 # The most bytes of text in one token (the longest runs of spaces are one token).
@@ -353,7 +363,9 @@ class Attempted:
         try:
             reply = await self._inner(request)
         except LMError as error:
-            ledger.end(attempt, most if error.lost else Usage(int(error.sent)), lost=error.lost)
+            cost = self._gate.prices.cost(request.model, error.usage)
+            known = replace(error.usage, cost=cost) if error.usage.calls else Usage(int(error.sent))
+            ledger.end(attempt, most if error.lost else known, lost=error.lost)
             raise
         except PcoError:  # a wrong setting: nothing was sent
             ledger.end(attempt, Usage())
@@ -370,7 +382,8 @@ class Attempted:
             reply = replace(reply, usage=usage, estimated=True)
         if reply.estimated:
             self._tally(Incident.USAGE_REPLACED)
-        usage = replace(reply.usage, cost=self._gate.prices.cost(request.model, reply.usage))
+        cost = self._gate.prices.cost(request.model, reply.usage, reply.cache_written)
+        usage = replace(reply.usage, cost=cost)
         ledger.end(attempt, usage)
         return replace(reply, usage=usage)
 

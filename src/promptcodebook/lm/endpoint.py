@@ -1,4 +1,5 @@
-"""Models elsewhere: behind a chat-completions address, or through the optional litellm package.
+"""Models elsewhere: behind a chat-completions address, or through a provider's own library that an
+outer part makes speak chat completions.
 
 The session follows no redirects, so the key reaches no other host. It reads bodies up to a limit,
 counted after decompression. Every failure becomes an LMError, and none of them ever quotes the key.
@@ -7,26 +8,25 @@ counted after decompression. Every failure becomes an LMError, and none of them 
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 
 from promptcodebook.calls import LM, Reply, Request
-from promptcodebook.errors import ConfigError, LMError, MissingExtra, RequestRefused, import_extra
+from promptcodebook.errors import ConfigError, LMError, RequestRefused, import_part
 from promptcodebook.incidents import Incident
 from promptcodebook.lm import wire
 from promptcodebook.lm.limit import PerLoop
-from promptcodebook.lm.spec import Credentials, Spec, providers
+from promptcodebook.lm.spec import MODELS, Credentials, Spec, providers
 from promptcodebook.lm.wire import MOST_BYTES, Malformed, ModelAddress, Quirks, fault_of
 
 _log = logging.getLogger(__name__)
@@ -38,12 +38,50 @@ _MOST_ERROR_BYTES = 64_000
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenReply:
+    """A reply that has begun: read its pieces, which raises LMError where it breaks off or is too
+    large, and close it."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncGenerator[bytes, None]
+    close: Callable[[], None] = lambda: None
+
+    async def whole(self) -> bytes:
+        async with aclosing(self.pieces) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+
+class Transport(Protocol):
+    """Takes chat-completions bodies to a model. An LMError, for what has no status, is about
+    `where`. Each loop has its connections: close them in that loop."""
+
+    async def send(
+        self, method: str, url: str, where: ModelAddress, data: bytes | None = None
+    ) -> tuple[int, bytes, Mapping[str, str]]: ...
+
+    async def open(self, url: str, where: ModelAddress, data: bytes) -> OpenReply: ...
+
+    async def close(self) -> None: ...
+
+
+def transport_to(
+    spec: Spec, access: Credentials, timeout: float, most_bytes: int = MOST_BYTES
+) -> Transport:
+    """By HTTP, or through the provider's library. Raises MissingExtra where that is missing."""
+    if spec.kind != "provider":
+        return HttpTransport(spec.base_url, access, timeout, most_bytes)
+    made = import_part(MODELS, spec.provider, f"the model {spec.text}", spec.provider)
+    return made(spec, access, timeout)
+
+
 class _TooLarge(Exception):
     """More bytes came than a reply may have."""
 
 
-class Transport:
-    """Sends with the key in the header. Each loop has its session: close it in that loop."""
+class HttpTransport:
+    """Sends with the key in the header."""
 
     def __init__(
         self, base_url: str, access: Credentials, timeout: float, most_bytes: int = MOST_BYTES
@@ -76,7 +114,24 @@ class Transport:
         """A POST whose reply is read in pieces; the timeout restarts with every piece."""
         limits = aiohttp.ClientTimeout(sock_connect=self._connect_s, sock_read=self._timeout)
         begun = await self._guarded(where, self._begin("POST", url, data, limits))
-        return OpenReply(begun, partial(self._guarded, where), self._most_bytes)
+        left = self._most_bytes
+
+        async def next_piece() -> bytes:
+            nonlocal left
+            piece = await begun.content.readany()
+            left -= len(piece)
+            if left < 0:
+                raise _TooLarge
+            return piece
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            while piece := await self._guarded(where, next_piece()):
+                yield piece
+
+        def close() -> None:  # hangs up where the reply is not over
+            begun.release() if begun.content.at_eof() else begun.close()
+
+        return OpenReply(begun.status, begun.headers, pieces(), close)
 
     async def _begin(
         self, method: str, url: str, data: bytes | None, limits: aiohttp.ClientTimeout | None = None
@@ -139,45 +194,6 @@ class Transport:
         return b"".join(parts)
 
 
-class OpenReply:
-    """A reply that has begun, to read whole or in pieces, and to close. Raises LMError where it
-    breaks off or is too large."""
-
-    def __init__(
-        self,
-        response: aiohttp.ClientResponse,
-        guarded: Callable[[Awaitable[bytes]], Awaitable[bytes]],
-        most_bytes: int,
-    ) -> None:
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._response = response
-        self._guarded = guarded
-        self._left = most_bytes
-
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        async def next_piece() -> bytes:
-            piece = await self._response.content.readany()
-            self._left -= len(piece)
-            if self._left < 0:
-                raise _TooLarge
-            return piece
-
-        while piece := await self._guarded(next_piece()):
-            yield piece
-
-    async def whole(self) -> bytes:
-        async with aclosing(self.pieces()) as pieces:
-            return b"".join([piece async for piece in pieces])
-
-    def close(self) -> None:
-        """Gives the connection back, or hangs up where the reply is not over."""
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
-
-
 def _proxy(base_url: str) -> str | None:
     """The environment's proxy for this address; never for this very machine."""
     # urllib.request is slow to import and needed only where there is an endpoint.
@@ -201,7 +217,7 @@ class _FieldRefused(RequestRefused):
 
 
 class Endpoint:
-    """An LM over HTTP. Raises the LMErrors of errors.py; retries nothing but refused fields: when
+    """An LM elsewhere. Raises the LMErrors of errors.py; retries nothing but refused fields: when
     the endpoint refuses a sampling field, `max_tokens` or a schema, later requests leave it out.
     `around` is put around every single request, those of which a field is refused included."""
 
@@ -216,9 +232,10 @@ class Endpoint:
     ) -> None:
         self._attempt = around(self._send)
         names = access.names or spec.key_names
-        self._where = ModelAddress(spec.base_url, spec.model, access.key, names, private)
-        self._quirks = Quirks()
-        self._transport = Transport(spec.base_url, access, timeout, most_bytes)
+        at = spec.base_url or spec.text
+        self._where = ModelAddress(at, spec.model, access.key, names, private, spec.text)
+        self._quirks = Quirks({*providers()["providers"].get(spec.provider, {}).get("lacks", ())})
+        self._transport = transport_to(spec, access, timeout, most_bytes)
 
     @property
     def model(self) -> str:
@@ -324,72 +341,3 @@ class Endpoint:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-# Releases of litellm that carried somebody else's code.
-_MALICIOUS = ("1.82.7", "1.82.8")
-_LITELLM = "a litellm/... model"
-
-
-class LiteLLM:
-    """An LM over `litellm.acompletion`, without its retries; keys are in its own variables. Raises
-    RequestRefused for an unknown body field, so that data set no keyword of the library."""
-
-    def __init__(
-        self, model: str, *, timeout: float = 120.0, headers: Mapping[str, str] | None = None
-    ) -> None:
-        self._where = ModelAddress(f"litellm/{model}", model)
-        self._timeout = timeout
-        self._headers = dict(headers or {})
-        try:
-            version = importlib.metadata.version("litellm")
-        except importlib.metadata.PackageNotFoundError:
-            raise MissingExtra(_LITELLM, "litellm") from None
-        if version in _MALICIOUS:
-            hint = "pip install -U 'promptcodebook[litellm]', and change the keys it could read"
-            said = f"litellm {version} is a compromised release and is not imported"
-            raise ConfigError(said, hint=hint)
-        self._library: Any = import_extra("litellm", _LITELLM, "litellm")
-        # Else it prints advice to the screen beside each error.
-        self._library.suppress_debug_info = True
-
-    async def __call__(self, request: Request) -> Reply:
-        body, _ = wire.request_body(request, self._where.model, Quirks())
-        # The library takes addresses, keys, headers and much else as keywords beside these.
-        if unknown := sorted(body.keys() - set(providers()["litellm_fields"])):
-            raise RequestRefused(
-                f"litellm is not handed {unknown[0]!r}: it is not known as a field of a request's "
-                "body, and might say where the request goes",
-                hint=f"take it out of roles.{request.role}.extra; litellm reads addresses and keys "
-                f"from its own variables, and headers belong in roles.{request.role}.headers",
-                role=request.role,
-            )
-        begun = time.perf_counter()
-        try:
-            ask = self._library.aembedding if request.embeds else self._library.acompletion
-            answer = await ask(
-                **body,
-                num_retries=0,
-                max_retries=0,
-                drop_params=True,
-                timeout=self._timeout,
-                extra_headers=self._headers or None,
-            )
-            return wire.read_tree(answer.model_dump(), request, time.perf_counter() - begun)
-        except Malformed as error:
-            fault = fault_of(Incident.MALFORMED_BODY, self._where, str(error))
-        except Exception as error:
-            fault = self._fault(error)
-        fault.role = request.role
-        raise fault
-
-    def _fault(self, error: Exception) -> LMError:
-        status = getattr(error, "status_code", None)
-        name = type(error).__name__
-        if name == "Timeout":
-            return fault_of(Incident.TIMEOUT, self._where, f"after {self._timeout:g} s")
-        if name == "APIConnectionError" or not isinstance(status, int):
-            return fault_of(Incident.DROPPED, self._where, name)
-        # The library's own message may hold request headers: only its kind is passed on.
-        code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
-        return wire.refusal_of(status, wire.ErrorBody(name, code=code), self._where)

@@ -6,9 +6,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from promptcodebook.calls import Reply, Request, Role, Usage, in_words
+from promptcodebook.calls import Reply, Request, Role, Usage
 from promptcodebook.errors import LMError
-from promptcodebook.lm.wire import beyond_texts, estimate_tokens
+from promptcodebook.lm.wire import estimate_tokens
 
 Scripted = str | Reply | Exception
 
@@ -48,8 +48,7 @@ class ScriptedLM:
         if reply.usage.calls:
             return reply
         prompt = sum(estimate_tokens(m.content) for m in request.messages)
-        prompt += beyond_texts(request, 4)
-        usage = Usage(1, prompt, estimate_tokens(in_words(reply.text, reply.tool_calls)))
+        usage = Usage(1, prompt, estimate_tokens(reply.text))
         return replace(reply, usage=usage, estimated=True)
 
     def _no_reply(self, request: Request) -> Scripted:

@@ -1,7 +1,7 @@
 """The one-line name of a model: which endpoint, which model.
 
-`http://host:port/v1#model` (https too), `openai/NAME`, `litellm/NAME`, `simulated[?key=value&...]`,
-or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
+`http://host:port/v1#model` (https too), `PROVIDER/NAME` (openai, anthropic, gemini or litellm),
+`simulated[?key=value&...]`, or a model of this process: `smollm2`, `PATH.gguf`, `hf:DIR-or-NAME`.
 A spec never contains a key: `find_credentials` takes it from the environment.
 """
 
@@ -20,20 +20,24 @@ from urllib.parse import unquote, urlsplit
 from promptcodebook.config.secrets import refuse_password
 from promptcodebook.errors import ConfigError, did_you_mean
 
-SpecKind = Literal["http", "openai", "litellm", "simulated", "local"]
+SpecKind = Literal["http", "openai", "provider", "simulated", "local"]
 FORMS = (
-    "http://host:port/v1#model, openai/NAME, litellm/PROVIDER/NAME, smollm2, PATH.gguf, "
-    "hf:DIR-or-NAME or simulated"
+    "http://host:port/v1#model, openai/NAME, anthropic/NAME, gemini/NAME, litellm/PROVIDER/NAME, "
+    "smollm2, PATH.gguf, hf:DIR-or-NAME or simulated"
 )
+MODELS = "promptcodebook.models"
+"""The entry points that bring models to this process: `local` (a `LocalModels` when called),
+`simulated` (an LM, given the name of a task, its data and a spec), and providers by the first word
+of a spec (a `Transport`, given the spec, credentials and a timeout)."""
 SMOLLM2 = "smollm2"
 """The small model that a package of the ordinary index carries."""
-_OPENAI = "https://api.openai.com/v1"
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
     """`key_names` are the environment variables a key is looked for in, in order. `model` is ''
-    when an http spec leaves it out: the endpoint is then asked for its only one."""
+    when an http spec leaves it out: the endpoint is then asked for its only one. A 'provider' is
+    asked through a library that an outer part brings; litellm has no address of its own."""
 
     text: str
     kind: SpecKind
@@ -41,6 +45,11 @@ class Spec:
     model: str = ""
     params: Mapping[str, str] = field(default_factory=dict[str, str])
     key_names: tuple[str, ...] = ()
+
+    @property
+    def provider(self) -> str:
+        """The first word of PROVIDER/NAME."""
+        return self.text.partition("/")[0]
 
 
 def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
@@ -55,16 +64,15 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
     if "://" in text:
         return _parse_url(text)
     head, slash, name = text.partition("/")
-    if slash and head in ("openai", "litellm"):
+    if slash and (its := providers()["providers"].get(head)) is not None:
         if not name:
             raise ConfigError(f"{text!r} names no model", hint=f"write {FORMS}")
-        if head == "litellm":
-            return Spec(text, "litellm", model=name)
-        base = env.get("OPENAI_BASE_URL", "").strip()
+        base = env.get(its["variable"], "").strip()
         # The override is an address like any other and is read with the same care.
         _refuse_password(base)
-        url = _parse_url(base).base_url if base else _OPENAI
-        return Spec(text, "openai", url, name, key_names=("OPENAI_API_KEY",))
+        url = _parse_url(base).base_url if base else its["url"]
+        kind = "openai" if head == "openai" else "provider"
+        return Spec(text, kind, url, name, key_names=tuple(its["keys"]))
     head, _, query = text.partition("?")
     if head != "simulated":
         raise _unknown(text)
@@ -115,9 +123,15 @@ def _unknown(text: str) -> ConfigError:
     if re.match(r"^[\w.-]+:\d+", text) or head == "localhost":
         said = f"the model's address {text!r} lacks http://"
         return ConfigError(said, hint=f"write http://{text}")
-    known = ("openai", "litellm", "simulated", SMOLLM2)
-    guess = "" if head in known else did_you_mean(head, known)
-    return ConfigError(f"unknown model {text!r}{guess}", hint=f"write {FORMS}")
+    known, name = (*providers()["providers"], "simulated", SMOLLM2), text.rpartition("/")[2]
+    meant = [did_you_mean(head, known)] if head not in known else []
+    for form, begins in providers()["families"].items():
+        if name.lower().startswith(tuple(begins)):
+            whole = form.replace("NAME", text if "#" in form else name)
+            meant.insert(0, f" (did you mean {whole!r}?)")
+    if "/" in text and head in providers()["litellm_keys"]:
+        meant.insert(0, f" (did you mean 'litellm/{text}'?)")
+    return ConfigError(f"unknown model {text!r}{''.join(meant[:1])}", hint=f"write {FORMS}")
 
 
 class ApiKey:
@@ -207,7 +221,7 @@ def find_credentials(
 
 @cache
 def providers() -> Mapping[str, Any]:
-    """providers.toml: who wants a key, where it is looked for, and OpenAI's prices."""
+    """providers.toml: who wants a key, where it is looked for, and prices."""
     return tomllib.loads(Path(__file__).with_name("providers.toml").read_text("utf-8"))
 
 
@@ -229,8 +243,8 @@ def missing_key(
     not known to want one. ConfigError for a bad spec."""
     env = os.environ if environment is None else environment
     spec, names = parse_spec(spec_text, env), ()
-    if spec.kind == "litellm":
-        names = tuple(providers()["litellm"].get(spec.model.partition("/")[0], ()))
+    if spec.kind == "provider" and not spec.base_url:
+        names = tuple(providers()["litellm_keys"].get(spec.model.partition("/")[0], ()))
     elif urlsplit(spec.base_url).hostname in providers()["hosts"]:
         names = spec.key_names
     given = any(env.get(name, "").strip() for name in names)

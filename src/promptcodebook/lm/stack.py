@@ -22,7 +22,14 @@ from promptcodebook.incidents import Counts, Tally, no_tally
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable
 from promptcodebook.lm.cache import Cache, Journaled, ReplyLog
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, PerLoop, Retrying, StopSignal
-from promptcodebook.lm.spec import Spec, any_simulated, find_credentials, parse_spec, require_keys
+from promptcodebook.lm.spec import (
+    MODELS,
+    Spec,
+    any_simulated,
+    find_credentials,
+    parse_spec,
+    require_keys,
+)
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import MOST_BYTES, scrubbed
 from promptcodebook.paths import reply_cache_path
@@ -34,9 +41,6 @@ _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
 AT_ONCE = 64
 """Calls in flight per address, unless said otherwise."""
-MODELS = "promptcodebook.models"
-"""The entry points that bring models to this process: `local` (a `LocalModels` when called), and
-`simulated` (an LM, given the name of a task, its data and a spec)."""
 
 LISTENERS = "promptcodebook.listeners"
 """The entry points of what `telemetry` names: each makes an `Outer` of the configuration, and of
@@ -132,12 +136,9 @@ class Endpoints:
                 raise MissingExtra(f"the local model {spec.text}", "local")
             return self.around(self.local(spec))
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
-        from promptcodebook.lm.endpoint import Endpoint, LiteLLM
+        from promptcodebook.lm.endpoint import Endpoint
 
         found = find_credentials(spec.key_names, headers, self.environment)
-        if spec.kind == "litellm":
-            sent = found.all_headers()
-            return self.around(LiteLLM(spec.model, timeout=self.timeout, headers=sent))
         how = self.timeout, self.most_bytes, self.private, self.around
         endpoint = Endpoint(spec, found, *how)
         self._open.append(endpoint)

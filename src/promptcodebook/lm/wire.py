@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from pydantic import BaseModel
 
 from promptcodebook import errors
-from promptcodebook.calls import Reply, Request, Schema, Usage, in_words
+from promptcodebook.calls import Reply, Request, Schema, Usage, in_words, rewritten
 from promptcodebook.errors import LMError, RequestRefused, did_you_mean
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.spec import ApiKey, providers
@@ -30,6 +30,7 @@ TOKENIZER = "estimate: UTF-8 bytes / 4"
 _SEED_BITS = 0x7FFFFFFF
 _PER_MESSAGE = 4  # what a chat template puts around a message, about
 _MOST_TOKENS = 10**9  # no call has more tokens; a larger count would not fit into a store either
+_LONGEST_REASON = 40
 _DECIMALS = 6  # of the numbers of an embedding that are kept
 
 
@@ -85,7 +86,7 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     if request.schema is not None:
         schema: Any = request.schema.body
         if not quirks.distinct:
-            schema = _rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
+            schema = rewritten(schema, lambda t: {k: t[k] for k in t if k != "uniqueItems"})
         named: dict[str, Any] = {"name": request.schema.name, "schema": schema}
         # 'strict' is refused by those who know it unless every object is closed and fully required.
         if is_strict(schema):
@@ -101,16 +102,6 @@ def request_body(request: Request, model: str, quirks: Quirks) -> tuple[dict[str
     return fields, dropped
 
 
-def _rewritten(node: object, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    """The tree with every object of it changed, inner ones first."""
-    if isinstance(node, list):
-        return [_rewritten(each, change) for each in cast("list[object]", node)]
-    if not isinstance(node, Mapping):
-        return node
-    tree = cast("Mapping[str, object]", node)
-    return change({key: _rewritten(value, change) for key, value in tree.items()})
-
-
 @cache
 def schema_of(shape: type[BaseModel]) -> Schema:
     """The shape's schema: its bounds and descriptions kept, titles dropped, no further fields."""
@@ -122,7 +113,7 @@ def schema_of(shape: type[BaseModel]) -> Schema:
             node.setdefault("additionalProperties", False)
         return node
 
-    body = _rewritten(shape.model_json_schema(), lean)
+    body = rewritten(shape.model_json_schema(), lean)
     # A docstring is for us; the fields' descriptions are for the model.
     body.pop("description", None)
     return Schema(shape.__name__.strip("_"), body)
@@ -175,9 +166,17 @@ def read_tree(tree: Any, request: Request, seconds: float) -> Reply:
     # What the model wrote aside, and was paid for, where the server shows it.
     aside = next((each for each in asides if isinstance(each, str)), "")
     counted = usage or count_usage(request, in_words(text + aside, calls), seconds)
+    if reason == "content_filter" and not (text or calls):
+        why = str(choice.get("native_finish_reason") or reason)[:_LONGEST_REASON]
+        said = f"a filter of {request.model or 'the provider'} withheld the reply ({why})"
+        hint = "reword the input, or leave the example out; some providers take safety settings"
+        error = errors.ReplyWithheld(said, hint=hint, role=request.role, model=request.model)
+        error.usage = counted
+        raise error
     whole = reason in ("stop", "tool_calls", None)
     finish = "length" if reason == "length" else "stop" if whole else "other"
-    return Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
+    reply = Reply(text, finish, counted, estimated=usage is None, tool_calls=calls)
+    return replace(reply, cache_written=cache_written(tree.get("usage")))
 
 
 def scrubbed(reply: Reply, scrub: Callable[[str], str]) -> Reply:
@@ -205,18 +204,24 @@ def _read_embedding(tree: Any, request: Request, seconds: float) -> Reply:
 
 def told_usage(tree: object, seconds: float = 0.0) -> Usage | None:
     """What a reply says that the call took; None where it says nothing usable."""
-
-    def count(fields: object, name: str) -> int | None:
-        value = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int):
-            return None
-        return value if 0 <= value <= _MOST_TOKENS else None
-
-    prompt, completion = count(tree, "prompt_tokens"), count(tree, "completion_tokens")
+    prompt, completion = _count(tree, "prompt_tokens"), _count(tree, "completion_tokens")
     if not isinstance(tree, dict) or prompt is None or completion is None:
         return None
     details = cast("dict[str, Any]", tree).get("prompt_tokens_details")
-    return Usage(1, prompt, completion, count(details, "cached_tokens") or 0, None, seconds)
+    return Usage(1, prompt, completion, _count(details, "cached_tokens") or 0, None, seconds)
+
+
+def cache_written(tree: object) -> int:
+    """How much of the prompt a reply says to be in the server's cache from now on."""
+    fields = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
+    return _count(fields.get("prompt_tokens_details"), "cache_write_tokens") or 0
+
+
+def _count(fields: object, name: str) -> int | None:
+    value = cast("dict[str, Any]", fields).get(name) if isinstance(fields, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= _MOST_TOKENS else None
 
 
 def byte_size(text: str) -> int:
@@ -232,8 +237,7 @@ def count_usage(request: Request, text: str, seconds: float) -> Usage:
     """Our own count of a call that wrote `text`, where the server's cannot be had. Bytes / 3: a
     budget rests on it, so it is to err upwards where `estimate_tokens` may not."""
     prompt = sum(_PER_MESSAGE + -(-byte_size(m.content) // 3) for m in request.messages)
-    prompt += beyond_texts(request, 3)
-    return Usage(1, prompt, -(-byte_size(text) // 3), 0, None, seconds)
+    return Usage(1, prompt + beyond_texts(request, 3), -(-byte_size(text) // 3), 0, None, seconds)
 
 
 def beyond_texts(request: Request, bytes_a_token: int) -> int:
@@ -241,13 +245,12 @@ def beyond_texts(request: Request, bytes_a_token: int) -> int:
     `providers.toml`, and by the most of any provider for a bound (1 byte a token); audio and files
     by a twentieth of the bytes that are sent; tools and a response_format as text."""
     extra, images = request.sampling.extra, providers()["image_tokens"]
-    written = [json.dumps(extra[name]) for name in ("tools", "response_format") if name in extra]
-    tokens = -(-sum(map(len, written)) // bytes_a_token)
-    usual = images["most" if bytes_a_token == 1 else "usual"]
-    image = next((n for name, n in images["named"].items() if name in request.model), usual)
-    for part in (part for message in request.messages for part in message.media):
-        tokens += image if part["type"] == "image_url" else len(json.dumps(part)) // 20
-    return tokens
+    written = sum(len(json.dumps(extra[n])) for n in ("tools", "response_format") if n in extra)
+    image = images["most" if bytes_a_token == 1 else "usual"]
+    image = next((n for name, n in images["named"].items() if name in request.model), image)
+    media = (part for message in request.messages for part in message.media)
+    each = (image if p["type"] == "image_url" else len(json.dumps(p)) // 20 for p in media)
+    return -(-written // bytes_a_token) + sum(each)
 
 
 # What a server refuses, as an error.
@@ -268,10 +271,11 @@ class ModelAddress:
     key: ApiKey | None = None
     key_names: tuple[str, ...] = ()
     private: bool = False
+    spec: str = ""
 
     @property
     def doctor(self) -> str:
-        return f"pco doctor --lm {self.base_url}" + (f"#{self.model}" if self.model else "")
+        return f"pco doctor --lm {self.spec}"
 
     def scrub(self, text: str) -> str:
         return text if self.key is None else self.key.scrub(text)
@@ -353,7 +357,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
         kind, what = errors.NoCredit, f"the account at {where.base_url} has no credit left{quoted}"
         other = f", or put another key into {where.key.name}" if where.key is not None else ""
         hint = f"top up the account{other}; then continue from here"
-    elif status in (429, 503):
+    elif status in (429, 503, 529):
         kind, hint = errors.RateLimited, "lower concurrency in pco.toml, or wait"
     elif status >= 500 or status in _PASSING:
         kind, hint = errors.ServerFault, _LOOK
@@ -369,7 +373,7 @@ def refusal_of(status: int, body: ErrorBody, where: ModelAddress) -> LMError:
     else:
         hint = f"{where.doctor} shows what this endpoint accepts"
     error = kind(what, hint=hint, model=where.model)
-    if kind is errors.RateLimited and status == 503:
+    if kind is errors.RateLimited and status != 429:
         error.incident = Incident.UNAVAILABLE
     elif kind is errors.ServerFault:
         error.lost = status >= 500

@@ -25,6 +25,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -159,6 +160,9 @@ class Batch:
                 self._keep_company()
         closed = ServerFault("the local model was closed before it was done")
         self._fail([*self._running, *self._new], closed)
+        with suppress(RuntimeError):  # the pipeline complains of what was cancelled and not dropped
+            if self._pipeline is not None and self._pipeline.has_non_finished_requests():
+                self._pipeline.step()
 
     def _keep_company(self) -> None:
         """A second job beside one that runs alone; it costs a twentieth of that one's time."""
@@ -370,8 +374,8 @@ def load_openvino(weights: Weights) -> OpenVinoEngine:
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching = True
     scheduler.max_num_seqs = AT_ONCE
-    scheduler.dynamic_split_fuse = False
-    scheduler.max_num_batched_tokens = header.context_length
+    # What the cache holds is read in one step, so that no prompt is cut in pieces.
+    scheduler.max_num_batched_tokens = _CACHED_JOBS * header.context_length
     # `cache_bytes` counts 16 bits for each number, and there are 32.
     wanted = _CACHED_JOBS * header.context_length * header.cache_bytes * 2
     scheduler.cache_size = max(_LEAST_CACHE, min(_MOST_CACHE, -(-wanted // 2**30)))

@@ -14,7 +14,7 @@ from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Sc
 from promptcodebook.errors import ConfigError, LMError, Stop, StoreError
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import THOUGHT, strip_think
-from promptcodebook.lm.wire import beyond_texts, estimate_tokens
+from promptcodebook.lm.wire import beyond_texts
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Prompter
 from promptcodebook.randomness import Draws, Randomness
@@ -101,11 +101,11 @@ class BoundChat:
 
     def _measure(self, request: Request, reply: Reply) -> None:
         """The prompt's share of the request's tokens, by letters."""
-        letters = sum(len(m.content) for m in request.messages) + 4 * beyond_texts(request, 4)
-        own = 0
+        letters, own = 4 * beyond_texts(request, 4), 0
         for m in request.messages:
             found = [len(p) for p in self._prompts if p in m.content]
             own += len(m.content) if m.role == "system" else max(found, default=0)
+            letters += len(m.content)
         tokens = round(reply.usage.prompt_tokens * own / letters) if letters else 0
         longest, total = max(self.prompt_length.longest, tokens), self.prompt_length.total + tokens
         estimated = self.prompt_length.estimated or reply.estimated
@@ -137,11 +137,10 @@ class Trial:
         if chat.ended is not None:
             raise chat.ended
         usage, length = rollout.usage + chat.usage, chat.prompt_length
-        if output is not None and (own := output.usage) is not None:
-            usage, tokens = usage + self.book(own), estimate_tokens(prompt.text)
-            length = PromptLength(tokens, tokens, estimated=True)
-        elif output is not None and not chat.usage.calls:
-            rollout, length = replace(rollout, metered=False), None
+        own = None if output is None else output.usage
+        if output is not None and not chat.usage.calls:  # what it asked, it asked past the meter
+            rollout, length = replace(rollout, metered=own is not None), None
+        usage += Usage() if own is None else self.book(own)
         rollout = replace(rollout, usage=usage, prompt_length=length, failure=failure)
         if output is None:
             return rollout

@@ -22,8 +22,8 @@ from typing import Any, Literal, TypeVar
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.config import Config, role_layers
-from promptcodebook.data.table import parse_input_template, read_chat
-from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError, did_you_mean
+from promptcodebook.data.table import Columns, Record, Table, plain, read_examples
+from promptcodebook.errors import ConfigError, DataError, PcoError, PolicyError
 from promptcodebook.lm.stack import Supplies, simulated_here, specs_of
 from promptcodebook.lm.structured import strip_think
 from promptcodebook.method.executor import EVALUATION, roll_out
@@ -269,22 +269,14 @@ class Policy:
                 f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
                 hint="policy.prompt('...') or policy.prompt({'column': '...'})",
             )
-        # As the training data was read: one column, or a template over several.
-        template = self.file.input
-        if isinstance(x.get(template), list):
-            made = read_chat(x[template], f"the column {template!r}", "the input")
-            return replace(made, id=_id_of(made.whole), fields=dict(x))
-        pieces = None if template in x else parse_input_template(template)
-        cells: dict[str, str] = {}
-        for name in (pieces and pieces.columns) or (template,):
-            if name not in x:
-                message = f"the input has no column {name!r}{did_you_mean(name, x)}"
-                raise DataError(message, hint=f"the policy reads {template!r}")
-            if x[name] is None:
-                raise DataError(f"the input's column {name!r} is empty", hint="fill it in")
-            cells[name] = str(x[name])
-        text = cells[template] if pieces is None else pieces.render(cells)
-        return Example(_id_of(text), text, fields=dict(x))
+        cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
+        table = Table("the input", tuple(cells), (Record("the input", cells),))
+        try:
+            [example] = read_examples(table, Columns(self.file.input, None), {})
+        except DataError as error:
+            error.hint = f"the policy reads {self.file.input!r}"
+            raise
+        return replace(example, id=_id_of(example.whole), fields=dict(x))
 
 
 def _id_of(text: str) -> str:

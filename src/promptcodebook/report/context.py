@@ -237,6 +237,7 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
     budget = [] if limits.calls is None else [f"{limits.calls:,} calls"]
     budget += [] if limits.tokens is None else [f"{count_text(limits.tokens)} tokens"]
     budget += [] if limits.usd is None else [money(limits.usd)]
+    past = bool(state.tests) and "executor" not in context.usage
     lost = f" (of it {lost_text(context.lost)})" if context.lost.calls else ""
     try:
         started = f"{datetime.fromisoformat(header.created):%Y-%m-%d %H:%M %Z}".strip()
@@ -258,7 +259,7 @@ def facts(context: Context) -> list[tuple[str, str | int]]:
         ("best validation", f"{score} at {step_name(best.step)}" if best else "none"),
         ("deployed", state_name(context.deployed_as.step) if deployed else "nothing"),
         ("budget", ", ".join(budget) or "no limit"),
-        ("spent", ", ".join(spent_parts(context.spent, limits)) + lost),
+        ("spent", ", ".join(spent_parts(context.spent, limits, past=past)) + lost),
         ("started", started),
         ("ran for", f"{duration(context.elapsed_s)}{sessions}"),
         ("ended", ended),

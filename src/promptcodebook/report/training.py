@@ -26,24 +26,24 @@ _INNER, _NARROW, _WIDE = 900, 15, 36  # Width of all columns, and of each at lea
 
 
 class Earned:
-    """What each instinct earned over inputs tried once each: where solved inputs give their places
-    to others, all later tries are of inputs that are not solved."""
+    """What each instinct earned over the inputs that were tried with it, each counted once: a
+    moving mean falls to 0 where solved inputs give their places to unsolved ones."""
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
-        self._first: dict[str, tuple[tuple[int, ...], float]] = {}
+        self._first: defaultdict[int, dict[str, float]] = defaultdict(dict)
         for step in steps:
             self.add(step)
 
     def add(self, step: Step) -> None:
         for rollout in (trace.rollout for trace in step.traces):
-            if rollout.reward is not None and rollout.route is not None:
-                found = rollout.route.indices, rollout.reward
-                self._first.setdefault(rollout.example_id, found)
+            for k in rollout.route.indices if rollout.route is not None else ():
+                if rollout.reward is not None:
+                    self._first[k].setdefault(rollout.example_id, rollout.reward)
 
     def of(self, k: int) -> tuple[float | None, int]:
         """The mean (None: it was not tried) over n inputs."""
-        had = [reward for indices, reward in self._first.values() if k in indices]
-        return (fmean(had) if had else None), len(had)
+        rewards = self._first[k].values()
+        return (fmean(rewards) if rewards else None), len(rewards)
 
 
 class CurvesSection(Section):
@@ -183,21 +183,7 @@ class RouterSection(Section):
             self._test = Counter(k for route in routes for k in route.indices)
 
     def values(self) -> Mapping[str, Any]:
-        deployed, conclusion = self.context.deployed, self.context.state.conclusion
-        low, high = self.context.reward_range
-        estimate = conclusion.off_policy if conclusion is not None else None
-        rows = estimate and (
-            ("reward of the learned routes", estimate.value.scaled(low, high - low), False),
-            ("over one instinct for all", estimate.over_single.scaled(0.0, high - low), True),
-            ("over no instinct", estimate.over_none.scaled(0.0, high - low), True),
-        )
-        return {
-            "ranking": None if deployed is None else deployed.statistics.ranking,
-            "estimate": estimate,
-            "estimates": rows,
-            "test": self._test,
-            "tested": self._tested,
-        }
+        return {"test": self._test, "tested": self._tested}
 
 
 def router_sections(context: Context) -> list[Section]:

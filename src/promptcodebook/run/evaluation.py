@@ -435,7 +435,8 @@ def evaluate(
     data, reward and models; a run that is named brings its settings, and takes its objects again;
     a file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
     all). `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the
-    verdict: 'present', 'concat', 'best_fixed' and so on. After two seconds a line on stderr says
+    verdict: 'present', 'concat', 'best_fixed' and so on. What the policy's run was answered is not
+    asked for `again`, unless that is True. After two seconds a line on stderr says
     how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`,
     `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
 

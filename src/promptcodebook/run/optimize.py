@@ -47,7 +47,7 @@ from promptcodebook.tasks.rewards import library as ready_made
 from promptcodebook.tasks.user_code import check_function
 from promptcodebook.text import shown_text
 from promptcodebook.types import Codebook, Executor, Reward, Step, Trace
-from promptcodebook.units import money, number
+from promptcodebook.units import number, spent_parts
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -95,7 +95,7 @@ class Run:
         score = number(self.best.score, missing="none")
         model = "simulated model, " if self.simulated else ""
         facts = f"{model}{self.ended}, best on validation {score}"
-        facts = f"{facts}, {self.spent.calls} calls, {money(self.cost)}"
+        facts = f"{facts}, {self.bill}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
         return f"<div>{shown_text(title, facts)}{verdict.as_html(self.simulated, self.id)}</div>"
@@ -133,6 +133,12 @@ class Run:
     def spent(self) -> Usage:
         """All that was paid, or may have been: `usage` of all roles, and `lost`."""
         return sum(self.usage.values(), self.lost)
+
+    @property
+    def bill(self) -> str:
+        """What it spent, in words."""
+        past = bool(self.rows) and "executor" not in self.usage
+        return ", ".join(spent_parts(self.spent, self.budget.limits, past=past))
 
     @property
     def cost(self) -> float | None:

@@ -24,7 +24,7 @@ from promptcodebook.calls import Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.errors import StoreError
 from promptcodebook.lm.budget import PriceTable
-from promptcodebook.lm.wire import told_usage
+from promptcodebook.lm.wire import cache_written, told_usage
 from promptcodebook.paths import data_folder, make_private_folder
 from promptcodebook.serve.completions import Refusal
 from promptcodebook.serve.upstream import Answer
@@ -281,7 +281,8 @@ class Spending(_Kept):
             if answer.status != 200:
                 taken = Usage(calls=1)
             elif usage := told_usage(answer.usage):
-                taken = replace(usage, cost=self._prices.cost(self._model, usage))
+                cost = self._prices.cost(self._model, usage, cache_written(answer.usage))
+                taken = replace(usage, cost=cost)
 
         ticket = self.begin("executor", taken)
         try:

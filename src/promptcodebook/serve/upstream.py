@@ -18,7 +18,7 @@ from promptcodebook.config import Config
 from promptcodebook.config.secrets import fill_secrets, secret_variables
 from promptcodebook.errors import ConfigError, LMError
 from promptcodebook.incidents import Incident
-from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport
+from promptcodebook.lm.endpoint import Endpoint, OpenReply, Transport, transport_to
 from promptcodebook.lm.spec import ApiKey, Spec, find_credentials, parse_spec
 from promptcodebook.lm.wire import ModelAddress
 from promptcodebook.serve.completions import Refusal
@@ -110,14 +110,12 @@ def _refusal(error: LMError) -> Refusal:
 
 
 async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Upstream:
-    """The executor's model. Raises ConfigError for one without an address of its own, and LMError
+    """The executor's model. Raises ConfigError for one of this process, MissingExtra, and LMError
     where it has to be asked for its name and does not answer."""
     text = config.model_of("executor")
     spec = parse_spec(text, environment)
-    if not spec.base_url:
+    if spec.kind in ("simulated", "local"):
         hint = f"pco lm serve {text}, then --lm with the address that it prints"
-        if spec.kind == "litellm":
-            hint = "name the provider's own: --lm https://HOST/v1#MODEL"
         raise ConfigError(f"{text} has no address that requests could be passed on to", hint=hint)
     settings = config.roles.get("executor")
     headers = dict(settings.headers) if settings is not None else {}
@@ -130,7 +128,7 @@ async def connect_upstream(config: Config, environment: Mapping[str, str]) -> Up
             raise ConfigError(said, hint="add #MODEL to the spec")
         spec = parse_spec(f"{spec.base_url}#{listed[0]}", environment)
     most_bytes = int(config.max_reply_mb * 1e6)
-    transport = Transport(spec.base_url, found, config.timeout, most_bytes)
+    transport = transport_to(spec, found, config.timeout, most_bytes)
     extra = settings.extra if settings is not None else {}
     secrets = tuple(environment[name[1:]].strip() for name in secret_variables(extra))
     return Upstream(spec, found.key, transport, fill_secrets(extra, environment), secrets)
@@ -226,7 +224,7 @@ class Upstream:
         rest = b""
         most_kept = max(map(len, self._secrets), default=1) - 1
         try:
-            async with aclosing(reply.pieces()) as pieces:
+            async with aclosing(reply.pieces) as pieces:
                 async for piece in pieces:
                     whole, newline, rest = (rest + piece).rpartition(b"\n")
                     if len(rest) > _LONGEST_LINE:

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from promptcodebook.calls import Chat, Reply, Role, without_nulls
+from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.config.secrets import secret_variables
 from promptcodebook.errors import DataError, ExecutorError
 from promptcodebook.tasks.user_code import (
@@ -221,18 +221,14 @@ def body_fields(example: Example) -> dict[str, object]:
     """What the row's columns `tools` and `response_format` add to a request's body. DataError."""
     found = dict[str, object]()
     for name, kind in (("tools", list), ("response_format", dict)):
-        value: Any = example.fields.get(name)
-        if isinstance(value, str) and value.strip():  # as in a CSV cell
-            with suppress(ValueError):
-                value = json.loads(value)
-        if not value:
-            continue
-        found[name] = without_nulls(value)
-        if not isinstance(value, kind) or secret_variables(found):
-            raise DataError(
-                f"example {example.id}: the column {name!r} cannot be sent with a request",
-                hint="write it in OpenAI's shape, or give the column another name",
-            )
+        value: Any = example.fields.get(name) or None
+        with suppress(ValueError):
+            value = json.loads(value) if isinstance(value, str) else value
+        if value is not None:
+            found[name] = value
+            if not isinstance(value, kind) or secret_variables(found):
+                what = f"example {example.id}: the column {name!r} cannot be sent with a request"
+                raise DataError(what, hint="write it in OpenAI's shape, or rename the column")
     return found
 
 

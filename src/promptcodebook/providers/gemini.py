@@ -1,0 +1,297 @@
+"""Gemini: chat completions as Google's generateContent, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from promptcodebook.providers.library import (
+    Declined,
+    Library,
+    Refused,
+    Tree,
+    arguments_of,
+    call_of,
+    chunk_of,
+    completion_of,
+    fault,
+    head_of,
+    inline_of,
+    parts_of,
+    stops_of,
+    tree_of,
+    usage_chunk_of,
+    usage_of,
+)
+
+_FINISH = {"STOP": "stop", "MAX_TOKENS": "length", "": "stop"}
+"""All other reasons, such as SAFETY, mean that the reply was withheld."""
+_SAME = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "seed", "safety_settings")},
+    **{name: name for name in ("presence_penalty", "frequency_penalty", "thinking_config")},
+    **{"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens"},
+    **{"n": "candidate_count", "service_tier": "service_tier"},
+}
+"""Fields that mean the same, by OpenAI's word."""
+_OURS = (
+    *("model", "messages", "stop", "tools", "tool_choice", "response_format", "user", "stream"),
+    *("reasoning_effort", "parallel_tool_calls", "stream_options", "input", "encoding_format"),
+)
+_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_UNSIGNED = b"skip_thought_signature_validator"
+"""What Google has one send with a call that came without its signature."""
+_SECONDS = re.compile(r"\d+(?:\.\d+)?(?=s$)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    aio: Any
+    session: aiohttp.ClientSession
+
+    @property
+    def models(self) -> Any:
+        return self.aio.models
+
+
+class Gemini(Library):
+    module, extra = "google.genai", "gemini"
+
+    def open_client(self) -> Any:
+        sdk = self.library
+        options = sdk.types.HttpOptions(
+            base_url=self.address,
+            timeout=int(self.timeout * 1000),
+            headers=self.headers,
+            retry_options=sdk.types.HttpRetryOptions(attempts=1),
+            # Its own sessions make aiohttp warn of how they are made.
+            aiohttp_client=aiohttp.ClientSession(
+                trust_env=True, cookie_jar=aiohttp.DummyCookieJar()
+            ),
+            # A redirect would take the key to another host.
+            async_client_args={"allow_redirects": False},
+        )
+        client = sdk.Client(api_key=self.key, vertexai=False, http_options=options)
+        return _Client(client.aio, options.aiohttp_client)
+
+    async def close_client(self, client: Any) -> None:
+        await client.session.close()
+
+    async def complete(self, client: Any, body: Tree) -> Tree:
+        answer = await client.models.generate_content(**self._request(body))
+        text, thoughts, calls = _written(answer, 0)
+        said: Tree = {"content": text or None}
+        if calls:
+            said["tool_calls"] = calls
+        if thoughts:
+            said["reasoning_content"] = thoughts
+        finish, reason = _ending(answer)
+        if finish == "stop" and calls:
+            finish = "tool_calls"
+        own = head_of(answer.response_id or "", self.model)
+        return completion_of(own, said, finish, reason, _usage(answer.usage_metadata))
+
+    async def stream(self, client: Any, body: Tree) -> AsyncGenerator[Tree, None]:
+        own, usage, begun = head_of("", self.model), None, 0
+        finish, reason = "stop", "STOP"
+        async for answer in await client.models.generate_content_stream(**self._request(body)):
+            text, thoughts, calls = _written(answer, begun)
+            delta: Tree = {"content": text} if text else {}
+            if thoughts:
+                delta["reasoning_content"] = thoughts
+            if calls:
+                delta["tool_calls"] = [{"index": begun + n, **c} for n, c in enumerate(calls)]
+                begun += len(calls)
+            finish, reason = _ending(answer)
+            usage = answer.usage_metadata or usage
+            yield chunk_of(own, {"role": "assistant", **delta})
+        if finish == "stop" and begun:
+            finish = "tool_calls"
+        yield chunk_of(own, {}, finish, reason)
+        yield usage_chunk_of(own, _usage(usage))
+
+    async def embed(self, client: Any, body: Tree) -> Tree:
+        answer = await client.models.embed_content(model=self.model, contents=body["input"])
+        return {"data": [{"embedding": each.values} for each in answer.embeddings]}
+
+    def refusal(self, error: Exception) -> Refused | None:
+        if not isinstance(error, self.library.errors.APIError):
+            return None
+        failed: Any = error
+        told = tree_of(tree_of(failed.details).get("error"))
+        details, status = [tree_of(each) for each in told.get("details") or ()], int(failed.code)
+        # A wrong key is answered with 400.
+        if any(each.get("reason") == "API_KEY_INVALID" for each in details):
+            status = 401
+        waits = [_SECONDS.search(str(each.get("retryDelay", ""))) for each in details]
+        headers: dict[str, str] = {}
+        for found in filter(None, waits):
+            headers["Retry-After"] = found[0]
+        kind = str(told.get("status") or failed.status or "")
+        code = "model_not_found" if status == 404 and "models/" in str(failed.message) else ""
+        return (
+            status,
+            fault(str(failed.message or kind or "nothing more"), kind=kind, code=code),
+            headers,
+        )
+
+    async def names(self, client: Any) -> Sequence[str]:
+        listed = await client.models.list(config={"page_size": 1000})
+        return [(model.name or "").removeprefix("models/") async for model in listed]
+
+    async def count(self, client: Any, text: str) -> int:
+        return (await client.models.count_tokens(model=self.model, contents=text)).total_tokens
+
+    def _request(self, body: Tree) -> Tree:
+        """The keywords of the client's `generate_content`."""
+        system, contents = _conversation(body["messages"])
+        config: Tree = {
+            word: body[name] for name, word in _SAME.items() if body.get(name) is not None
+        }
+        if system:
+            config["system_instruction"] = {"parts": system}
+        if stops := stops_of(body):
+            config["stop_sequences"] = stops
+        tools: list[Tree] = body.get("tools") or []
+        if tools:
+            declared = [_declaration(each) for each in tools if each.get("type") == "function"]
+            own = [each for each in tools if each.get("type") != "function"]
+            config["tools"] = [*([{"function_declarations": declared}] if declared else []), *own]
+        if choice := body.get("tool_choice"):
+            calling: Tree = {"mode": _CHOICES.get(str(choice), "ANY")}
+            if only := tree_of(tree_of(choice).get("function")).get("name"):
+                calling["allowed_function_names"] = [only]
+            config["tool_config"] = {"function_calling_config": calling}
+        shape: Tree = body.get("response_format") or {}
+        if shape.get("type") in ("json_schema", "json_object"):
+            config["response_mime_type"] = "application/json"
+        if shape.get("type") == "json_schema":
+            config["response_json_schema"] = shape["json_schema"]["schema"]
+        if effort := body.get("reasoning_effort"):
+            config["thinking_config"] = {"thinking_level": effort}
+        others = {k: v for k, v in body.items() if k not in _OURS and k not in _SAME and v}
+        if others:  # in Google's own words, which the library does not look at
+            config["http_options"] = {"extra_body": others}
+        try:  # of a plain dict the library would not translate what lies deeper
+            made = self.library.types.GenerateContentConfig.model_validate(config)
+        except ValueError as error:
+            raise Declined(f"Gemini cannot be asked so: {error}") from None
+        return {"model": self.model, "contents": contents, "config": made}
+
+
+def _conversation(messages: Sequence[Tree]) -> tuple[list[Tree], list[Tree]]:
+    """The system's parts, and the turns."""
+    system: list[Tree] = []
+    turns: list[Tree] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        role, parts = message["role"], [_part(part) for part in parts_of(message)]
+        match role:
+            case "system" | "developer":
+                system += parts
+                continue
+            case "tool" | "function":
+                call_id = str(message.get("tool_call_id", ""))
+                said = {"result": "".join(part.get("text", "") for part in parts)}
+                name = message.get("name") or names.get(call_id, call_id)
+                parts = [{"function_response": {"name": name, "response": said}}]
+                role = "user"
+            case "assistant":
+                calls: list[Tree] = message.get("tool_calls") or []
+                for call in calls:
+                    names[call["id"]] = call["function"]["name"]
+                    parts.append(_call_part(call))
+                role = "model"
+            case _:
+                pass
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["parts"] += parts
+        else:
+            turns.append({"role": role, "parts": parts})
+    if not turns:  # at least one is wanted
+        system, turns = [], [{"role": "user", "parts": system}]
+    return system, turns
+
+
+def _part(part: Tree) -> Tree:
+    match part.get("type"):
+        case "text":
+            return {"text": part["text"]}
+        case "image_url":
+            return _media(part["image_url"]["url"], "image/*")
+        case "file" if "file_data" in part.get("file", {}):
+            return _media(part["file"]["file_data"], "application/pdf")
+        case "input_audio":
+            audio = part["input_audio"]
+            return {"inline_data": {"mime_type": f"audio/{audio['format']}", "data": audio["data"]}}
+        case _:
+            return part  # Google's own
+
+
+def _media(url: str, kind: str) -> Tree:
+    if (inline := inline_of(url)) is None:
+        return {"file_data": {"file_uri": url, "mime_type": kind}}
+    return {"inline_data": {"mime_type": inline[0], "data": inline[1]}}
+
+
+def _call_part(call: Tree) -> Tree:
+    signed = tree_of(tree_of(call.get("extra_content")).get("google")).get("thought_signature")
+    signature = base64.b64decode(signed) if signed else _UNSIGNED
+    called = {"name": call["function"]["name"], "args": arguments_of(call)}
+    return {"function_call": called, "thought_signature": signature}
+
+
+def _declaration(tool: Tree) -> Tree:
+    function = tool["function"]
+    made = {"name": function["name"], "description": function.get("description") or ""}
+    if schema := function.get("parameters"):
+        made["parameters_json_schema"] = schema
+    return made
+
+
+def _written(answer: Any, begun: int) -> tuple[str, str, list[Tree]]:
+    """Text, thoughts and tool calls; `begun` = how many calls came before."""
+    text, thoughts = "", ""
+    calls: list[Tree] = []
+    content: Any = answer.candidates[0].content if answer.candidates else None
+    for part in (content and content.parts) or ():
+        if part.function_call is not None:
+            called = part.function_call
+            name = called.id or f"call_{begun + len(calls)}_{called.name}"
+            call = call_of(name, called.name, json.dumps(called.args or {}))
+            if part.thought_signature:  # to be sent back with the call's result
+                signature = base64.b64encode(part.thought_signature).decode("ascii")
+                call["extra_content"] = {"google": {"thought_signature": signature}}
+            calls.append(call)
+        elif part.thought:
+            thoughts += part.text or ""
+        else:
+            text += part.text or ""
+    return text, thoughts, calls
+
+
+def _ending(answer: Any) -> tuple[str, str]:
+    """OpenAI's word for why a reply ended, and Google's own."""
+    blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
+    if blocked:
+        return "content_filter", f"prompt: {_word(blocked)}"
+    reason = _word(answer.candidates[0].finish_reason) if answer.candidates else "NO_CANDIDATE"
+    return _FINISH.get(reason, "content_filter"), reason
+
+
+def _word(value: Any) -> str:
+    return str(getattr(value, "value", value) or "")
+
+
+def _usage(counts: Any) -> Tree | None:
+    """Thoughts are paid for as replies are."""
+    if counts is None:
+        return None
+    prompt = (counts.prompt_token_count or 0) + (counts.tool_use_prompt_token_count or 0)
+    written = (counts.candidates_token_count or 0) + (counts.thoughts_token_count or 0)
+    return usage_of(prompt, written, counts.cached_content_token_count or 0)

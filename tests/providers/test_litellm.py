@@ -1,0 +1,149 @@
+"""Models behind litellm: a stand-in for the library, so that these tests need no network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from promptcodebook.calls import Message, Request, Sampling
+from promptcodebook.errors import (
+    AuthRefused,
+    CallTimeout,
+    ConfigError,
+    EndpointDown,
+    MissingExtra,
+    RateLimited,
+    RequestRefused,
+    ServerFault,
+)
+from promptcodebook.lm.endpoint import Endpoint
+from promptcodebook.lm.spec import Credentials, parse_spec
+
+# The part of litellm that we call, so that these tests need neither it nor a network.
+LIBRARY = """
+import os
+seen = []
+told_before_import = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP")
+
+class Timeout(Exception):
+    pass
+
+class APIConnectionError(Exception):
+    status_code = 500
+
+class Failure(Exception):
+    def __init__(self, status):
+        super().__init__(f"Authorization: Bearer sk-secret {status}")
+        self.status_code = status
+
+class Response:
+    def model_dump(self):
+        return {
+            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 4, "completion_tokens": 1},
+        }
+
+async def acompletion(**fields):
+    seen.append(fields)
+    kind = fields["messages"][-1]["content"]
+    if kind == "timeout":
+        raise Timeout()
+    if kind.isdigit():
+        raise Failure(int(kind))
+    if kind == "broken":
+        raise OSError("Authorization: Bearer sk-secret")
+    if kind == "down":
+        raise APIConnectionError() from ConnectionRefusedError()
+    return Response()
+"""
+
+
+def install(folder: Path, version: str) -> None:
+    package = folder / "litellm"
+    package.mkdir()
+    (package / "__init__.py").write_text(LIBRARY)
+    told = folder / f"litellm-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: litellm\nVersion: {version}\n")
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "")
+    install(tmp_path, "1.90.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("litellm", None)
+
+
+def ask(text: str = "hi", **extra: object) -> Request:
+    sampling = Sampling(0.5, 0.9, 20, extra)
+    return Request("critic", (Message("user", text),), sampling=sampling)
+
+
+def model(timeout: float = 120.0, headers: dict[str, str] | None = None) -> Endpoint:
+    access = Credentials(headers=headers or {})
+    return Endpoint(parse_spec("litellm/anthropic/x", {}), access, timeout=timeout)
+
+
+async def test_a_call_goes_through_the_library_without_its_retries(library):
+    reply = await model(9.0, {"X-A": "b"})(ask(top_k=3))
+    assert (reply.text, reply.usage.tokens) == ("hello", 5)
+    stub = sys.modules["litellm"]
+    assert stub.told_before_import == "True"
+    expected = {
+        "model": "anthropic/x", "temperature": 0.5, "max_tokens": 20, "top_k": 3, "timeout": 9.0,
+        "num_retries": 0, "max_retries": 0, "extra_headers": {"X-A": "b"},
+    }  # fmt: skip
+    assert stub.seen[0].items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["api_base", "base_url", "api_key", "headers", "extra_headers", "mock_response",
+     "custom_llm_provider", "fallbacks", "callbacks", "proxies", "client", "num_retries"],
+)  # fmt: skip
+async def test_no_data_sets_a_keyword_of_the_library_itself(library, name: str):
+    with pytest.raises(RequestRefused, match=name) as caught:
+        await model()(ask(**{name: "http://127.0.0.1:9", "top_k": 3}))
+    assert "roles.ROLE.extra" in str(caught.value) and caught.value.role == "critic"
+    assert sys.modules["litellm"].seen == []
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        *(("timeout", CallTimeout), ("429", RateLimited), ("500", ServerFault)),
+        *(("401", AuthRefused), ("broken", ServerFault), ("down", EndpointDown)),
+    ],
+)
+async def test_its_errors_become_ours_without_what_they_hold(library, text: str, kind: type):
+    with pytest.raises(kind) as caught:
+        await model()(ask(text))
+    assert "sk-secret" not in str(caught.value) + caught.value.hint
+    assert caught.value.__context__ is None
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):
+    holding = [p for p in sys.path if any(Path(p or os.curdir).glob("litellm-*.dist-info"))]
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in holding])
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    with pytest.raises(MissingExtra) as caught:
+        model()
+    assert caught.value.hint == "pip install 'promptcodebook[litellm]'"
+
+
+@pytest.mark.parametrize("version", ["1.82.7", "1.82.8"])
+def test_a_compromised_release_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+):
+    monkeypatch.delitem(sys.modules, "litellm", raising=False)
+    install(tmp_path, version)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=version):
+        model()
+    assert "litellm" not in sys.modules
