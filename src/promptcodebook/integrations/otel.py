@@ -228,7 +228,8 @@ def _spec_of(text: str) -> Spec:
 
 def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     parts = urlsplit(spec.base_url)
-    kind, model = spec.provider or spec.kind, spec.model
+    kind = spec.provider if spec.kind == "provider" else spec.kind
+    model = spec.model
     if kind == "litellm":
         kind, _, model = spec.model.partition("/")
     provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)

@@ -43,8 +43,7 @@ AT_ONCE = 64
 """Calls in flight per address, unless said otherwise."""
 
 LISTENERS = "promptcodebook.listeners"
-"""The entry points of what `telemetry` names: each makes an `Outer` of the configuration, and of
-whether the data are private."""
+"""The entry points of what `telemetry` names: they make an `Outer` of (configuration, private)."""
 
 
 class Outer(Protocol):
