@@ -381,7 +381,10 @@ async def try_reward(plan: Plan) -> RewardTrial:
         for error in errors[:1]
     ]
     values = {score.value for score in scores.values() if score is not None}
-    if len(scores) == 2 and not errors and len(values) == 1 and not is_ours(reward):
+    # A target that repeats is a label: what is asked for may be a text of another kind.
+    targets = [each.target for each in plan.dataset.train if each.target is not None]
+    label = 2 * len(set(targets)) <= len(targets) and values == {plan.config.reward_range[0]}
+    if len(scores) == 2 and not errors and len(values) == 1 and not (label or is_ours(reward)):
         warnings.append(
             f"the reward gives {values.pop():g} to the reference as well as to "
             f"{quote(_NONSENSE)}: look whether it tells good answers from bad ones"

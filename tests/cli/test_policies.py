@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -42,6 +43,12 @@ def test_a_run_is_evaluated_as_its_verdict_was(trained: Path, run_id: str, store
     parts = ("reward", "(95 % ", "answered only", "failed", "truncated", "tokens", "$0")
     for part in (*parts, "fallback routes  0 %", "longest prompt"):
         assert part in out, part
+    assert re.search("replies +from the verdict's recorded replies", out)
+    assert by_file["replies"] == "from recorded replies"
+    assert re.search("replies +asked again", pco("eval", "last", "--again", cwd=trained).out)
+    sides = pco("compare", "last", "last", "--json", cwd=trained).json
+    assert sides["a"]["replies"] == evaluation["replies"]
+    assert sides["a"]["score"] == sides["b"]["score"] == evaluation["score"]
 
 
 def test_a_policy_file_needs_data_or_a_ready_made_task(
@@ -262,6 +269,7 @@ def test_test_and_validation_examples_have_what_was_made_of_them(
     assert f"in the verdict (example {name} of the test split)" in shown
     for row in rows:
         assert f"\n  {row.name} " in shown
+    assert shown.endswith("from the run's recorded replies\n")
     last = store.last_validation()
     assert last is not None
     validated = last.evaluation.rollouts[0].example_id
@@ -294,6 +302,7 @@ def test_explain_has_route_reasons_and_prompt(trained: Path, run_id: str) -> Non
     for span in explained["spans"]:
         assert span["instinct"] is None or f"c{span['instinct']}  " in text
     assert "record" not in explained and "in training" not in text
+    assert explained["replies"] == "a model was asked" and "a model was asked" in text
     assert "route " + ", ".join(map(str, explained["route"]["indices"])) in text
     assert explained["route"]["analysis"] in " ".join(text.split())
     pco("explain", "last", "-", cwd=trained, stdin=" \n").error(2, "the input is empty")

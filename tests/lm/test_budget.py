@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from promptcodebook.calls import LM, Message, Reply, Request, Role, Sampling, Schema, Usage
+from promptcodebook.calls import (
+    LM,
+    Message,
+    Reply,
+    Request,
+    Role,
+    Sampling,
+    Schema,
+    Usage,
+    read_message,
+)
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
 from promptcodebook.errors import (
@@ -27,7 +38,7 @@ from promptcodebook.errors import (
 from promptcodebook.incidents import Incident
 from promptcodebook.lm.budget import Attempted, BudgetGate, Ledger, PriceTable, prompt_bound
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff, Retrying
-from promptcodebook.lm.wire import byte_size
+from promptcodebook.lm.wire import byte_size, count_usage
 from tests.lm.conftest import Counts
 from tests.load import crowding
 
@@ -201,6 +212,29 @@ def test_the_bound_covers_every_byte_message_and_schema():
     request = replace(plain, schema=Schema("S", {"type": "object"}))
     assert prompt_bound(plain) >= 200
     assert prompt_bound(request) == prompt_bound(plain) + len('{"type": "object"}')
+
+
+def test_an_image_has_a_bound_of_its_own_and_tools_count_as_text():
+    """Whatever its bytes: OpenAI bills 1,445 at the most, all but one model at most 5,000."""
+    url = "data:image/png;base64," + "A" * 900_000
+    part = {"type": "image_url", "image_url": {"url": url}}
+    said = {"role": "user", "content": [part, part]}
+    plain = replace(ask("[image]\n[image]"), sampling=Sampling(max_tokens=10))
+    seen = replace(plain, messages=(read_message(said),))
+    assert prompt_bound(seen) - prompt_bound(plain) == 2 * 5000
+    small = [replace(each, model="openai/gpt-4o-mini") for each in (seen, plain)]
+    assert prompt_bound(small[0]) - prompt_bound(small[1]) == 2 * 48169
+    count = [count_usage(each, "", 0.0).prompt_tokens for each in (seen, plain)]
+    assert count[0] - count[1] == 2 * 1445
+    heard = {
+        "role": "user",
+        "content": [{"type": "input_audio", "input_audio": {"data": "A" * 200}}],
+    }
+    sound = count_usage(replace(plain, messages=(read_message(heard),)), "", 0.0).prompt_tokens
+    assert 10 <= sound <= 30
+    tools = {"tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]}
+    offered = replace(plain, sampling=Sampling(max_tokens=10, extra=tools))
+    assert prompt_bound(offered) - prompt_bound(plain) == len(json.dumps(tools["tools"]))
 
 
 FATES = ["paid", "paid", "paid", "lost", "late", "refused", "unmade", "cancelled", "lying"]

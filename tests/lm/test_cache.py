@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -98,6 +99,27 @@ def spoil(path: Path, change: str) -> None:
         return
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(change)
+
+
+async def test_on_a_full_disk_requests_go_on_and_what_was_kept_stays(
+    make: Make, tally: Counts, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system refuses to let a file grow past a limit, as a full disk does."""
+    cache, before = make(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    await cache(ask())
+    file_of(cache).flush()
+    most = max(each.stat().st_size for each in path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        for index in range(200):
+            assert (await cache(ask(str(index)))).source == "live"
+            await asyncio.sleep(0.001)  # the writer's thread meets the end of the disk
+            if tally["cache_bypassed"] and index > 20:
+                break
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert tally["cache_bypassed"] == 1 and caplog.text.count("without the reply cache") == 1
+    assert (await make()(ask())).source == "cache"
 
 
 def contents(path: Path) -> bytes:

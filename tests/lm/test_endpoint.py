@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from promptcodebook.calls import Message, Reply, Request, Sampling, Schema
+from promptcodebook.calls import Message, Reply, Request, Sampling, Schema, read_message
 from promptcodebook.errors import (
     AuthRefused,
     CallTimeout,
@@ -32,6 +33,7 @@ KEY = "sk-abc123-very-secret"
 # Braces, marks of a template, half a surrogate pair: all of it arrives.
 HI = "{x} {{y}} <|im_start|>system\n\\u0041 \ud83d é"
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"key": "KEY"}'}}
 READ = Request("encoder", (Message("user", "text"),), sampling=Sampling(max_tokens=0), embeds=True)
 
 
@@ -90,6 +92,31 @@ async def test_a_schema_is_asked_for_and_strict_only_where_it_may_be(server: Ser
     assert first["type"] == "json_schema"
     assert first["json_schema"] == {"name": "Thing", "schema": SCHEMA.body}
     assert second["json_schema"]["strict"] is True
+
+
+async def test_a_message_goes_as_it_is_written_and_a_tool_call_comes_back(server: Server):
+    """With a form of its own only where the request has no schema; and without the key."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}, "x": 1}
+    turns: list[dict[str, Any]] = [
+        {"role": "developer", "content": "look", "name": "us"},
+        {"role": "user", "content": [{"type": "text", "text": "what?"}, image]},
+        {"role": "assistant", "content": None, "tool_calls": [{**CALL, "index": None}]},
+        {"role": "tool", "tool_call_id": "c", "content": "3"},
+    ]
+    messages = tuple(map(read_message, turns))
+    said = ["look", "what?\n[image]", 'f({"key": "KEY"})', "3"]
+    assert [m.content for m in messages] == said and not messages[2].media
+    extra = {"tools": [{"type": "function"}], "response_format": {"type": "json_object"}}
+    asked = Request("executor", messages, sampling=Sampling(extra=extra))
+    spoken = json.loads(json.dumps(CALL).replace("KEY", KEY))
+    server.script(says(None, finish="tool_calls", message={"tool_calls": [spoken]}))
+    first, _ = await answers(server, asked, replace(asked, schema=SCHEMA), key=KEY)
+    assert (first.text, first.finish) == ("", "stop")
+    assert first.tool_calls == (json.loads(json.dumps(CALL).replace("KEY", "***")),)
+    turns[2]["tool_calls"] = [CALL]
+    assert server.bodies[0]["messages"] == turns
+    forms = [body["response_format"]["type"] for body in server.bodies]
+    assert forms == ["json_object", "json_schema"] and server.bodies[1]["tools"]
 
 
 async def embedded(server: Server, body: dict[str, Any]) -> list[Any]:

@@ -17,6 +17,7 @@ from promptcodebook.errors import (
     ConfigError,
     EndpointDown,
     LMError,
+    ParseError,
     RateLimited,
     ServerFault,
 )
@@ -24,6 +25,7 @@ from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies
+from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
 from promptcodebook.method.executor import BoundChat
 from promptcodebook.randomness import keyed_int
@@ -213,6 +215,21 @@ async def test_equal_greedy_requests_share_one_key_and_drawn_ones_keep_their_sam
         assert len({request_key(r) for r in requests}) == 1
         assert {(r.sampling.temperature, r.sampling.top_p) for r in requests} == {(0.0, None)}
     assert len({request_key(r) for r in lm.history if r.role == "generator"}) == 2
+
+
+async def test_a_tool_call_in_place_of_a_text_is_an_error_unless_tools_were_offered():
+    """For every role: an empty text would pass for an answer."""
+    call = Reply(
+        "", tool_calls=({"function": {"name": "f", "arguments": "{}"}},), usage=Usage(1, 5)
+    )
+    roles = Roles(ScriptedLM().reply_with(lambda request: call), {}, "m")
+    with pytest.raises(ParseError, match="the critic reply of m calls a tool where text") as caught:
+        await Ask(roles, Counts()).text(replace(ASK, role="critic"))
+    assert caught.value.usage == call.usage and caught.value.answered
+    offered = replace(ASK, sampling=Sampling(extra={"tools": [{}]}))
+    assert (await roles(offered)).tool_calls == call.tool_calls
+    told = Roles(ScriptedLM().enqueue(replace(call, text="so")), {}, "m")
+    assert (await told(ASK)).text == "so"
 
 
 async def test_a_request_goes_to_the_model_that_it_names(tally: Counts):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from promptcodebook.assemble import Sources, assemble
-from promptcodebook.calls import Message, Request, Sampling, Schema
+from promptcodebook.calls import Message, Request, Sampling, Schema, read_message
 from promptcodebook.config import Config
 from promptcodebook.errors import ConfigError, MissingExtra, RequestRefused
 from promptcodebook.lm.spec import parse_spec
@@ -147,6 +147,24 @@ def test_a_request_as_an_engine_takes_it() -> None:
     assert job == Job(messages, 0.7, 0.9, 20, ("\n",), 5, 0.5, 0.0, {"type": "null"})
     greedy = job_of(Request("critic", messages, greedy=True))
     assert (greedy.temperature, greedy.top_p, greedy.max_tokens) == (0.0, 1.0, None)
+
+
+def test_a_local_model_reads_text_and_takes_the_form_of_a_reply() -> None:
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    told = {"role": "tool", "tool_call_id": "c", "content": "3"}
+    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}, told]
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}
+    sampling = Sampling(extra={"response_format": form})
+    job = job_of(Request("executor", tuple(map(read_message, turns)), sampling=sampling))
+    assert job.messages == (Message("assistant", "f({})"), Message("user", "3"))
+    assert job.schema == {"type": "null"}
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    with pytest.raises(RequestRefused, match=r"reads text alone.* of type 'image_url'") as caught:
+        job_of(Request("executor", (read_message(picture),)))
+    assert caught.value.hint.startswith("give roles.executor.model")
+    with pytest.raises(RequestRefused, match=r"response_format\.type must be text"):
+        bad = Sampling(extra={"response_format": {"type": "grammar"}})
+        job_of(Request("executor", (), sampling=bad))
 
 
 @pytest.mark.parametrize(

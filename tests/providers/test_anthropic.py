@@ -208,6 +208,7 @@ async def test_the_whole_prompt_is_counted_and_each_part_has_its_price(
         (refuses(413, "request_too_large", "too large"), RequestRefused, "too large", 0.0),
         (refuses(500, "api_error", "oops"), ServerFault, "oops", 0.0),
         (Answer("<html>", 502), ServerFault, "502", 0.0),
+        (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
         (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
         (Answer(drops=True), ServerFault, "broke the connection", 0.0),
         (Answer(hangs=True), CallTimeout, "in time", 0.0),

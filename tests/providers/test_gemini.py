@@ -168,6 +168,7 @@ UNKNOWN = "models/gem-x is not found for API version v1beta"
         (google_refuses(500, "INTERNAL", "oops"), ServerFault, "oops", 0.0),
         (google_refuses(504, "DEADLINE_EXCEEDED", "late"), ServerFault, "late", 0.0),
         (Answer("<html>", 502), ServerFault, "502", 0.0),
+        (Answer("<html>"), ServerFault, "not a chat completion", 0.0),
         (Answer({}, 307, {"Location": "http://127.0.0.1:1/"}), RequestRefused, "redirects", 0.0),
         (Answer(drops=True), ServerFault, "broke the connection", 0.0),
         (Answer(hangs=True), CallTimeout, "in time", 0.0),

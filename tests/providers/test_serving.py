@@ -78,6 +78,10 @@ async def test_a_caller_of_pco_serve_reads_the_provider_s_refusal(site: Site) ->
         spoken = {"messages": [{"role": "user", "content": [audio]}]}
         answer = await upstream.ask(upstream.body(spoken))
         assert answer.status == 400 and b"no audio" in answer.body
+        for odd in ({"type": "image_url"}, 7):
+            said = {"messages": [{"role": "user", "content": [odd]}]}
+            answer = await upstream.ask(upstream.body(said))
+            assert answer.status == 400 and b"anthropic's words" in answer.body
         with pytest.raises(Refusal) as caught:
             await upstream.ask(upstream.body(ASKED))
         assert caught.value.status == 502, "our key is no fault of the caller's"

@@ -138,6 +138,7 @@ async def test_a_tool_call_where_text_was_expected_is_a_failure(
             config=QUICK, runs_dir=tmp_path,
         )  # fmt: skip
     assert "roles.executor.extra" in caught.value.hint
+    assert "look_up" not in str(caught.value), "the reply may quote private data"
     failed = caught.value.traces[0].rollout
     assert failed.usage.completion_tokens >= 3, "the reply was paid for"
 
@@ -193,3 +194,15 @@ def test_fields_of_all_rows_are_settings_of_the_executor_alone() -> None:
     assert made.roles["executor"].extra == extra
     with pytest.raises(ConfigError, match="the form of a reply of role critic is decided"):
         load_config({"roles": {"critic": {"extra": {"response_format": FORM}}}})
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([CALL, CALL], 'so\nlook_up({"n": 3})\nlook_up({"n": 3})'),
+        *((calls, "so") for calls in (None, 3, [3], "look_up", [{"function": None}])),
+    ],
+)
+def test_an_output_is_shown_with_its_tool_calls(calls: object, said: str) -> None:
+    """A field of that name may be the agent's own."""
+    assert Rollout("x", output="so", fields={"tool_calls": calls}).said == said

@@ -446,7 +446,7 @@ def test_a_headline_says_to_everybody_what_to_do(
     assert head.title == title
     for name, start in said.items():
         assert head.lines[name].startswith(start), head.lines
-    assert title in made.as_html() or not entries
+    assert title in made._repr_html_() or not entries
 
 
 def test_an_interval_on_both_sides_of_nothing_is_told_in_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from promptcodebook.registry.registry import Facts, open_registry
 from promptcodebook.report.context import render_sections
+from promptcodebook.report.page import render_report
 from promptcodebook.report.verdict import JudgedSection
 from promptcodebook.run.evaluation import Comparison, Side
 from promptcodebook.store.events import Compared, Event, Stepped
@@ -75,6 +77,18 @@ def text_of(get: Get, path: str) -> str:
     answer = get(path)
     assert answer.status == 200, path
     return flat(answer.text)
+
+
+def test_symbols_and_theorems_are_shown_on_request_alone(runs_dir: Path, get: Get) -> None:
+    [path] = runs_dir.glob("*-real")
+    with closing(RunStore.open(path)) as store:
+        plain, whole = (flat(render_report(store, theory=theory)) for theory in (False, True))
+    symbols = {"θ", "φ", "ψ", "r̄", "Theorem 3", "Theorem 5"}
+    assert symbols == {each for each in symbols if each in whole}
+    pages = (flat(get(f"/run/{path.name}{part}").text) for part in ("", "/codebook", "/examples"))
+    for text in (plain, *pages):
+        assert not {each for each in symbols if each in text}
+    assert "r̄ of each instinct" in flat(get(f"/run/{path.name}/theory").text)
 
 
 @pytest.mark.parametrize("path", OF_A_RUN)

@@ -263,7 +263,9 @@ def explain(
         made = policy.explain(example or typed_in)
         texts = policy.codebook.texts
     record = None if example is None else read_record(find_run(runs_dir(), ref), example.id)
-    asked = "a model was asked again" if ledger.total.calls else "no model was asked again"
+    needed = reference.file.router is None or reference.file.compose == "generator"
+    asked = "from the run's recorded replies" if needed else "no model was asked"
+    asked = "a model was asked" if ledger.total.calls else asked
     parts = [*_explained(made, texts, record), asked]
     tree = _explained_json(made, record) | {"replies": asked}
     show(lambda: tree, lambda: "\n\n".join(parts), as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -12,21 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.cli import command
-from promptcodebook.cli.command import (
-    Json,
-    Yes,
-    columns,
-    emit,
-    headline_text,
-    note,
-    show,
-    wrap_text,
-)
+from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
 from promptcodebook.policy.references import run_behind, stored_examples
-from promptcodebook.report.page import write_report
+from promptcodebook.report.page import Known, write_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
@@ -34,7 +25,7 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
 from promptcodebook.text import printable
-from promptcodebook.types import Example, Failure
+from promptcodebook.types import Failure
 from promptcodebook.units import (
     bytes_text,
     count_text,
@@ -148,21 +139,16 @@ def report(
 
 
 def write_run_report(
-    path: Path,
-    target: Path,
-    examples: Mapping[str, Example] | None = None,
-    *,
-    trust: bool = False,
-    theory: bool = False,
+    path: Path, target: Path, known: Known = None, *, trust: bool = False, theory: bool = False
 ) -> str:
-    """The run at `path` as one HTML file; returns its id. `examples` are its own by id; None reads
-    them from its data, if this user made it or trusts it: the files that it names may be anybody's,
-    and a report is handed on."""
+    """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
+    from its data, if this user made it or trusts it: the files that it names may be anybody's, and
+    a report is handed on."""
     with closing(RunStore.open(path)) as store:
-        if examples is None and not (store.ours or trust):
+        if known is None and not (store.ours or trust):
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
-            examples = {}
-        known = stored_examples(store.header) if examples is None else examples
+            known = {}
+        known = stored_examples(store.header) if known is None else known
         write_report(store, target, known, theory=theory)
         return store.header.id
 
@@ -225,7 +211,7 @@ def _run_text(store: RunStore, state: RunState) -> str:
         after = f"after update {best.step + 1}" if best.step >= 0 else "untrained"
         lines.append(f"best     {number(best.score)} {after} (n = {best.n})")
     made = Conclusion.of(state, header)
-    lines += ["", headline_text(made.headline(run_reference(store.path)))] if made else []
+    lines += ["", command.headline_text(made.headline(run_reference(store.path)))] if made else []
     if sentence := made.sentence if made else state.missing:
         lines += ["", wrap_text(sentence, "")]
     if state.hint and writer is None:

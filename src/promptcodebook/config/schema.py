@@ -192,12 +192,12 @@ class DataSettings(Group):
     target: str | None = "target"
     """The reference column; "" or none = the task has no references."""
     messages: str = ""
-    """A column that holds chat messages, in place of `input`."""
+    """A column that holds chat messages, or their JSON, in place of `input`."""
     id: str = ""
     """A column that names each row; "" = rows are named by their content."""
     split: str = ""
     """A column that names each row's split."""
-    fractions: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    fractions: tuple[float, ...] = (0.5, 0.25, 0.25)
     """Shares of train, val and test where splits are drawn; they sum to 1."""
     split_seed: int = 0
     """Seed of that draw, apart from the run's `seed`."""

@@ -335,7 +335,8 @@ def _make_example(
     reference = None if target is None else _as_text(target)
     name = _example_id(row, columns.id, [example.whole, reference], seen)
     seen[name] = row.where
-    return replace(example, id=name, target=reference, fields=row.values)
+    where = "" if columns.id else row.where
+    return replace(example, id=name, target=reference, fields=row.values, where=where)
 
 
 def _require_value(row: Record, column: str) -> object:

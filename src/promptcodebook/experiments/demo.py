@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from promptcodebook.cli.command import emit, note, verdict_text, wrap_text
+from promptcodebook.cli.command import emit, headline_text, note, verdict_text, wrap_text
 from promptcodebook.errors import MissingExtra, require_modules
 from promptcodebook.paths import runs_dir
 from promptcodebook.text import shorten
@@ -147,6 +147,7 @@ def _as_text(run: Run, report: Path, samples: Sequence[_Sample]) -> str:
     parts = [
         wrap_text(page["head"].format(n=rows[0].score.n if rows else 0), ""),
         verdict_text(table, page["figures"]),
+        *([headline_text(run.conclusion.headline(NAME))] if run.conclusion else []),
         wrap_text(run.verdict, ""),
         page["drawn"].format(n=len(samples)),
         *told,
@@ -170,6 +171,7 @@ def _as_json(run: Run, report: Path, samples: Sequence[_Sample]) -> dict[str, An
         "report": str(report),
         "training_rollouts": read_training(run.path)["rollouts"],
         "rows": [asdict(row) for row in _rows(run)],
+        "headline": asdict(run.conclusion.headline(run.id)) if run.conclusion else None,
         "verdict": run.verdict,
         "worth": run.worth,
         "deploy": run.deploy,

@@ -68,8 +68,8 @@ class Anthropic(Library):
     async def close_client(self, client: Any) -> None:
         await client.close()
 
-    async def complete(self, client: Any, body: Tree) -> Tree:
-        message = await client.messages.create(**self._request(body))
+    async def complete(self, client: Any, asked: Tree) -> Tree:
+        message = await client.messages.create(**asked)
         text, thoughts = "", ""
         calls: list[Tree] = []
         kept: list[Tree] = []
@@ -96,9 +96,9 @@ class Anthropic(Library):
         own = head_of(message.id, self.model)
         return completion_of(own, said, _FINISH.get(reason, "content_filter"), reason, usage)
 
-    async def stream(self, client: Any, body: Tree) -> AsyncGenerator[Tree, None]:
+    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
         own, counts, calls, reason = head_of("", self.model), None, -1, "end_turn"
-        events = await client.messages.create(**self._request(body), stream=True)
+        events = await client.messages.create(**asked, stream=True)
         async with events:
             async for event in events:
                 match event.type:
@@ -138,7 +138,7 @@ class Anthropic(Library):
         counted = await client.messages.count_tokens(model=self.model, messages=messages)
         return counted.input_tokens
 
-    def _request(self, body: Tree) -> Tree:
+    def request(self, body: Tree) -> Tree:
         """The keywords of the client's `messages.create`."""
         system, turns = _conversation(body["messages"])
         asked: Tree = {

@@ -12,7 +12,6 @@ from typing import Any
 import aiohttp
 
 from promptcodebook.providers.library import (
-    Declined,
     Library,
     Refused,
     Tree,
@@ -82,24 +81,26 @@ class Gemini(Library):
     async def close_client(self, client: Any) -> None:
         await client.session.close()
 
-    async def complete(self, client: Any, body: Tree) -> Tree:
-        answer = await client.models.generate_content(**self._request(body))
+    async def complete(self, client: Any, asked: Tree) -> Tree:
+        answer = await client.models.generate_content(**asked)
         text, thoughts, calls = _written(answer, 0)
         said: Tree = {"content": text or None}
         if calls:
             said["tool_calls"] = calls
         if thoughts:
             said["reasoning_content"] = thoughts
-        finish, reason = _ending(answer)
+        if (ending := _ending(answer)) is None:
+            raise ValueError("it has neither a candidate nor a reason for having none")
+        finish, reason = ending
         if finish == "stop" and calls:
             finish = "tool_calls"
         own = head_of(answer.response_id or "", self.model)
         return completion_of(own, said, finish, reason, _usage(answer.usage_metadata))
 
-    async def stream(self, client: Any, body: Tree) -> AsyncGenerator[Tree, None]:
+    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
         own, usage, begun = head_of("", self.model), None, 0
         finish, reason = "stop", "STOP"
-        async for answer in await client.models.generate_content_stream(**self._request(body)):
+        async for answer in await client.models.generate_content_stream(**asked):
             text, thoughts, calls = _written(answer, begun)
             delta: Tree = {"content": text} if text else {}
             if thoughts:
@@ -107,7 +108,7 @@ class Gemini(Library):
             if calls:
                 delta["tool_calls"] = [{"index": begun + n, **c} for n, c in enumerate(calls)]
                 begun += len(calls)
-            finish, reason = _ending(answer)
+            finish, reason = _ending(answer) or (finish, reason)
             usage = answer.usage_metadata or usage
             yield chunk_of(own, {"role": "assistant", **delta})
         if finish == "stop" and begun:
@@ -147,7 +148,7 @@ class Gemini(Library):
     async def count(self, client: Any, text: str) -> int:
         return (await client.models.count_tokens(model=self.model, contents=text)).total_tokens
 
-    def _request(self, body: Tree) -> Tree:
+    def request(self, body: Tree) -> Tree:
         """The keywords of the client's `generate_content`."""
         system, contents = _conversation(body["messages"])
         config: Tree = {
@@ -177,10 +178,8 @@ class Gemini(Library):
         others = {k: v for k, v in body.items() if k not in _OURS and k not in _SAME and v}
         if others:  # in Google's own words, which the library does not look at
             config["http_options"] = {"extra_body": others}
-        try:  # of a plain dict the library would not translate what lies deeper
-            made = self.library.types.GenerateContentConfig.model_validate(config)
-        except ValueError as error:
-            raise Declined(f"Gemini cannot be asked so: {error}") from None
+        # Of a plain dict the library would not translate what lies deeper.
+        made = self.library.types.GenerateContentConfig.model_validate(config)
         return {"model": self.model, "contents": contents, "config": made}
 
 
@@ -275,12 +274,14 @@ def _written(answer: Any, begun: int) -> tuple[str, str, list[Tree]]:
     return text, thoughts, calls
 
 
-def _ending(answer: Any) -> tuple[str, str]:
-    """OpenAI's word for why a reply ended, and Google's own."""
+def _ending(answer: Any) -> tuple[str, str] | None:
+    """OpenAI's word for why a reply ended, and Google's own; None where nothing was answered."""
     blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
     if blocked:
         return "content_filter", f"prompt: {_word(blocked)}"
-    reason = _word(answer.candidates[0].finish_reason) if answer.candidates else "NO_CANDIDATE"
+    if not answer.candidates:
+        return None
+    reason = _word(answer.candidates[0].finish_reason)
     return _FINISH.get(reason, "content_filter"), reason
 
 

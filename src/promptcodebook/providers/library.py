@@ -65,11 +65,15 @@ class Library(ABC):
     async def close_client(self, client: Any) -> None: ...
 
     @abstractmethod
-    async def complete(self, client: Any, body: Tree) -> Tree:
-        """A chat completion."""
+    def request(self, body: Tree) -> Tree:
+        """The keywords that the client is called with for this body."""
 
     @abstractmethod
-    def stream(self, client: Any, body: Tree) -> AsyncGenerator[Tree, None]:
+    async def complete(self, client: Any, asked: Tree) -> Tree:
+        """A chat completion, for these keywords."""
+
+    @abstractmethod
+    def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
         """The chunks of one; the usage comes last, in a chunk without choices."""
 
     @abstractmethod
@@ -104,7 +108,7 @@ class Library(ABC):
                 case "embeddings":
                     tree = await self.embed(client, body)
                 case _:
-                    tree = await self.complete(client, body)
+                    tree = await self.complete(client, self._asked(body))
             return 200, _json(tree), {}
         except PcoError:
             raise
@@ -119,8 +123,9 @@ class Library(ABC):
         if not body.get("stream"):
             status, answer, headers = await self.send("POST", url, where, data)
             return OpenReply(status, {"Content-Type": _JSON, **headers}, _pieces([answer]))
-        chunks = self.stream(await self._client(), body)
+        client = await self._client()
         try:
+            chunks = self.stream(client, self._asked(body))
             first = await anext(chunks)
         except PcoError:
             raise
@@ -129,9 +134,16 @@ class Library(ABC):
         else:
             events = self._events(first, chunks, where, body)
             return OpenReply(200, {"Content-Type": "text/event-stream"}, events)
-        await chunks.aclose()
         status, tree, headers = self._refusal(failed, where)
         return OpenReply(status, {"Content-Type": _JSON, **headers}, _pieces([_json(tree)]))
+
+    def _asked(self, body: Tree) -> Tree:
+        """Raises Declined for a body in which something is missing or of another kind."""
+        try:
+            return self.request(body)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise Declined(f"the request cannot be put in {self.extra}'s words ({what})") from None
 
     async def close(self) -> None:
         if (client := self._clients.forget()) is not None:
@@ -178,7 +190,7 @@ def _fault(error: Exception, where: ModelAddress, timeout: float) -> LMError:
         return fault_of(Incident.REFUSED_CONNECTION, where)
     if any("Timeout" in name for name in names):
         return fault_of(Incident.TIMEOUT, where, f"after {timeout:g} s")
-    if any("Validation" in name or "Decode" in name for name in names):
+    if isinstance(error, LookupError | TypeError | ValueError | AttributeError):
         return fault_of(Incident.MALFORMED_BODY, where, names[0])
     return fault_of(Incident.DROPPED, where, names[0])
 

@@ -44,16 +44,16 @@ class LiteLLM(Library):
     async def close_client(self, client: Any) -> None:
         pass
 
-    async def complete(self, client: Any, body: Tree) -> Tree:
-        return (await client.acompletion(**self._request(body))).model_dump()
+    async def complete(self, client: Any, asked: Tree) -> Tree:
+        return (await client.acompletion(**asked)).model_dump()
 
-    async def stream(self, client: Any, body: Tree) -> AsyncGenerator[Tree, None]:
-        asked = {**self._request(body), "stream_options": {"include_usage": True}}
-        async for chunk in await client.acompletion(**asked, stream=True):
+    async def stream(self, client: Any, asked: Tree) -> AsyncGenerator[Tree, None]:
+        options = {"include_usage": True}
+        async for chunk in await client.acompletion(**asked, stream=True, stream_options=options):
             yield chunk.model_dump()
 
     async def embed(self, client: Any, body: Tree) -> Tree:
-        return (await client.aembedding(**self._request(body))).model_dump()
+        return (await client.aembedding(**self.request(body))).model_dump()
 
     def refusal(self, error: Exception) -> Refused | None:
         status, name = getattr(error, "status_code", None), type(error).__name__
@@ -63,7 +63,7 @@ class LiteLLM(Library):
         code = "insufficient_quota" if "insufficient_quota" in str(error) else ""
         return status, fault(name, code=code), {}
 
-    def _request(self, body: Tree) -> Tree:
+    def request(self, body: Tree) -> Tree:
         body = {name: value for name, value in body.items() if not name.startswith("stream")}
         # The library takes addresses, keys, headers and much else as keywords beside these.
         if unknown := sorted(body.keys() - self._fields):

@@ -38,15 +38,12 @@ _MOST_FAILURES, _MOST_SETTINGS, _TRACEBACK, _VALUE = 30, 120, 6000, 200
 HIDDEN = ("roles.*.headers",)  # Headers may hold secrets, which a report must not show.
 
 
-def write_report(
-    store: RunStore,
-    target: Path,
-    examples: Mapping[str, Example] | None = None,
-    *,
-    theory: bool = False,
-) -> None:
+Known = Mapping[str, Example] | None  # Examples by their ids; of a run that has none at hand, None.
+
+
+def write_report(store: RunStore, target: Path, known: Known = None, theory: bool = False) -> None:
     """Writes the report to `target`, all of it or nothing. Raises StoreError and DiskFull."""
-    text = render_report(store, examples, theory=theory)
+    text = render_report(store, known, theory)
     try:
         write_whole(target, text)
     except OSError as error:
@@ -56,13 +53,11 @@ def write_report(
         raise fault from error
 
 
-def render_report(
-    store: RunStore, examples: Mapping[str, Example] | None = None, *, theory: bool = False
-) -> str:
-    """The report as a page; `examples` are those that are known, by id. Of a run on private data
-    (`Header.private`) it shows lengths in the place of texts. MissingExtra without the `theory`."""
+def render_report(store: RunStore, known: Known = None, theory: bool = False) -> str:
+    """The report as a page. Of a run on private data (`Header.private`) it shows lengths in the
+    place of texts. MissingExtra where the `theory` is not installed."""
     private = store.header.private
-    context = Context.of(store, {} if private else examples or {})
+    context = Context.of(store, {} if private else known or {})
     sections = [
         verdict.VerdictSection(context),
         verdict.JudgedSection(context),

@@ -124,10 +124,6 @@ class Picture:
     def name(self) -> str:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-") or "figure"
 
-    def sourced(self, source: str) -> str:
-        """Where its numbers come from, and how many of them are there."""
-        return f"{source}, one point in {self.every}" if self.every > 1 else source
-
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[str | float]], source: str) -> str:
     """The rows, each with its source; no text in it is taken for a formula."""

@@ -19,16 +19,7 @@ from promptcodebook.report.private import withhold
 from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
-from promptcodebook.types import (
-    Codebook,
-    Failure,
-    Rewrite,
-    Rollout,
-    Step,
-    Trace,
-    Variable,
-    variable_name,
-)
+from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
 from promptcodebook.units import number
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
@@ -79,7 +70,10 @@ def parts_of_trace(context: Context, trace: Trace, instincts: Instincts) -> Part
         figures = f"critic {number(trace.verdict.score, 2)}, penalty ρ {number(trace.penalty, 2)}"
         verdict = f"{figures}\n\n{shorten(trace.verdict.feedback, _SHORT)}".rstrip()
     blamed = trace.gradients.blamed.items()
-    gradients = [(f"gradient: {variable_name(v)}", shorten(text, _SHORT)) for v, text in blamed]
+    gradients = [
+        (f"gradient: {'instinct ' * isinstance(v, int)}{v}", shorten(text, _SHORT))
+        for v, text in blamed
+    ]
     parts = [
         ("input", shorten(context.input_of(trace.rollout.example_id), _LONG)),
         *parts_of(trace.rollout, instincts, context.own_words),

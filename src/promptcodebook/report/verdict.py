@@ -17,8 +17,6 @@ from promptcodebook.store.events import Amended, Compared, Event, Started, Stepp
 from promptcodebook.types import Codebook, Evaluation, Rollout
 from promptcodebook.units import number
 
-UNJUDGED = "It is not judged to its end yet, so there is no result to set beside the first row."
-"""Said where rows are judged and no verdict is reached."""
 _MOST_ROWS, _CLOSELY, _BETTER = 1000, 8, 4  # Test inputs listed, and shown with their prompts.
 _ROW, _WIDTH = 30, 480  # Of the drawing of the scores, in pixels.
 
@@ -124,7 +122,7 @@ class JudgedSection(Section):
 
     def values(self) -> Mapping[str, Any]:
         if self._rows and self.context.state.conclusion is None:
-            return {"empty": UNJUDGED}
+            return {"empty": "It is not judged to its end yet: its failures are shown then."}
         if len(self._rows) < 2:
             return {"empty": "Nothing was compared on the test split yet."}
         base, result = self._rows
@@ -133,19 +131,9 @@ class JudgedSection(Section):
         return {
             **{"empty": "", "key": self._key, "noting": self._noting, "tally": tally(pairs)},
             **{"base": base.name, "result": result.name, "pairs": pairs, "most": _MOST_ROWS},
+            **{"first": self._first, "closely": (*pairs[:_CLOSELY], *better)},
+            **{"failure_text": failure_text, "judged_parts": judged_parts},
             "kinds": Counter(kind for p in pairs for kind in (p.result, p.change)),
-            "failure_text": failure_text,
-            "examples": [
-                self._example(p, base.name, result.name) for p in (*pairs[:_CLOSELY], *better)
-            ],
-        }
-
-    def _example(self, pair: Pair, first: str, second: str) -> Mapping[str, Any]:
-        context, sides = self.context, ((first, pair.first), (second, pair.second))
-        return {
-            "pair": pair,
-            "change": " → ".join(number(r.reward, 2, missing="failed") for _, r in sides),
-            "sides": [judged_parts(context, row, r, self._first) for row, r in sides],
         }
 
 

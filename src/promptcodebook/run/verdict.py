@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -104,9 +105,8 @@ class Conclusion:
             rows = TypeAdapter(tuple[Row, ...]).validate_python(stored.rows)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            why = f"the stored verdict is damaged at {where}: {first['msg']}"
-            raise StoreError(why) from None
+            where = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise StoreError(f"the stored verdict is damaged at {where}") from None
         low, high = header.config.get("reward_range") or (0.0, 1.0)
         binary = state.tests and all(mark.binary for mark in state.tests)
         scale = None if binary else (float(low), float(high))
@@ -160,15 +160,12 @@ class Conclusion:
         ends = f"{low} and {high} (95 % interval, {plural(gain.n, 'test input')})."
         return f"{mean} {unit}; very likely between {ends}"
 
-    def _repr_html_(self) -> str:
-        return self.as_html(self.sentence.startswith(_ON_SIMULATED))
-
-    def as_html(self, simulated: bool = False, run: str = "RUN") -> str:
+    def _repr_html_(self, run: str = "RUN") -> str:
         """The headline as a notebook shows it, escaped; the sentence and the rows fold out."""
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
             return f"<div>{sentence}</div>"
-        model = "simulated model, " if simulated else ""
+        model = "simulated model, " if self.sentence.startswith(_ON_SIMULATED) else ""
         title = f"{model}test split, n = {self.rows[0].score.n}; calls are per query"
         table = self.table.only("reward", "gain", "calls").html(title, self.deploy)
         head = self.headline(run)
@@ -344,7 +341,13 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     # One seed for all: who compares two rows later finds the same interval.
     terms = Terms(0, config.reward_range, assembled.models.simulated, look)
     made = conclude(entries, terms)
-    return replace(made, sentence=f"{made.sentence} {result.remark}") if result.remark else made
+    tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
+    judged = (reward for each in entries for reward in each.evaluation.rewards)
+    remarks = [made.sentence, result.remark]
+    if made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
+        doubt = "No answer of this run ever scored: look whether the reward reads answers right"
+        remarks.insert(1, f"{doubt} before you train again.")
+    return replace(made, sentence=" ".join(filter(None, remarks)))
 
 
 def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:

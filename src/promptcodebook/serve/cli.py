@@ -173,7 +173,7 @@ def serve(
             first=prompt_first,
             texts=log_inputs,
             tracing=tracing,
-            cap=_cap(settings),
+            cap=length_field(settings),
         )
         async with proxy.serving(host, port) as address:
             # At once: a script may wait for it.
@@ -186,7 +186,7 @@ def serve(
     listen(run, host, port, f"pco serve {ref} --port 0")
 
 
-def _cap(settings: Config) -> str:
+def length_field(settings: Config) -> str:
     """How OpenAI's own models want a length said, and how all others do."""
     address = parse_spec(settings.model_of("executor"), os.environ).base_url
     return "max_completion_tokens" if "//api.openai.com/" in address else "max_tokens"

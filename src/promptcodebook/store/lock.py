@@ -100,10 +100,8 @@ def holder(folder: Path) -> int | None:
     """Process id of the run's writer, 0 if it is unknown or of another machine, None if no process
     writes."""
     try:
-        if _is_free(folder):
-            return None
-        pid, place = _read_owner(folder)
-        return pid if place == _place() else 0
+        pid, place = (None, "") if _is_free(folder) else _read_owner(folder)
+        return pid if pid is None or place == _place() else 0
     except OSError:  # there is no lock, or it is not ours to look at
         return None
 
