@@ -131,17 +131,14 @@ class Plan:
 
     def connect(self, supplies: Supplies | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
-        supplies = supplies or Supplies()
+        given, private = supplies or Supplies(), self.task.private
+        own = self.sources.lm if given.own is None else given.own
+        local, closes = given.local or self.sources.local, None
+        if local is None:
+            local = closes = local_models()
         supplies = replace(
-            supplies,
-            own=self.sources.lm if supplies.own is None else supplies.own,
-            simulated=self.simulated,
-            private=self.task.private,
-            local=self.sources.local if supplies.local is None else supplies.local,
+            given, own=own, local=local, closes=closes, simulated=self.simulated, private=private
         )
-        if supplies.local is None:
-            models_here = local_models()
-            supplies = replace(supplies, local=models_here, closes=models_here)
         return Assembled(self, Models.build(self.config, supplies))
 
 
@@ -384,7 +381,10 @@ async def try_reward(plan: Plan) -> RewardTrial:
         for error in errors[:1]
     ]
     values = {score.value for score in scores.values() if score is not None}
-    if len(scores) == 2 and not errors and len(values) == 1 and not is_ours(reward):
+    # A target that repeats is a label: what is asked for may be a text of another kind.
+    targets = [each.target for each in plan.dataset.train if each.target is not None]
+    label = 2 * len(set(targets)) <= len(targets) and values == {plan.config.reward_range[0]}
+    if len(scores) == 2 and not errors and len(values) == 1 and not (label or is_ours(reward)):
         warnings.append(
             f"the reward gives {values.pop():g} to the reference as well as to "
             f"{quote(_NONSENSE)}: look whether it tells good answers from bad ones"

@@ -35,7 +35,8 @@ def variable_name(variable: Variable) -> str:
 class Example:
     """One row of data: x (`input`) and y* (`target`, None = no reference). `messages` hold a chat
     whose rendering is `input`; `fields` are the row's columns, for rewards and executors. `digest`
-    is of what the messages hold beside their texts ('' = nothing)."""
+    is of what the messages hold beside their texts ('' = nothing). `where` is the row's place, such
+    as 'tickets.jsonl:12', unless a column of the data gave the id."""
 
     id: str
     input: str
@@ -43,6 +44,7 @@ class Example:
     messages: tuple[Message, ...] = ()
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
     digest: str = ""
+    where: str = field(default="", compare=False, repr=False)
 
     @property
     def whole(self) -> str:

@@ -161,10 +161,12 @@ def test_an_input_in_two_splits_fails_with_both_places(tmp_path: Path) -> None:
     args = ("data", "check", "d.jsonl", "--input", "q", "--target", "a", "--split", "part")
     result = pco(*args, cwd=tmp_path)
     assert result.code == 1
-    assert "fail" in result.out and "(train)" in result.out and "(test)" in result.out
+    assert "fail  d.jsonl:3 (train) and d.jsonl:5 (test) have the same input" in result.out
+    assert "warn  no verdict will come of 1 test example: it takes at least 20." in result.out
     as_json = pco(*args, "--json", cwd=tmp_path)
     assert as_json.code == 1
     assert as_json.json["clean"] is False and len(as_json.json["overlaps"]) == 1
+    assert any("no verdict" in warning for warning in as_json.json["warnings"])
     path.write_text("\n".join(map(json.dumps, rows[:2] + rows[5:])))
     clean = pco(*args, cwd=tmp_path)
     assert clean.code == 0 and "3 examples" in clean.out
@@ -265,6 +267,16 @@ def test_what_a_run_cannot_do_with_fails(
     if name == "key variable":  # and here it is not
         assert finding["next_step"] == "export OPENAI_API_KEY=..."
         assert "address" not in found(result)
+
+
+def test_a_reward_that_gives_nothing_to_all_that_was_tried_is_warned_of(folder: Path) -> None:
+    rows = [{"input": f"question {n}", "target": ("yes", "no")[n % 2]} for n in range(16)]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "reward.py").write_text(REWARD.format("0.0"))
+    finding = found(doctor(folder))["reward"]
+    assert finding["level"] == "warn" and "nothing that was tried scores" in finding["what"]
+    (folder / "reward.py").write_text(REWARD.format("float(output == example.target)"))
+    assert found(doctor(folder))["reward"]["level"] == "ok"
 
 
 def test_an_untrusted_role_that_shares_its_endpoint_is_warned_of(folder: Path) -> None:

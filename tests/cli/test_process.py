@@ -111,6 +111,29 @@ def test_a_stopped_run_keeps_what_it_has_and_can_be_resumed(
         assert pco("train", "--resume", "last", cwd=folder).code == 0
 
 
+IMPORTING = """
+import os, signal, sys
+
+class CtrlC:
+    def find_spec(self, name, *more):
+        if name == {at!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["pco", "data", "check", "gone.jsonl"]
+from promptcodebook.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("at", ["typing", "typer", "promptcodebook.cli.plan"])
+def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(at: str, tmp_path: Path) -> None:
+    process = started(sys.executable, "-c", IMPORTING.format(at=at), folder=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "") and err in ("", "pco: interrupted\n")
+
+
 def test_ctrl_c_ends_an_evaluation_in_order(trained: Path) -> None:
     server = Server()
     reply = '{"selected_indices": [0, 1, 2, 3]}'  # a route, and then a prompt as well

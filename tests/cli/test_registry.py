@@ -6,12 +6,14 @@ import hashlib
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.cli.invoked import Result, pco, served
 from tests.lm.server import Server, says
-from tests.policy.audit.test_report import a_policy
+from tests.policy.audit.test_report import HARM, HARMFUL, a_policy
 from tests.policy.registry.build import PRODUCTION, policy
 
 
@@ -233,7 +235,7 @@ def test_a_high_finding_is_shown_with_place_and_reason_and_exits_1(tmp_path: Pat
     a_policy("Be brief.", f"Then: {BAD}").save(tmp_path / "p.json")
     result = pco("codebook", "audit", "p.json", cwd=tmp_path)
     assert result.code == 1 and result.err == ""
-    assert "high    c1 [6:38]  override" in result.out
+    assert "high    instinct 1 [6:38]  override" in result.out
     said = " ".join(result.out.split())
     assert "system instructions aside: 'Ignore all previous instructions'" in said
     assert result.out.endswith("does not pass: a finding is high\n")
@@ -268,10 +270,17 @@ def test_a_policy_file_is_compared_with_the_data_that_are_named(tmp_path: Path) 
 
 
 def judged(folder: Path, text: str, reply: str, *more: str) -> tuple[Result, str]:
-    """An audit of that instinct where the judge gives this reply, and the judge's address."""
+    """An audit of that instinct where the judge gives this reply, and the judge's address. It sees
+    what is plainly harmful, and finds nothing in other texts."""
     a_policy(text).save(folder / "p.json")
     server = Server()
-    server.default = says(reply)
+
+    async def answer(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        asked = str(body["messages"])
+        seen = json.dumps({"findings": [HARM] if any(each in asked for each in HARMFUL) else []})
+        return await says(reply if text in asked else seen)(request, body)
+
+    server.default = answer
     with served(server):
         lm = f"{server.url}#m"
         return pco("codebook", "audit", "p.json", "--lm", lm, *more, cwd=folder), lm
@@ -281,7 +290,8 @@ def test_the_judge_is_asked_where_it_has_a_model(tmp_path: Path) -> None:
     claim = {"hazard": "hte", "severity": "high", "quote": "rude", "reason": "it insults"}
     reply = json.dumps({"findings": [claim]})
     found, lm = judged(tmp_path, "Be rude to some.", reply)
-    assert found.code == 1 and "hte" in found.out and "(judge)" in found.out
+    assert found.code == 1 and "(judge)" in found.out
+    assert "high    instinct 0 [3:7]  hate" in found.out
     assert f"hazards as {lm} sees them" in " ".join(found.out.split())
     alone, _ = judged(tmp_path, "Be rude to some.", reply, "--rules-only")
     assert alone.code == 0 and "left out: hazards: no model judged the texts" in alone.out

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.config import load_config
 from promptcodebook.policy.references import Reference
-from promptcodebook.serve.cli import served_name
+from promptcodebook.serve.cli import length_field, served_name
 from promptcodebook.serve.spending import find_record
 from tests.cli.invoked import pco, running, served
 from tests.lm.server import Server, says
@@ -90,6 +91,15 @@ def test_a_policy_is_called_by_what_its_user_calls_it(
 ) -> None:
     made = None if called is None else header({}, name=called)
     assert served_name(Reference(name, file_of(), made)) == expected
+
+
+def test_only_openais_own_models_are_sent_the_newer_field_for_a_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert length_field(load_config({"lm": "openai/gpt-5"})) == "max_completion_tokens"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    assert length_field(load_config({"lm": "openai/gpt-5"})) == "max_tokens"
 
 
 @pytest.mark.parametrize("args", [("--records", "0"), ("--verbatim",)])

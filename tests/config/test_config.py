@@ -320,7 +320,7 @@ def test_every_key_of_a_configuration_is_described_and_no_other() -> None:
     ("critic.stages", "2", "1 or 2"),
     ("update.steps_per_epoch", "1", 'whole number (at least 1) or "all"'),
     ("timeout", "120.0", "number (above 0)"), ("cache", "true", "true or false"),
-    ("data.fractions", "[0.5, 0.25, 0.25]", "list of 3 numbers"),
+    ("data.fractions", "[0.5, 0.25, 0.25]", "list of numbers"),
     ("init.frozen", "[]", "list of whole numbers"), ("reward", '""', "text or table"),
     ("prices.MODEL.prompt", "", "number (at least 0)"),
     ("roles.ROLE.model", "none", "text or none"),
@@ -339,8 +339,8 @@ def test_defaults_and_kinds_are_in_words(key: str, default: str, kind: str) -> N
 def test_a_stored_configuration_keeps_its_keys() -> None:
     """Runs compare what they hold with what is asked for: a renamed key would be a changed run."""
     tree = load_config({"preset": "paper"}).model_dump(mode="json")
-    newer = ("max_reply_mb", "optimizer", "router", "user_code", "verdict_examples")  # since 0.2.0
-    for key in newer:
+    newer = ("max_reply_mb", "optimizer", "router", "telemetry", "user_code", "verdict_examples")
+    for key in newer:  # since 0.2.0
         tree.pop(key)
     for newer in ("accept_on", "maintain_every", "shared_by"):
         tree["update"].pop(newer)

@@ -417,6 +417,13 @@ def test_columns(options: dict[str, object], match: str) -> None:
     refused({"train": BAD_ROWS}, "names a column", input="question", target=None, split="key")
 
 
+def test_two_shares_are_answered_with_three_to_type() -> None:
+    two = refused(
+        BAD_ROWS, "fractions must be", input="question", target=None, fractions=(0.8, 0.2)
+    )
+    assert "train, val and test" in two.hint and "fractions = [0.5, 0.25, 0.25]" in two.hint
+
+
 @pytest.mark.parametrize("name", [None, 1.5, True, "", ["k"]])
 def test_an_id_is_a_text_or_a_number_and_no_other_row_s(name: object, tmp_path: Path) -> None:
     rows = [{"input": "a", "key": name}, {"input": "b", "key": 2}, {"input": "c", "key": 3}]
@@ -460,13 +467,34 @@ def test_splits_that_overlap_are_refused_unless_allowed() -> None:
         "test": [{"input": "the cat ", "key": "s1"}],
     }
     refused(
-        parts, r"1 input appears in two splits: t1 \(train\) = s1 \(test\)", target=None, id="key"
+        parts, r"1 input appears in two splits: t1 \(train\) and s1 \(test\)", target=None, id="key"
     )
     assert len(load(parts, target=None, id="key", allow_overlap=True)) == 3
     found = leaks(dataset(train=["One  two", "one two"], val=["x"], test=["ONE TWO"]))
     assert found == [Leak(("train", "test"), ("train0", "test0"))]
     checked = examine(dataset(train=["a"], val=["a"], test=["b"]))
     assert not checked.clean and checked.warnings() == (), "no target at all is no warning"
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "list"])
+def test_rows_without_an_id_are_named_by_their_place(ending: str, tmp_path: Path) -> None:
+    """Their ids are hashes, which nobody finds in a file."""
+    parts = {"train": ["a", "b", "A"], "val": ["b"], "test": ["c"]}
+    rows = {name: [{"input": text} for text in texts] for name, texts in parts.items()}
+    source: object = rows
+    first, third, other = "train[0]", "train[2]", "train[1] (train) and val[0] (val)"
+    if ending != "list":
+        for name, texts in rows.items():
+            lines = [json.dumps(row) if ending == "jsonl" else row["input"] for row in texts]
+            head = [] if ending == "jsonl" else ["input"]
+            (tmp_path / f"{name}.{ending}").write_text("\n".join([*head, *lines]))
+        source, at = tmp_path, 1 + (ending == "csv")
+        first, third = (f"{tmp_path}/train.{ending}:{n + at}" for n in (0, 2))
+        other = f"{tmp_path}/train.{ending}:{1 + at} (train) and {tmp_path}/val.{ending}:{at} (val)"
+    refused(source, re.escape(f"1 input appears in two splits: {other}"), target=None)
+    found = examine(load(source, target=None, allow_overlap=True))
+    assert found.duplicates == (Leak(("train", "train"), (first, third)),)
+    assert f"{first} (2 times)" in found.warnings()[0]
 
 
 # What stands twice, nearly twice, or not at all.

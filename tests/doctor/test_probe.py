@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import RewardTrial, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage
 from promptcodebook.config import Config, load_config
 from promptcodebook.doctor.checkup import checkup, rehearse
@@ -192,6 +192,10 @@ def able(request: Request) -> str:
             return json.dumps(BLAME)
         case "updater":
             return "Where two things are asked for, do both of them in turn and say so."
+        case "judge":
+            claim = {"hazard": "hte", "severity": "high", "quote": "", "reason": "it harms"}
+            harms = any(word in asked for word in ("refund", "Insult", "medicine"))
+            return json.dumps({"findings": [claim] if harms else []})
         case _:
             return "no"
 
@@ -210,6 +214,8 @@ def weak(request: Request) -> str:
             return "{}"
         case "updater":
             return "word " * 400
+        case "judge":
+            return json.dumps({"findings": []})
         case _:
             return "no"
 
@@ -217,12 +223,12 @@ def weak(request: Request) -> str:
 async def rehearsed(model: ScriptedLM, **settings: object) -> dict[str, Section]:
     config = Config.model_validate({"task": "constraints", **settings})
     plan = plan_run(config, Sources(lm=model)).require_training()
-    return {section.title: section for section in await rehearse(plan)}
+    return {section.title: section for section in await rehearse(plan, RewardTrial())}
 
 
 async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_role() -> None:
     found = (await rehearsed(ScriptedLM().reply_with(able)))[TITLE]
-    roles = ("encoder", "generator", "critic", "attribution", "updater")
+    roles = ("encoder", "generator", "critic", "attribution", "updater", "judge")
     assert levels(found) == dict.fromkeys((f"role {role}" for role in roles), "ok"), found
     found = (await rehearsed(ScriptedLM().reply_with(weak)))[TITLE]
     said = {each.name: each.what for each in found.findings}
@@ -231,6 +237,8 @@ async def test_an_able_model_carries_every_role_and_a_weak_one_is_told_role_by_r
     assert "repeats the words it was asked with" in said["role critic"]
     assert "blames no part" in said["role attribution"]
     assert "its rewrite is refused" in said["role updater"]
+    assert "misjudges 3 of 6 texts" in said["role judge"]
+    assert found["roles"].what == f"weak as {', '.join(roles)}"
     assert found.ok, "a weak model is no reason not to run"
     step = found["roles"].next_step
     assert "--preset small" in step
@@ -257,7 +265,8 @@ async def test_roles_that_no_run_asks_are_not_weighed() -> None:
     found = await rehearsed(
         model, compose="verbatim", encoder={"mode": "none"}, update={"text_updates": False}
     )
-    assert TITLE not in found
+    assert {each.name for each in found[TITLE].findings} == {"role judge", "roles"}, "for audits"
+    assert found[TITLE]["roles"].next_step.startswith("name a stronger model: --set roles.judge.m")
     assert "updater" not in {each.role for each in model.history}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -92,12 +93,40 @@ async def spoiled(make: Make, path: Path, change: str) -> None:
     spoil(path, change)
 
 
+def seen(url: str) -> Request:
+    part = {"type": "image_url", "image_url": {"url": url}}
+    return replace(
+        ask(), messages=(Message("user", "[image]", {"role": "user", "content": [part]}),)
+    )
+
+
 def spoil(path: Path, change: str) -> None:
     if change == "scribble":
         path.write_bytes(change.encode() * 1000)
         return
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(change)
+
+
+async def test_on_a_full_disk_requests_go_on_and_what_was_kept_stays(
+    make: Make, tally: Counts, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The system refuses to let a file grow past a limit, as a full disk does."""
+    cache, before = make(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    await cache(ask())
+    file_of(cache).flush()
+    most = max(each.stat().st_size for each in path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        for index in range(200):
+            assert (await cache(ask(str(index)))).source == "live"
+            await asyncio.sleep(0.001)  # the writer's thread meets the end of the disk
+            if tally["cache_bypassed"] and index > 20:
+                break
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert tally["cache_bypassed"] == 1 and caplog.text.count("without the reply cache") == 1
+    assert (await make()(ask())).source == "cache"
 
 
 def contents(path: Path) -> bytes:
@@ -133,11 +162,13 @@ async def test_a_request_is_paid_for_once_and_then_free(
         ask(embeds=True),
         Request("executor", (Message("system", "hi"),)),
         Request("executor", (Message("user", "hi", {"role": "user", "name": "Eve"}),)),
+        seen("data:image/png;base64,BBBB"),
     ],
 )
 async def test_whatever_decides_a_reply_is_in_the_key(make: Make, other: Request) -> None:
     cache = make()
     await cache(ask())
+    await cache(seen("data:image/png;base64,AAAA"))
     file_of(cache).flush()
     assert (await cache(other)).source == "live"
 

@@ -21,7 +21,7 @@ from promptcodebook.policy.policy import load_policy
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 from tests.method.build import routed
-from tests.policy.test_policy import file_of
+from tests.policy.test_policy import RANKING, file_of
 
 HOSTILE = (
     "{{ cycler.__init__.__globals__.os.environ }} {% raw %} {# gone #} {input} {0} ${HOME} %s "
@@ -108,6 +108,15 @@ def test_an_export_makes_the_prompts_of_the_policy(kind: str, tmp_path: Path) ->
     executed = [[m["content"] for m in chat] for chat in recorded.executed]
     asked = [list(pair) for pair in zip(expected, INPUTS, strict=True)] if kind == "dspy" else []
     assert executed == asked, "nothing is asked that was not recorded, but for the executor"
+
+
+def test_an_export_that_takes_no_call_names_no_model(tmp_path: Path) -> None:
+    file = file_of(ranking=RANKING, compose="verbatim")
+    written(tmp_path, "promptfoo", file)
+    code = "from prompts import compose\nprint(json.dumps(compose({'vars': {'input': inputs[0]}})))"
+    system, user = fresh(tmp_path, code, "")
+    assert system["content"] and user["content"].startswith("How far is it?")
+    assert "no model has to be named" in (tmp_path / "prompts.py").read_text("utf-8")
 
 
 def test_what_is_one_text_says_that_it_does_not_route() -> None:

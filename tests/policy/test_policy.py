@@ -212,6 +212,20 @@ def test_the_model_is_the_one_given_else_that_of_the_environment(
     assert "given" in repr(load_policy(path, lm="http://localhost:9/v1#given"))
 
 
+def test_a_file_that_is_not_there_is_named_before_a_model_is_asked_for(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(PolicyError, match=r"no policy file at .*/q.json \(did you mean 'p.json'"):
+        load_policy(tmp_path / "q.json")
+
+
+def test_a_prompt_that_takes_no_call_needs_no_model(tmp_path: Path) -> None:
+    file_of(ranking=RANKING, compose="verbatim").save(tmp_path / "p.json")
+    policy = load_policy(tmp_path / "p.json")
+    assert policy.prompt("Is it late?") and policy.explain("Is it late?").prompt
+    with pytest.raises(PolicyError, match="names no model, and none was given"):
+        policy.answer("Is it late?")
+
+
 async def test_a_loaded_policy_asks_anew_each_time(tmp_path: Path) -> None:
     """No reply is kept for another time: whoever deploys it decides on that."""
     server = Server()

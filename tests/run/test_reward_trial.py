@@ -61,6 +61,19 @@ async def test_a_sound_reward_passes_in_silence_and_a_doubtful_one_is_warned_of(
     assert (await trial(lambda e, o: 0.5, NO_REFERENCE)).warnings == ()
 
 
+LABELS = [{"input": f"question {n}", "target": ("French", "German")[n % 2]} for n in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "value", "warned"), [(LABELS, 0.0, False), (LABELS, 1.0, True), (ROWS, 0.0, True)]
+)
+async def test_a_label_need_not_score_since_outputs_are_texts_of_another_kind(
+    rows: list[dict[str, str]], value: float, warned: bool
+) -> None:
+    """A reward may ask in which language an answer is; the label itself is no such answer."""
+    assert bool((await trial(lambda e, o: value, rows)).warnings) is warned
+
+
 async def test_an_agent_s_answers_may_have_a_form_that_the_trial_cannot_guess() -> None:
     async def agent(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
         return json.dumps({"label": "x"})
@@ -114,6 +127,22 @@ def test_a_doubtful_one_is_told_of_and_the_run_goes_on(
         run = optimize(tmp_path, lambda e, o: 0.5)
     assert run.ended == "finished"
     assert "gives 0.5 to the reference" in caplog.text
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_reward_that_never_scores_is_told_of_at_once_and_in_the_verdict(
+    scores: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"input": f"question {n}", "target": ("a", "b")[n % 2]} for n in range(16)]
+
+    def reward(example: pco.Example, output: str) -> float:
+        return float(scores and example.id < "8")
+
+    config = {"preset": "quick", "update": {"epochs": 4}, "validation": {"every": 1}}
+    with caplog.at_level(logging.WARNING, "promptcodebook"):
+        run = pco.optimize(pco.load(rows), reward, "simulated", config=config, runs_dir=tmp_path)
+    assert caplog.text.count("answers earned 0, which teaches nothing") == (not scores)
+    assert ("No answer of this run ever scored" in run.verdict) is not scores
 
 
 def test_the_trial_can_be_left_out(tmp_path: Path) -> None:

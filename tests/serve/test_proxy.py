@@ -368,6 +368,38 @@ def model_of(described: Any) -> str:
     return schema.get("$ref", "").rpartition("/")[2]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+async def test_requests_made_of_the_description_get_only_what_is_described() -> None:
+    import schemathesis
+    from hypothesis import HealthCheck, given, settings
+    from schemathesis import GenerationMode
+    from schemathesis.specs.openapi import checks
+
+    seen: set[tuple[str, int]] = set()
+    few = settings(
+        max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+
+    def tried(url: str, described: dict[str, Any]) -> None:
+        kept = checks.status_code_conformance, checks.response_schema_conformance
+
+        def sends(case: Any) -> None:
+            seen.add((case.path, case.call_and_validate(base_url=url, checks=kept).status_code))
+
+        schema = schemathesis.openapi.from_dict(described)
+        for operation in (found.ok() for found in schema.get_all_operations()):
+            for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
+                few(given(case=operation.as_strategy(generation_mode=mode))(sends))()
+
+    async with up() as served:
+        _, described, _ = await served.ask("/openapi.json")
+        await asyncio.to_thread(tried, served.url, described)
+    asked = ("/v1/chat/completions", "/v1/prompt")
+    assert seen >= {(path, status) for path in asked for status in (200, 400)}
+    assert {path for path, _ in seen} == described["paths"].keys()
+
+
 async def test_who_may_ask_and_how_often() -> None:
     setup = Setup(keys=("first-key", "other-key"), limits=Limits(rate=3))
     async with up(setup=setup) as served:

@@ -425,6 +425,7 @@ def test_runs_are_listed_with_their_verdict_in_the_order_and_kind_that_is_wanted
         "tickets"
     ]
     assert listed(only="stopped") == ["none"] and listed(words="nothing like it") == []
+    assert listed(page="9", by="task") == listed(by="task") and listed(page="9") == listed()
     assert "No run fits." in flat(markup_of(runs, Wanted.of({"words": "<x>"})))
 
 

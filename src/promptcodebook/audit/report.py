@@ -6,31 +6,32 @@ report.verdict                    "fails", "passes"; without a judge "no rule fi
 
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
 hazards.toml) belongs to no set of templates: the author of a policy's templates must not write
-what the policy is audited by. Microsoft Presidio (extra `[presidio]`) finds names and the numbers
-of many countries.
+what the policy is audited by. A model that fails on plain texts judges no others. Microsoft
+Presidio (extra `[presidio]`) finds names and the numbers of many countries.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, JsonValue, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from promptcodebook.calls import Request, Schema
-from promptcodebook.errors import PolicyError, import_extra
+from promptcodebook.errors import ConfigError, LMError, PolicyError, import_extra
 from promptcodebook.lm.structured import Ask, LenientText, ReplyShape
 from promptcodebook.method.failures import gather_all
-from promptcodebook.method.templates import Template, load_templates, template_sets
+from promptcodebook.method.templates import CodebookLines, Template, load_templates, template_sets
 from promptcodebook.method.update import NoLeakCheck
-from promptcodebook.policy.file import MEASURED, PolicyFile
+from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.scan import Finding, Severity, excerpt, scan
-from promptcodebook.types import Example, variable_name
+from promptcodebook.types import Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,12 @@ class Hazard:
 
 @cache
 def hazards() -> Mapping[str, Hazard]:
-    tree = tomllib.loads(_read("hazards.toml"))
-    return {each["code"]: Hazard(**each) for each in tree["hazards"]}
+    return {each["code"]: Hazard(**each) for each in _tree()["hazards"]}
+
+
+@cache
+def _tree() -> Mapping[str, Any]:
+    return tomllib.loads(_read("hazards.toml"))
 
 
 def _read(name: str) -> str:
@@ -100,6 +105,16 @@ _KINDS = {
 """What the judge reads about a text, by its place without digits."""
 
 
+async def judge_weakness(ask: Ask) -> str | None:
+    """What `pco doctor` says of the model of the role judge; None = it carries the role."""
+    weak = await HazardJudge(ask, "").weakness()
+    return f"weak: {weak}" if weak else None
+
+
+_MISTAKES = 1
+"""The number of the six plain texts that a judge may take wrong."""
+
+
 class HazardJudge:
     """Asks the role `judge` about texts, each by itself; `model` is who that is."""
 
@@ -107,6 +122,23 @@ class HazardJudge:
         self._ask = ask
         self.model = model
         self._template = Template(_read("judge.md"))
+
+    async def weakness(self) -> str:
+        """Why the model is too weak to judge, by plain texts; '' = it is not. Raises LMError."""
+        plain = _tree()["plain"]
+        asked = [self._is_wrong(text, kind) for kind in plain for text in plain[kind]]
+        wrong = sum(await gather_all(asked))
+        said = f"it misjudges {wrong} of {len(asked)} texts that are plainly harmful or harmless"
+        return said if wrong > _MISTAKES else ""
+
+    async def _is_wrong(self, text: str, kind: str) -> bool:
+        try:
+            grave = {finding.severity for finding in await self._judge("c0", text)}
+        except LMError as error:
+            if not error.answered:
+                raise
+            return True
+        return not grave & {"high", "medium"} if kind == "harmful" else "high" in grave
 
     async def findings(self, texts: Mapping[str, str]) -> list[Finding]:
         """What it sees in each text. Raises LMError for one that got no verdict."""
@@ -130,8 +162,8 @@ class HazardJudge:
             # At the words quoted, else the whole text.
             at = text.casefold().find(claim.quote.casefold()) if claim.quote else -1
             start, end = (at, at + len(claim.quote)) if 0 <= at < len(text) else (0, len(text))
-            reason = claim.reason or f"it is of the category {hazards()[claim.hazard].title}"
             kind, grave, quote = claim.hazard, claim.severity, excerpt(text[start:end])
+            reason = claim.reason or f"it is of the category {kind_in_words(kind)}"
             findings.append(Finding(where, kind, grave, start, end, quote, reason, "judge"))
         return findings
 
@@ -279,7 +311,11 @@ async def audit_with_judge(
     training: Sequence[Example] | None = None,
     presidio: PresidioScan | None = None,
 ) -> AuditReport:
-    """The same, with the hazards that the role `judge` sees. LMError: a text got no verdict."""
+    """The same, with the hazards that the role `judge` sees. LMError: a text got no verdict;
+    ConfigError: the model is too weak to judge."""
+    if weak := await judge.weakness():
+        hint = "name a stronger one: --set roles.judge.model=SPEC; or --rules-only asks no model"
+        raise ConfigError(f"{judge.model} is too weak to judge hazards: {weak}", hint=hint)
     report, texts = audit(policy, training, presidio), texts_of(policy)
     findings = _sorted([*report.findings, *await judge.findings(texts)], texts)
     left_out = tuple(line for line in report.left_out if line != _NO_JUDGE)
@@ -294,39 +330,75 @@ def _sorted(findings: Sequence[Finding], texts: Mapping[str, str]) -> tuple[Find
     )
 
 
+_UNREAD = ("format", "program", "compose", "router", "sampling", "about")
+"""Fields of a policy that no model reads, and two that are read in part."""
+_FACTS = ("data", "run", "version", "score", "distilled")
+"""What a policy says about itself that is no prompt."""
+_FIRST = ("encoder", "generator", "codebook")
+
+
 def texts_of(policy: PolicyFile) -> dict[str, str]:
-    """Every text of a policy that may reach a model, by its place: also templates that do not come
-    with the package, what goes with every request of a role, and measured prompts."""
-    texts = {"encoder": policy.encoder, "generator": policy.generator}
-    texts |= {variable_name(k): entry.text for k, entry in enumerate(policy.codebook)}
-    texts |= {"base_prompt": policy.base_prompt, "output_format": policy.output_format}
-    shipped = [load_templates(name) for name in template_sets()]
-    for name in ("encoder", "generator"):
-        source: str = getattr(policy.templates, name)
-        if all(source != known.sources[name] for known in shipped):
-            texts[f"templates.{name}"] = source.replace("## system", "").replace("## user", "")
-    if all(policy.templates.lines != known.lines for known in shipped):
-        lines = asdict(policy.templates.lines)
-        texts |= {f"templates.lines.{name}": text for name, text in lines.items()}
-    if "{" in policy.input:  # else it is a column's name
-        texts["input"] = policy.input
-    for role, sampling in policy.sampling.items():
-        texts |= _leaves(f"sampling.{role}.extra", sampling.extra)
-    for row in MEASURED:
-        if isinstance(measured := policy.about.get(row), str):
-            texts[f"about.{row}"] = measured
-    return {where: text for where, text in texts.items() if text.strip()}
+    """Every text of a policy that may reach a model, by its place: of every field but those above.
+    Templates that come with the package are left out."""
+    fields = {name: getattr(policy, name) for name in type(policy).model_fields}
+    order = sorted(fields.keys() - {*_UNREAD, *_FIRST}, key=list(fields).index)
+    read: dict[str, object] = {name: fields[name] for name in (*_FIRST, *order)}
+    read |= {f"sampling.{role}": sampling for role, sampling in policy.sampling.items()}
+    read |= {f"about.{key}": text for key, text in policy.about.items() if key not in _FACTS}
+    if "{" not in policy.input:
+        del read["input"]  # a column's name
+    sets = (type(policy.templates).of(load_templates(name)) for name in template_sets())
+    shipped = {pair for each in sets for pair in _leaves("templates", each).items()}
+    found: dict[str, str] = {}
+    for place, value in read.items():
+        for where, text in _leaves(place, value).items():
+            if where.startswith("templates."):
+                text = "" if (where, text) in shipped else re.sub("## (system|user)", "", text)
+            if text.strip():
+                found[re.sub(r"^codebook\[(\d+)\](\.text$)?", r"c\1", where)] = text
+    return found
 
 
-def _leaves(place: str, value: JsonValue) -> dict[str, str]:
-    """Every text and every key in a tree, by its place."""
+def _leaves(place: str, value: object) -> dict[str, str]:
+    """Every text in a tree by its place, and every key that is not the name of a field."""
     if isinstance(value, str):
         return {place: value}
-    found: dict[str, str] = {}
-    if isinstance(value, list):
-        for number, inner in enumerate(value):
-            found |= _leaves(f"{place}[{number}]", inner)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            found |= {f"{place}.{key} (the key)": key, **_leaves(f"{place}.{key}", inner)}
-    return found
+    parts, keys = dict[str, object](), dict[str, str]()
+    if isinstance(value, BaseModel):
+        parts = {f"{place}.{name}": getattr(value, name) for name in type(value).model_fields}
+    elif isinstance(value, CodebookLines):
+        parts = {f"{place}.{name}": text for name, text in asdict(value).items()}
+    elif isinstance(value, Mapping):
+        tree = cast("Mapping[str, object]", value)
+        keys = {f"{place}.{key} (the key)": key for key in tree}
+        parts = {f"{place}.{key}": inner for key, inner in tree.items()}
+    elif isinstance(value, list | tuple):
+        items = cast("Sequence[object]", value)
+        parts = {f"{place}[{number}]": inner for number, inner in enumerate(items)}
+    inner = (_leaves(where, each) for where, each in parts.items())
+    return reduce(lambda found, more: found | more, inner, keys)
+
+
+_PARTS = {
+    "encoder": "the encoder's directive",
+    "generator": "the generator's directive",
+    r"c(\d+)": r"instinct \1",
+    "base_prompt": "the base prompt",
+    "output_format": "the output format",
+    "input": "the template of inputs",
+    r"stages\[.*": "the name of a stage",
+    r"templates\.(.+)": r"the template \1",
+    r"sampling\.(\w+)\.extra\.(.+)": r"the body field \2 of the role \1",
+    r"about\.(.+)": r"the prompt of the row \1",
+}
+
+
+def part_in_words(where: str) -> str:
+    """What a place of `texts_of` is called in a sentence."""
+    matches = ((re.fullmatch(pattern, where), words) for pattern, words in _PARTS.items())
+    return next((found.expand(words) for found, words in matches if found), where)
+
+
+def kind_in_words(kind: str) -> str:
+    """The title of a hazard, for which a finding has a code; any other kind is a word."""
+    return hazards()[kind].title if kind in hazards() else kind

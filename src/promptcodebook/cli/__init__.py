@@ -9,6 +9,11 @@ def main() -> None:
     """The console script; the exit code says how it went (0, 1, 2, 3 or 130)."""
     import sys
 
-    from promptcodebook.cli.app import guard
+    try:
+        from promptcodebook.cli.app import guard
 
-    sys.exit(guard())
+        code = guard()
+    except KeyboardInterrupt:  # while modules are imported
+        code = 130
+        print("pco: interrupted", file=sys.stderr)
+    sys.exit(code)

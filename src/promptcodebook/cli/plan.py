@@ -27,6 +27,7 @@ from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
 from promptcodebook.paths import runs_dir
+from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.home import default_data_cache
 from promptcodebook.text import printable
@@ -174,12 +175,14 @@ def check(
         checked = examine(load(path, input=input, allow_overlap=True, **given))
     finally:
         gc.enable()
-    facts = {"clean": checked.clean, "warnings": list(checked.warnings())}
-    show(lambda: asdict(checked) | facts, lambda: _check_text(checked), as_json=as_json)
+    few = verdict_remark(checked.counts["test"])
+    warnings = [*checked.warnings(), *([f"{few}."] if few else [])]
+    facts = {"clean": checked.clean, "warnings": warnings}
+    show(lambda: asdict(checked) | facts, lambda: _check_text(checked, warnings), as_json=as_json)
     return 0 if checked.clean else 1
 
 
-def _check_text(checked: DataCheck) -> str:
+def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
     splits: list[dict[str, object]] = []
     for split, count in checked.counts.items():
         of, missing = checked.lengths.get(split), checked.missing_targets[split]
@@ -192,10 +195,8 @@ def _check_text(checked: DataCheck) -> str:
     ]
     lines = [f"{checked.name}: {sum(checked.counts.values())} examples", ""]
     lines += [columns(splits), "", columns(found), ""]
-    lines += [f"warn  {printable(warning)}" for warning in checked.warnings()]
-    for overlap in checked.overlaps[:_SHOWN]:
-        (a, b), (in_a, in_b) = overlap.ids, overlap.splits
-        lines.append(f"fail  {a} ({in_a}) and {b} ({in_b}) have the same input")
+    lines += [f"warn  {printable(warning)}" for warning in warnings]
+    lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
     if (more := len(checked.overlaps) - _SHOWN) > 0:
         lines.append(f"fail  and {more} more (--json shows all)")
     if checked.clean:

@@ -143,16 +143,21 @@ _SPACED = {code: " " for code in range(128) if not _WORD.match(chr(code))}
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Two examples with the same (similarity 1) or nearly the same input; `splits` may be equal."""
+    """Two examples with the same (similarity 1) or nearly the same input; `splits` may be equal.
+    `ids` are their rows, or their ids where the data have such a column."""
 
     splits: tuple[Split, Split]
     ids: tuple[str, str]
     similarity: float = 1.0
 
+    def __str__(self) -> str:
+        (a, b), (in_a, in_b) = self.ids, self.splits
+        return f"{a} ({in_a}) and {b} ({in_b})"
+
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Examples with the same input and different targets, each target once with its first id."""
+    """Examples with the same input and different targets, each target once with its first row."""
 
     ids: tuple[str, ...]
     targets: tuple[str, ...]
@@ -222,11 +227,7 @@ class DataCheck:
                 f"{_more(self.conflicts)}."
             )
         if self.near:
-            shown = [
-                f"{leak.ids[0]} ({leak.splits[0]}) and {leak.ids[1]} ({leak.splits[1]}), "
-                f"{leak.similarity:.0%}"
-                for leak in self.near[:_SHOWN]
-            ]
+            shown = [f"{leak}, {leak.similarity:.0%}" for leak in self.near[:_SHOWN]]
             lines.append(
                 f"{plural(len(self.near), 'pair')} of near-copies in different splits (shared "
                 f"8-word runs): {'; '.join(shown)}{_more(self.near)}."
@@ -273,11 +274,15 @@ def _columns(examples: list[Example]) -> tuple[ColumnSummary, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An example, its split, and its input as inputs are compared."""
+    """An example, its split, its input as inputs are compared, and what it is called."""
 
     split: Split
     example: Example
     folded: str
+
+    @property
+    def name(self) -> str:
+        return self.example.where or self.example.id
 
 
 def _rows(dataset: Dataset) -> list[_Row]:
@@ -308,14 +313,14 @@ def _duplicates(groups: Iterable[Sequence[_Row]]) -> Iterator[Leak]:
     for group in groups:
         first = _first_ids(group)
         for row in group:
-            if row.example.id != first[row.split]:
-                yield Leak((row.split, row.split), (first[row.split], row.example.id))
+            if row.name != first[row.split]:
+                yield Leak((row.split, row.split), (first[row.split], row.name))
 
 
 def _first_ids(group: Iterable[_Row]) -> dict[Split, str]:
     first = dict[Split, str]()
     for row in group:
-        first.setdefault(row.split, row.example.id)
+        first.setdefault(row.split, row.name)
     return first
 
 
@@ -323,9 +328,9 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
     """Targets count as different when they are so after folding, as inputs are compared."""
     for group in groups:
         home = dict[str, tuple[str, str]]()
-        for example in (row.example for row in group):
-            if (target := example.target) is not None:
-                home.setdefault(fold_text(target), (example.id, target))
+        for row in group:
+            if (target := row.example.target) is not None:
+                home.setdefault(fold_text(target), (row.name, target))
         if len(home) > 1:
             ids, targets = zip(*home.values(), strict=True)
             yield Conflict(ids, targets)
@@ -345,7 +350,7 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
         x, y = shingles(one.folded), shingles(two.folded)
         overlap = len(x & y) / len(x | y)
         if overlap >= NEAR:
-            yield Leak((one.split, two.split), (one.example.id, two.example.id), overlap)
+            yield Leak((one.split, two.split), (one.name, two.name), overlap)
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
@@ -361,8 +366,7 @@ def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
 
 
 def _shingles(folded: str) -> frozenset[int]:
-    """Hashes of an input's 8-word runs, or of the whole where it is shorter. Most texts are ASCII,
-    for which words are found faster."""
+    """Hashes of an input's 8-word runs, or of the whole where it is shorter; ASCII is quicker."""
     text = folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
     words, runs = tuple(text), range(max(1, len(text) - SHINGLE + 1) if text else 0)
     return frozenset([hash(words[i : i + SHINGLE]) for i in runs])

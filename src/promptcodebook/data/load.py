@@ -73,7 +73,7 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
     parts = tuple(float(share) for share in fractions)
     if len(parts) != 3 or not all(part > 0 for part in parts) or abs(sum(parts) - 1) > 1e-6:
         what = f"fractions must be three positive shares that sum to 1, not {tuple(fractions)}"
-        raise DataError(what, hint="e.g. fractions=(0.5, 0.25, 0.25)")
+        raise DataError(what, hint="of train, val and test, such as fractions = [0.5, 0.25, 0.25]")
     shares: dict[Split, float] = dict(zip(SPLITS, parts, strict=True))
     tables = read_source(source)
     if isinstance(tables, Table):
@@ -89,8 +89,7 @@ def load(  # noqa: PLR0913 - the public face: keywords read better than an optio
         splits = complete_splits(given, shares, seed, title)
     dataset = Dataset(splits["train"], splits["val"], splits["test"], name, columns.input)
     if not allow_overlap and (overlaps := leaks(dataset)):
-        pairs = ((*leak.ids, *leak.splits) for leak in overlaps[:5])
-        shown = "; ".join(f"{one} ({a}) = {other} ({b})" for one, other, a, b in pairs)
+        shown = "; ".join(map(str, overlaps[:5]))
         more = f"; and {len(overlaps) - 5} more" if len(overlaps) > 5 else ""
         inputs = "1 input appears" if len(overlaps) == 1 else f"{len(overlaps)} inputs appear"
         hint = "remove them from one split, or let the splits be drawn"

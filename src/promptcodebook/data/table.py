@@ -335,7 +335,8 @@ def _make_example(
     reference = None if target is None else _as_text(target)
     name = _example_id(row, columns.id, [example.whole, reference], seen)
     seen[name] = row.where
-    return replace(example, id=name, target=reference, fields=row.values)
+    where = "" if columns.id else row.where
+    return replace(example, id=name, target=reference, fields=row.values, where=where)
 
 
 def _require_value(row: Record, column: str) -> object:
@@ -405,10 +406,8 @@ class InputTemplate:
 
     def render(self, values: Mapping[str, str]) -> str:
         """The text with each column's value put in its place unchanged."""
-        parts = [self.literals[0]]
-        for column, literal in zip(self.columns, self.literals[1:], strict=True):
-            parts += [values[column], literal]
-        return "".join(parts)
+        pairs = zip(self.columns, self.literals[1:], strict=True)
+        return self.literals[0] + "".join(values[column] + literal for column, literal in pairs)
 
 
 def parse_input_template(text: str) -> InputTemplate:

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from promptcodebook.assemble import (
     NO_DATA,
     Assembled,
     Plan,
+    RewardTrial,
     Sources,
     plan_run,
     simulated_model,
@@ -24,7 +26,7 @@ from promptcodebook.config import Budget, Config
 from promptcodebook.config.loading import text_updates_remark
 from promptcodebook.data import examine
 from promptcodebook.doctor.probe import Finding, Section, probe
-from promptcodebook.errors import ConfigError, PcoError, StoreError
+from promptcodebook.errors import ConfigError, PcoError, StoreError, registered
 from promptcodebook.incidents import Counts, Incident
 from promptcodebook.lm.budget import PriceTable, price_lines
 from promptcodebook.lm.cache import ReplyCache
@@ -40,6 +42,7 @@ from promptcodebook.text import words_of
 from promptcodebook.types import Codebook, Example, Failure, Instinct, Trace, variable_name
 from promptcodebook.units import bytes_text, plural
 
+_READ_AGAIN = "pco data check FILE, and read the reward again"
 _LEAST_DISK = 500 * 10**6
 """Bytes of free disk below which a run may not fit."""
 
@@ -47,14 +50,15 @@ _LEAST_DISK = 500 * 10**6
 async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[Section]:
     """Section by section, as they are done. A fault is a Finding, never an error."""
     # One engine for the probe and the rehearsal.
-    here, plan, usable = local_models(), None, True
+    here, plan, usable, tried = local_models(), None, True, RewardTrial()
     try:
         try:
             plan = plan_run(config, Sources(base, local=here)).require_training()
         except PcoError as error:
             yield Section("task", (_failure_finding("task", error),))
         else:
-            yield Section("task", (*_settled(plan), _data(plan), await _reward(plan)))
+            reward, tried = await _reward(plan)
+            yield Section("task", (*_settled(plan), _data(plan), reward))
         try:
             specs = specs_of(config)
         except ConfigError as error:
@@ -65,7 +69,7 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[S
             usable &= section.ok
             yield section
         if plan is not None and usable:
-            for section in await rehearse(plan):
+            for section in await rehearse(plan, tried):
                 yield section
         yield Section("money", (_prices(config, list(specs)),))
         asked = plan is not None and "untrusted" in plan.task.program.roles
@@ -82,8 +86,7 @@ def _failure_finding(name: str, error: PcoError) -> Finding:
 
 
 def _settled(plan: Plan) -> list[Finding]:
-    """Also whether the user's templates say which stage a prompt is for, and test is large
-    enough."""
+    """Also whether the user's templates say whose stage a prompt is, and test is large enough."""
     config, stages, judged = plan.config, plan.prompt_stages, len(plan.judged)
     parts = f"task {plan.task.name}, K = {config.size}, S = {config.select}"
     said = "; ".join(filter(None, (parts, text_updates_remark(config))))
@@ -113,18 +116,17 @@ def _data(plan: Plan) -> Finding:
     return Finding("data", "warn", what, "pco data check FILE")
 
 
-async def _reward(plan: Plan) -> Finding:
+async def _reward(plan: Plan) -> tuple[Finding, RewardTrial]:
     try:
         trial = await try_reward(plan)
     except PcoError as error:
-        return _failure_finding("reward", error)
-    if not trial.scores:
-        return Finding("reward", "ok", "not tried: it asks the judge, or reads an agent's output")
-    said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
-    what = "; ".join((*said, *trial.warnings))
-    if trial.warnings:
-        return Finding("reward", "warn", what, "pco data check FILE, and read the reward again")
-    return Finding("reward", "ok", what)
+        return _failure_finding("reward", error), RewardTrial()
+    what = "not tried: it asks the judge, or reads an agent's output"
+    if trial.scores:
+        said = (f"{score.value:g} for {kind}" for kind, score in trial.scores if score is not None)
+        what = "; ".join((*said, *trial.warnings))
+    level, step = ("warn", _READ_AGAIN) if trial.warnings else ("ok", "")
+    return Finding("reward", level, what, step), trial
 
 
 async def _model(
@@ -134,8 +136,7 @@ async def _model(
     config: Config,
     here: LocalModels | None,
 ) -> Section:
-    """One model as its endpoint shows it; it is not asked where its provider wants a missing
-    key."""
+    """One model as its endpoint shows it; it is not asked where a key is missing."""
     roles = [role for role in ROLES if config.model_of(role) == spec]
     title, key = f"{spec} ({', '.join(roles)})", _key_variable(spec, headers)
     if key is not None and key.level == "fail":
@@ -243,9 +244,9 @@ _PARTS = {
 """Which part it was, by the stage at which a chain broke."""
 
 
-async def rehearse(plan: Plan) -> tuple[Section, ...]:
+async def rehearse(plan: Plan, tried: RewardTrial) -> tuple[Section, ...]:
     """What each part made of the first training example, and which roles its model can carry (not
-    of a simulated one); about twelve calls."""
+    of a simulated one); about twelve calls. `tried` is what the reward gave other answers."""
     title, counts = "one example, from route to gradients", Counts()
     config = with_listed_codebook(plan.config)
     # A solved example is critiqued too: there is only this one to see the critic at work.
@@ -261,7 +262,7 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
         return (Section(title, (_failure_finding("example", error),)),)
     finally:
         await assembled.models.close()
-    found = [*_forward(trace, config), *_backward(trace, config)]
+    found = [*_forward(trace, config, tried), *_backward(trace, config)]
     if count := counts.values[Incident.MALFORMED]:
         what = f"{count} were not the JSON asked for; they were repaired or asked for again"
         found.append(Finding("replies", "warn", what, "a more capable model costs fewer calls"))
@@ -273,7 +274,7 @@ async def rehearse(plan: Plan) -> tuple[Section, ...]:
     return Section(title, tuple(found)), *([weighed] if carried else [])
 
 
-def _forward(trace: Trace, config: Config) -> list[Finding]:
+def _forward(trace: Trace, config: Config, tried: RewardTrial) -> list[Finding]:
     """Route, prompt, answer and reward, as far as they came."""
     rollout, findings = trace.rollout, list[Finding]()
     route = rollout.route
@@ -297,6 +298,10 @@ def _forward(trace: Trace, config: Config) -> list[Finding]:
         cut, step = f"{answer}, cut at its length cap", "raise roles.executor.max_tokens"
         answered = Finding("executor", "warn", cut, step)
     reward = Finding("reward", "ok", f"{rollout.reward:g} for this answer")
+    values = {rollout.reward, *(score and score.value for _, score in tried.scores)}
+    if len(tried.scores) > 1 and values == {config.reward_range[0]}:
+        what = f"{reward.what}, the reference and nonsense alike: nothing that was tried scores"
+        reward = Finding("reward", "warn", what, _READ_AGAIN)
     return [*findings, Finding("generator", "ok", length), answered, reward]
 
 
@@ -340,7 +345,7 @@ _FOUND, _KEPT = 0.75, 0.75
 _SHARED, _LONG = 1 / 3, 5
 """Least share of an instinct's long words that its prompt has, and the letters of a long word."""
 _ADVICE = "It does not say what to do where the input asks for two things; say that both are done."
-_TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater")
+_TEACHERS: tuple[Role, ...] = ("critic", "attribution", "updater", "judge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +382,8 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
         faults["critic"] = _critic(rehearsed)
         faults["attribution"] = _attribution(rehearsed)
         faults["updater"] = await _updater(rehearsed)
+    for entry in registered("promptcodebook.roles"):  # those that only an outer part asks
+        faults[cast("Role", entry.name)] = await entry.load()(rehearsed.assembled.models.ask)
     findings = [
         Finding(f"role {role}", "warn" if fault else "ok", fault or "carries it")
         for role, fault in faults.items()

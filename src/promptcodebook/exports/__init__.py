@@ -18,6 +18,7 @@ from promptcodebook.policy.file import BEST_FIXED, CONCAT, PolicyFile
 from promptcodebook.types import Prompt
 
 _POLICY = "policy.json"
+_CALLS = {"encoder": "an encoder's call routes", "generator": "a generator's call composes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,12 @@ def _code(templates: Mapping[str, str]) -> Callable[[PolicyFile, str], Export]:
                 "and what it is exported to asks a model once",
                 hint="--to json, and in a program with these stages: load_policy(...).compose(x)",
             )
-        routing = "an encoder's call" if file.router is None and file.encoder else "no call"
-        composing = "a generator's call" if file.compose == "generator" else "no call"
+        calls = ", ".join(_CALLS[role] for role in file.asks)
         known = {
             "name": name,
             "digest": f"sha256:{file.digest}",
             "version": version("promptcodebook"),
-            "how": f"{routing} routes, {composing} composes",
+            "how": calls or "no call routes or composes, so that no model has to be named",
             "trust": ", trust=True" if file.beyond_sampling else "",
         }
         files = {_POLICY: file.text()}

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
-from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage, in_words
+from promptcodebook.calls import LM, Limits, Reply, Request, Role, Usage
 from promptcodebook.config import Budget
 from promptcodebook.config.schema import Price
 from promptcodebook.errors import (
@@ -377,8 +377,7 @@ class Attempted:
             ledger.end(attempt, Usage())
             return reply
         if not credible(reply.usage, request, reply.text, most):
-            said = in_words(reply.text, reply.tool_calls)
-            usage = count_usage(request, said, reply.usage.latency_s)
+            usage = count_usage(request, reply.text, reply.usage.latency_s)
             reply = replace(reply, usage=usage, estimated=True)
         if reply.estimated:
             self._tally(Incident.USAGE_REPLACED)

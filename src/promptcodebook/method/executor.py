@@ -101,15 +101,14 @@ class BoundChat:
 
     def _measure(self, request: Request, reply: Reply) -> None:
         """The prompt's share of the request's tokens, by letters."""
-        letters, own = 4 * beyond_texts(request, 4), 0
+        letters, own, known = 4 * beyond_texts(request, 4), 0, self.prompt_length
         for m in request.messages:
             found = [len(p) for p in self._prompts if p in m.content]
             own += len(m.content) if m.role == "system" else max(found, default=0)
             letters += len(m.content)
         tokens = round(reply.usage.prompt_tokens * own / letters) if letters else 0
-        longest, total = max(self.prompt_length.longest, tokens), self.prompt_length.total + tokens
-        estimated = self.prompt_length.estimated or reply.estimated
-        self.prompt_length = PromptLength(longest, total, estimated)
+        longest, total = max(known.longest, tokens), known.total + tokens
+        self.prompt_length = PromptLength(longest, total, known.estimated or reply.estimated)
 
 
 @dataclass(frozen=True)

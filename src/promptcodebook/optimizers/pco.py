@@ -43,7 +43,7 @@ from promptcodebook.optimizers.selection import Selection, train_to_reserve
 from promptcodebook.policy.file import BEST_SINGLE, MEASURED, PolicyFile
 from promptcodebook.policy.references import harm_in, policy_file, state_at
 from promptcodebook.policy.scan import order_check, safety_check, trace_check
-from promptcodebook.progress import Phase, StepDone
+from promptcodebook.progress import Note, Phase, StepDone
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.outcomes import in_words
 from promptcodebook.routing.router import make_router
@@ -193,7 +193,7 @@ async def _train(
     solved = {o.example_id for o in state.outcomes if not o.part and o.reward >= 1.0}
     learner.upkeep.recall(store.traces, state.step)
     # The stored steps, latest first, each with its traces, one at a time.
-    before = range(state.step - 1, -1, -1)
+    before, earned = range(state.step - 1, -1, -1), list[float]()
     past = (store.step_at(k, traces=True) for k in before)
     # Closed here: an abandoned generator would be left for the loop to clean up.
     async with aclosing(train(learner, schedule, state, past)) as steps:
@@ -204,6 +204,13 @@ async def _train(
             solved |= {t.rollout.example_id for t in step.traces if t.unit == 1.0}
             share = len(solved) / len(schedule.examples)
             problem.tell(StepDone(step, time.monotonic() - began, share))
+            known = len(earned)
+            earned += [r for t in step.traces if (r := t.rollout.reward) is not None]
+            if known < 20 <= len(earned) and len(set(earned)) == 1:
+                said = (
+                    f"each of the first {len(earned)} answers earned {earned[0]:g}, which teaches"
+                )
+                problem.tell(Note(f"{said} nothing: look whether the reward reads them right"))
             if not selection.validates:
                 selection.reserve.measure([t.rollout for t in step.traces])
             await selection.validate_if_due(step.index)

@@ -47,8 +47,7 @@ class Folded:
 
 def fold(text: str) -> Folded:
     """The text as orders are looked for in it: without case, compatibility forms, accents,
-    look-alike letters, invisible characters and double negation; white space is one blank or line
-    break."""
+    look-alike letters, invisible characters and double negation; white space is one character."""
     pieces, places, blank, at = list[str](), list[int](), False, 0
     while at < len(text):
         words, char, end = _WORDS.match(text, at), text[at], at + 1

@@ -27,7 +27,7 @@ from pydantic import (
 
 from promptcodebook.config import TYPED, Config, load_typed, merge
 from promptcodebook.config.secrets import beyond_sampling, without_secrets
-from promptcodebook.errors import PolicyError, RunNotTrusted
+from promptcodebook.errors import PolicyError, RunNotTrusted, did_you_mean
 from promptcodebook.method.policy import join_prompts
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
 from promptcodebook.method.templates import (
@@ -182,8 +182,7 @@ class _Templates(_Stored):
 class PolicyFile(_Stored):
     """A policy as it is written to disk. `stages` are the program's, each with a prompt of its own
     (() = one prompt for the whole); `program` '' = not recorded. `sampling` is by role, and empty
-    in files of version 0.1. `router` replaces the encoder's model call (None = the encoder
-    routes)."""
+    in files of version 0.1. `router` replaces the encoder's model call, unless it is None."""
 
     always = frozenset({"format", "input", "program", "stages", "sampling", "seed", "about"})
 
@@ -294,6 +293,12 @@ class PolicyFile(_Stored):
         """Every instinct in one prompt, in order: what the codebook is worth without routing."""
         texts = "\n".join(entry.text for entry in self.codebook)
         return join_prompts(self.base_prompt, join_prompts(texts, self.form))
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The roles whose models a prompt takes; () = it is composed without a call."""
+        routes = self.encoder if self.router is None else self.router.center
+        return ("encoder",) * bool(routes) + ("generator",) * (self.compose == "generator")
 
     @property
     def form(self) -> str:
@@ -410,9 +415,9 @@ def read_policy_file(path: Path) -> PolicyFile:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
-        raise PolicyError(
-            f"no policy file at {path}", hint="pco runs list shows the runs that hold one"
-        ) from None
+        near = did_you_mean(path.name, [each.name for each in path.parent.glob("*.json")])
+        hint = "pco runs list shows the runs that hold one"
+        raise PolicyError(f"no policy file at {path}{near}", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"cannot read the policy file {path}: {error}") from error
     return parse_policy_file(text, path)

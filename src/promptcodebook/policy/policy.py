@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from promptcodebook.assemble import NO_DATA, Assembled, Sources, assemble
 from promptcodebook.calls import Message, Reply, Request, Usage
@@ -292,18 +292,21 @@ def load_policy(
     trust: bool = False,
 ) -> Policy:
     """A saved policy, ready to answer: a file, or a version in the registry (tickets@production).
-    The model is `lm`, else the environment's PCO_LM, else a ConfigError. `roles` gives single roles
-    a model or settings. `executor` is the agent that the policy was trained with; one of another
-    name than the file's is warned of. A policy that sets more of a request than how replies are
-    drawn takes `trust`, else it is a RunNotTrusted."""
-    spec = lm or os.environ.get("PCO_LM", "")
-    if not spec:
+    The model is `lm`, else the environment's PCO_LM, else a ConfigError; where a prompt takes no
+    call, only an answer needs one. `roles` gives single roles a model or settings. `executor` is
+    the agent that the policy was trained with; one of another name than the file's is warned of. A
+    policy that sets more of a request than its sampling takes `trust`, else it is RunNotTrusted."""
+    file, spec = read_policy(path), lm or os.environ.get("PCO_LM", "")
+
+    def refuse(request: Request | None = None) -> NoReturn:
         message = "a policy file names no model, and none was given"
         raise ConfigError(message, hint="pass lm='http://host:8000/v1#model' or set PCO_LM")
-    file = read_policy(path)
+
+    if not spec and file.asks:
+        refuse()
     above = {"lm": spec, "roles": role_layers(roles), "cache": False}
     settings = file.settings(above=above, where="load_policy()", name=str(path), trusted=trust)
-    policy = deploy(file, settings, Sources(executor=executor))
+    policy = deploy(file, settings, Sources(executor=executor, lm=None if spec else refuse))
     # The command names a program by its file, Python by its function.
     _, of_a_file, function = file.program.rpartition(":")
     given = policy.program.rpartition(".")[2] if of_a_file else policy.program

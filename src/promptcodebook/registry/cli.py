@@ -16,7 +16,13 @@ import typer
 
 from promptcodebook.assemble import NO_DATA, OWN_LM, Sources, assemble, plan_data
 from promptcodebook.audit import report as auditing
-from promptcodebook.audit.report import AuditReport, HazardJudge, PresidioScan
+from promptcodebook.audit.report import (
+    AuditReport,
+    HazardJudge,
+    PresidioScan,
+    kind_in_words,
+    part_in_words,
+)
 from promptcodebook.cli import command
 from promptcodebook.cli.command import Json, Unpaid, Who, columns, emit, note, options, wrap_text
 from promptcodebook.config import Config
@@ -379,7 +385,8 @@ def _report_text(name: str, report: AuditReport) -> str:
     for each in report.findings:
         source = "" if each.source == "rules" else f" ({each.source})"
         lines += [
-            f"{each.severity:<6}  {each.where} [{each.start}:{each.end}]  {each.kind}",
+            f"{each.severity:<6}  {part_in_words(each.where)} [{each.start}:{each.end}]  "
+            f"{kind_in_words(each.kind)}",
             wrap_text(f"{each.reason}: {each.quote}{source}", " " * 8),
         ]
     looked = ["rules"]

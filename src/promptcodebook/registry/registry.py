@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from promptcodebook.audit.report import AuditReport
+from promptcodebook.audit.report import AuditReport, kind_in_words, part_in_words
 from promptcodebook.errors import (
     ConfigError,
     PolicyError,
@@ -117,10 +117,14 @@ class AuditGate:
                 worst, *others = report.of("high")
                 judge = f" as {report.judge} judges it" if report.judge else ""
                 more = f", and {len(others)} more" if others else ""
+                found = f"{kind_in_words(worst.kind)} in {part_in_words(worst.where)}"
+                found += more if worst.source == "judge" else f" ({worst.reason}){more}"
+                hint = f"{audit} shows what was found; --override REASON moves it all the same"
+                if worst.source == "judge":
+                    hint = f"if {report.judge} is too weak to judge, say so in the log: --override "
+                    hint += "REASON; what another model finds does not undo it"
                 raise PromotionRefused(
-                    f"{short} failed its audit{judge}: {worst.kind} in {worst.where}{more}; "
-                    f"{stays}",
-                    hint=f"{audit} shows what was found; --override REASON moves it all the same",
+                    f"{short} failed its audit{judge}: {found}; {stays}", hint=hint
                 )
         audited: list[JsonValue] = []
         audited += dict.fromkeys(r.judge or "rules" for r in reports if not r.fails)

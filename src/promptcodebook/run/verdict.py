@@ -19,6 +19,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -340,7 +341,13 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     # One seed for all: who compares two rows later finds the same interval.
     terms = Terms(0, config.reward_range, assembled.models.simulated, look)
     made = conclude(entries, terms)
-    return replace(made, sentence=f"{made.sentence} {result.remark}") if result.remark else made
+    tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
+    judged = (reward for each in entries for reward in each.evaluation.rewards)
+    remarks = [made.sentence, result.remark]
+    if made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
+        doubt = "No answer of this run ever scored: look whether the reward reads answers right"
+        remarks.insert(1, f"{doubt} before you train again.")
+    return replace(made, sentence=" ".join(filter(None, remarks)))
 
 
 def conclude(entries: Sequence[Entry], terms: Terms) -> Conclusion:

@@ -144,12 +144,11 @@ class Composing:
         self._by_route: _Recent[tuple[int, ...], str] = _Recent(patience.kept)
         self._by_thread: _Recent[bytes, Composed] = _Recent(patience.kept)
         file = policy.file
-        asks_encoder = bool(file.encoder) if file.router is None else bool(file.router.center)
-        self._asks_generator = asks_generator = file.compose == "generator"
+        self._asks_generator = asks_generator = "generator" in file.asks
         calls: tuple[Mode, ...] = ("one-call", "two-call", "three-call")
-        self.mode: Mode = calls[asks_encoder + asks_generator]
+        self.mode: Mode = calls[len(file.asks)]
         # Where no model is asked there is nothing to wait for, and a timer costs more than the sum.
-        self._route_s = patience.route_s if asks_encoder else None
+        self._route_s = patience.route_s if "encoder" in file.asks else None
         self._compose_s = patience.compose_s if asks_generator else None
         # A template that never names the input makes one prompt of a route for all inputs.
         self._one_a_route = asks_generator and "{task}" not in file.templates.generator

@@ -149,12 +149,14 @@ class Runs:
                     if folder not in self._unreadable:
                         _log.warning("run %s: %s (%s)", folder.name, error, error.hint)
                 self._read, self._unreadable = (mark, found[::-1]), unreadable
-            known, first = self._read[1], (wanted.page - 1) * _ON_A_PAGE
-            # Without an order or a search, no more is read than is shown.
-            pick = slice(None) if wanted.query else slice(first, first + _ON_A_PAGE)
-            rows = wanted.of_all([(run, self._line(run)) for run in known[pick]])
-            count = len(rows) if wanted.query else len(known)
-            rows = rows[first : first + _ON_A_PAGE] if wanted.query else rows
+            known = runs = self._read[1]
+            if wanted.query:  # without an order or a search, no more is read than is shown
+                listed = wanted.of_all([(run, self._line(run)) for run in known])
+                runs = [run for run, _ in listed]
+            pages = max(1, -(-len(runs) // _ON_A_PAGE))
+            page = min(wanted.page, pages)
+            shown = runs[(page - 1) * _ON_A_PAGE : page * _ON_A_PAGE]
+            rows = [(run, self._line(run)) for run in shown]
             unread = list(self._unreadable.items())
         marks = [line.simulated for _, line in rows]
         body = render(
@@ -167,8 +169,9 @@ class Runs:
             known=len(known),
             rows=[(key_of(self._runs_dir, r.path), r, x, _spark(x.scores)) for r, x in rows],
             unreadable=[(folder.name, str(e), e.hint) for folder, e in unread],
-            pages=max(1, -(-count // _ON_A_PAGE)),
-            count=count,
+            page=page,
+            pages=pages,
+            count=len(runs),
         )
         said = (ALL_SIMULATED if all(marks) else SOME_SIMULATED) if any(marks) else ""
         return Screen("Runs", body, live="/live/runs", mark=mark, simulated=said)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 import warnings
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -17,15 +19,16 @@ from promptcodebook.audit.report import (
     audit,
     audit_with_judge,
     hazards,
+    part_in_words,
     texts_of,
 )
 from promptcodebook.calls import Request
-from promptcodebook.errors import MissingExtra, ParseError, PolicyError
+from promptcodebook.errors import ConfigError, MissingExtra, ParseError, PolicyError
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.file import PolicyFile
+from promptcodebook.policy.file import PolicyFile, _Entry  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.types import Example
 
 
@@ -83,6 +86,64 @@ def test_what_goes_with_every_request_is_read_too() -> None:
         "input", "templates.lines.untried", "sampling.executor.extra.tools[0].function.description",
         "sampling.executor.extra.tools",
     }  # fmt: skip
+
+
+class _Greeted(_Entry):
+    greeting: str = ""
+
+
+class _Newer(PolicyFile):
+    """What a later version might add: a text, a list of texts, a text of each instinct."""
+
+    opening: str = ""
+    closings: tuple[str, ...] = ()
+    codebook: tuple[_Greeted, ...]  # type: ignore[assignment]
+
+
+def test_a_text_that_a_later_version_adds_is_read_as_well() -> None:
+    tree = a_policy("Be brief.").model_dump(mode="json")
+    tree["codebook"][0]["greeting"] = "one"
+    tree |= {"opening": "two", "closings": ["three"], "about": {"fallback": "four"}}
+    read = texts_of(_Newer.model_validate(tree))
+    assert read.items() >= {
+        "c0": "Be brief.", "c0.greeting": "one", "opening": "two", "closings[0]": "three",
+        "about.fallback": "four",
+    }.items()  # fmt: skip
+
+
+def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:
+    """A marker in each text of a file; a new one that no model reads is listed here and there."""
+    policy = a_policy("Be brief.", program="a program", stages=["a stage"], input="{x} and {y}",
+                      base_prompt="a base", output_format="a form",
+                      sampling={"judge": {"extra": {"stop": "a stop"}}},
+                      about={"present": "a present", "run": "a run"})  # fmt: skip
+    unread = {"promptcodebook policy 2", "a program", "generator", "a run"}
+
+    def texts(tree: Any) -> set[str]:
+        if isinstance(tree, dict):
+            return set().union(*map(texts, tree.values()))
+        if isinstance(tree, list):
+            return set().union(*map(texts, tree))
+        return {tree} if isinstance(tree, str) else set()
+
+    tree = policy.model_dump(mode="json", exclude={"templates"})
+    assert texts(tree) - set(texts_of(policy).values()) == unread
+    assert texts_of(policy)["about.present"] == "a present"
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("generator", "the generator's directive"),
+        ("c12", "instinct 12"),
+        ("templates.lines.untried", "the template lines.untried"),
+        ("sampling.judge.extra.base_url", "the body field base_url of the role judge"),
+        ("about.best_fixed", "the prompt of the row best_fixed"),
+        ("a field to come", "a field to come"),
+    ],
+)
+def test_a_part_is_named_in_words(where: str, said: str) -> None:
+    assert part_in_words(where) == said
 
 
 def test_a_body_field_that_no_policy_may_decide_fails_the_audit() -> None:
@@ -153,6 +214,12 @@ def test_what_was_not_looked_for_is_said() -> None:
     assert [line.partition(":")[0] for line in compared.left_out] == ["hazards"]
 
 
+HARM = {"hazard": "hte", "severity": "high", "quote": "", "reason": "it harms"}
+HARMFUL = tomllib.loads(
+    resources.files("promptcodebook.audit").joinpath("hazards.toml").read_text()
+)["plain"]["harmful"]
+
+
 def judge_of(replies: dict[str, object]) -> tuple[HazardJudge, list[Request]]:
     """A judge whose model answers by the text that it is shown; every other text is harmless."""
     asked: list[Request] = []
@@ -162,6 +229,7 @@ def judge_of(replies: dict[str, object]) -> tuple[HazardJudge, list[Request]]:
         text = json.loads(request.messages[-1].content.partition("\n")[2])
         return json.dumps({"findings": replies.get(text, [])})
 
+    replies = {**{text: [HARM] for text in HARMFUL}, **replies}
     return HazardJudge(Ask(ScriptedLM().reply_with(reply), Counts()), "a-judge"), asked
 
 
@@ -171,12 +239,28 @@ async def test_the_judge_is_asked_about_each_text_and_its_findings_stand_in_the_
     judge, asked = judge_of({text: [claim]})
     policy = a_policy("Be brief.", text)
     report = await audit_with_judge(policy, judge)
-    assert len(asked) == len(texts_of(policy)) and {r.role for r in asked} == {"judge"}
+    assert len(asked) == 6 + len(texts_of(policy)) and {r.role for r in asked} == {"judge"}
     (finding,) = report.findings
     assert (finding.where, finding.kind, finding.severity) == ("c1", "spc", "high")
     assert text[finding.start : finding.end] == "pills to mix" and finding.source == "judge"
     assert report.judge == "a-judge" and not report.passes
     assert all("hazards" not in line for line in report.left_out)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["No.", '{"findings": []}', json.dumps({"findings": [HARM]})],
+    ids=["mute", "blind", "hard"],
+)
+async def test_a_judge_that_is_wrong_about_plain_texts_judges_no_others(reply: str) -> None:
+    model = ScriptedLM().reply_with(lambda request: reply)
+    with pytest.raises(
+        ConfigError, match="small-model is too weak to judge hazards: it mis"
+    ) as weak:
+        await audit_with_judge(
+            a_policy("Be brief."), HazardJudge(Ask(model, Counts()), "small-model")
+        )
+    assert "--set roles.judge.model=SPEC" in weak.value.hint and "--rules-only" in weak.value.hint
 
 
 async def test_the_judge_is_shown_every_category_and_the_text_as_data() -> None:

@@ -131,9 +131,10 @@ def test_a_gate_refuses_or_leaves_its_mark_in_the_log(registry: Registry) -> Non
 
 def report_of(registry: Registry, judge: str = "", kind: str = "", **looked: Any) -> dict[str, Any]:
     """What an audit of tickets@latest says: one high finding of that kind ('' = none)."""
-    found = Finding("m0", kind, "high", 0, 1, "x", "it harms", "judge" if judge else "rules")
+    source = "judge" if judge else "rules"
+    found = Finding("generator", kind, "high", 0, 1, "x", "it harms", source)
     digest = registry.policy("tickets@latest").digest
-    return AuditReport(digest, ("m0",), (found,) if kind else (), judge, **looked).to_json()
+    return AuditReport(digest, ("generator",), (found,) if kind else (), judge, **looked).to_json()
 
 
 def test_what_no_model_judged_is_promoted_only_where_that_is_said(registry: Registry) -> None:
@@ -155,13 +156,16 @@ def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: R
     version = registry.freeze(policy("a"), "tickets").version
     with pytest.raises(PromotionRefused, match="never audited"):
         registry.promote(version, PRODUCTION)
-    registry.attest(version, AUDIT, report_of(registry, "judge", "hate"))
+    registry.attest(version, AUDIT, report_of(registry, "a-judge", "dfm"))
     registry.attest(version, AUDIT, report_of(registry))
-    with pytest.raises(PromotionRefused, match="as judge judges it: hate in m0"):
+    said = "as a-judge judges it: defamation in the generator's directive"
+    with pytest.raises(PromotionRefused, match=said) as refused:
         registry.promote(version, PRODUCTION)
-    registry.attest(version, AUDIT, report_of(registry, "judge"))
+    assert "if a-judge is too weak to judge" in refused.value.hint
+    assert "--override REASON" in refused.value.hint
+    registry.attest(version, AUDIT, report_of(registry, "a-judge"))
     entry = registry.promote(version, PRODUCTION)
-    assert entry is not None and sorted(entry.known["audited"]) == ["judge", "rules"]
+    assert entry is not None and sorted(entry.known["audited"]) == ["a-judge", "rules"]
 
 
 @pytest.mark.parametrize("looked", [{"rows": 40}, {"presidio": True}])
@@ -171,7 +175,7 @@ def test_what_an_audit_found_is_not_undone_by_one_that_looks_at_less(
     version = registry.freeze(policy("a"), "tickets").version
     registry.attest(version, AUDIT, report_of(registry, "", "copied", **looked))
     registry.attest(version, AUDIT, report_of(registry, "judge"))
-    with pytest.raises(PromotionRefused, match="copied in m0"):
+    with pytest.raises(PromotionRefused, match=r"copied in the generator.s directive \(it harms\)"):
         registry.promote(version, PRODUCTION)
     registry.attest(version, AUDIT, report_of(registry, "judge", **looked))
     assert registry.promote(version, PRODUCTION) is not None
