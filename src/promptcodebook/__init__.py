@@ -11,8 +11,8 @@ Names are looked up when first used, so that the import itself stays fast.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
     from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
     from promptcodebook.config import Config

@@ -131,17 +131,14 @@ class Plan:
 
     def connect(self, supplies: Supplies | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
-        supplies = supplies or Supplies()
+        given, private = supplies or Supplies(), self.task.private
+        own = self.sources.lm if given.own is None else given.own
+        local, closes = given.local or self.sources.local, None
+        if local is None:
+            local = closes = local_models()
         supplies = replace(
-            supplies,
-            own=self.sources.lm if supplies.own is None else supplies.own,
-            simulated=self.simulated,
-            private=self.task.private,
-            local=self.sources.local if supplies.local is None else supplies.local,
+            given, own=own, local=local, closes=closes, simulated=self.simulated, private=private
         )
-        if supplies.local is None:
-            models_here = local_models()
-            supplies = replace(supplies, local=models_here, closes=models_here)
         return Assembled(self, Models.build(self.config, supplies))
 
 

@@ -127,7 +127,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("at", ["typer", "promptcodebook.cli.plan"])
+@pytest.mark.parametrize("at", ["typing", "typer", "promptcodebook.cli.plan"])
 def test_ctrl_c_while_modules_are_imported_leaves_no_traceback(at: str, tmp_path: Path) -> None:
     process = started(sys.executable, "-c", IMPORTING.format(at=at), folder=tmp_path)
     out, err = process.communicate(timeout=60)

@@ -147,7 +147,7 @@ class Server:
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_get("/v1/models", self._list)
         for path, answer in self.extra_routes:
-            app.router.add_post(path, answer)
+            app.router.add_route("*", path, answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -36,9 +37,14 @@ HI = (Message("user", "hi"),)
 QUICK = Backoff(retries=4, first=0.001)
 
 
-def endpoints(tally: Counts, environment: dict[str, str] | None = None, **fields) -> Endpoints:
+@asynccontextmanager
+async def endpoints(tally: Counts, environment: dict[str, str] | None = None, **fields):
     settings = {"timeout": 5.0, "backoff": QUICK, **fields}
-    return Endpoints(tally=tally, environment=environment or {}, **settings)
+    made = Endpoints(tally=tally, environment=environment or {}, **settings)
+    try:
+        yield made
+    finally:
+        await made.close()
 
 
 async def test_every_incident_is_counted_and_made_good(server: Server, tally: Counts):
@@ -163,8 +169,9 @@ async def test_headers_are_sent_and_their_keys_come_from_the_environment(
 async def test_a_key_that_cannot_be_found_is_said_before_any_call(
     tally: Counts, headers: dict[str, str], said: str
 ):
-    with pytest.raises(ConfigError, match=said):
-        endpoints(tally, {"SET": "x"}).connect("http://127.0.0.1:9/v1#m", headers)
+    async with endpoints(tally, {"SET": "x"}) as opened:
+        with pytest.raises(ConfigError, match=said):
+            opened.connect("http://127.0.0.1:9/v1#m", headers)
 
 
 def test_the_same_key_gives_the_same_jitter():

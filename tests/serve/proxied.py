@@ -112,7 +112,7 @@ class Setup:
     upstream: str = ""
     """Another base URL than the scripted server's."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap."""
+    """Of `Proxy`: names, conversation, sticky, joined, first, texts, cap, tracing."""
 
 
 @dataclass

@@ -12,9 +12,11 @@ from typing import Annotated
 import typer
 
 from promptcodebook.assemble import Sources
+from promptcodebook.batch.held import batches_in
 from promptcodebook.batch.on_ray import answer_on_ray
 from promptcodebook.batch.session import Batch, Order, Summary
 from promptcodebook.cli import command
+from promptcodebook.errors import ConfigError
 from promptcodebook.lm.stack import uses_simulated
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import resolve
@@ -46,6 +48,8 @@ def batch(
     ray: Annotated[
         str, typer.Option(help="Answer the rows on a Ray cluster: its address, or local.")
     ] = "",
+    batch_api: command.BatchApi = False,
+    offline_file: command.OfflineFile = None,
     config: command.ConfigOption = None,
     task: command.TaskName = None,
     data: command.DataDir = None,
@@ -63,6 +67,10 @@ def batch(
     disk or a reached budget the same command continues, and pays for no finished reply twice. A
     budget counts all sessions.
     """
+    batched = batch_api or offline_file is not None
+    if ray and batched:
+        said = "a cluster asks its calls one by one, not as batches"
+        raise ConfigError(said, hint="leave out --ray, or leave out --batch-api")
     typed = command.Typed(config, task, data, lm, budget, sets, trust)
     reference = resolve(runs_dir(), ref, trust=trust)
     typed.given("pco batch").require_objects(reference)
@@ -82,7 +90,9 @@ def batch(
             if ray:
                 summary = answer_on_ray(ray, opened, reference.file, settings, base, done)
             else:
-                working = opened.run(reference.file, settings, Sources(base), done)
+                folder = opened.checkpoint.folder / "batches"
+                batches = [batches_in(folder, offline_file, command.note)] if batched else []
+                working = opened.run(reference.file, settings, Sources(base), done, batches)
                 summary = run_sync(working, command.announced(opened.interrupt))
     finally:
         opened.close()

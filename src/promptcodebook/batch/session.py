@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data.table import Record, parse_input_template
 from promptcodebook.errors import (
+    BudgetReached,
     ConfigError,
     DataError,
     Interrupted,
@@ -42,12 +43,14 @@ from promptcodebook.errors import (
     TooManyFailures,
     did_you_mean,
 )
+from promptcodebook.lm.stack import Outer
 from promptcodebook.method.failures import gather_all
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Policy, deploy
 from promptcodebook.types import Failure
 
 _ENOUGH = 16  # Rows in a row whose failures stop the job.
+_ROWS_OF_A_BATCH = 10_000  # Rows that wait in memory for a batch at a provider.
 _WINDOW = 4  # Rows read and not yet recorded, for each that is being answered.
 _MOST_HELD = 1024  # Results that are held back at most, those of rows that were not asked included.
 
@@ -146,10 +149,16 @@ class Batch:
         return ((record, None if old.error is not None else old) for record, old in pairs)
 
     async def run(
-        self, file: PolicyFile, config: Config, sources: Sources, done: Callable[[], None]
+        self,
+        file: PolicyFile,
+        config: Config,
+        sources: Sources,
+        done: Callable[[], None],
+        batches: Sequence[Callable[[Config, bool], Outer]] = (),
     ) -> Summary:
-        """Answers in this process what is missing, and writes OUT. Raises Stop, TooManyFailures,
-        StoreError or DiskFull; the same order continues from there."""
+        """Answers in this process what is missing, and writes OUT; the executor's calls go through
+        `batches`, if any. Raises Stop, TooManyFailures, StoreError or DiskFull; the same order
+        continues from there."""
         checkpoint, again = self.checkpoint, self.order.again
 
         def keep(results: list[Result]) -> None:
@@ -157,16 +166,18 @@ class Batch:
             for _ in results:
                 done()
 
-        policy = deploy(file, config, sources, checkpoint.journal.supplies())
-        self._policy = policy
-        at_once = max(1, min(config.concurrency, self.source.count - checkpoint.count))
+        supplies = replace(checkpoint.journal.supplies(), outer=batches)
+        policy = self._policy = deploy(file, config, sources, supplies)
+        most = _ROWS_OF_A_BATCH if batches else config.concurrency
+        at_once = max(1, min(most, self.source.count - checkpoint.count))
         try:
             if checkpoint.count < self.source.count:
                 answered = checkpoint.count > checkpoint.failed
                 await answer_rows(policy, self.rows(), keep, at_once, answered=answered)
         except (Stop, StoreError) as error:
-            more = " --budget MORE" if error.exit_code == 3 else ""
-            if isinstance(error, Stop) or more or not error.hint:
+            more = " --budget MORE" if isinstance(error, BudgetReached) else ""
+            ours = type(error) in (BudgetReached, Interrupted)
+            if ours or not error.hint:
                 error.hint = f"{again}{more} continues from here"
             raise
         finally:

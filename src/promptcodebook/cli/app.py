@@ -130,8 +130,7 @@ def guard() -> int:
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _NOBODY_THERE:
-            # The reader (head, say) or the terminal is gone: say nothing, not even at
-            # interpreter exit.
+            # The reader (head, say) or the terminal is gone: say nothing, not even at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):

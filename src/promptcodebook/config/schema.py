@@ -246,6 +246,8 @@ class Price(Group):
     """For prompt tokens that the server had cached; none = as `prompt`."""
     cache_write: float | None = Field(default=None, ge=0.0)
     """For prompt tokens that the server puts into its cache; none = as `prompt`."""
+    batch: float | None = Field(default=None, ge=0.0)
+    """Share of these prices that a call in a batch costs, such as 0.5; none = unknown."""
 
 
 _OURS = {
@@ -386,6 +388,8 @@ class Config(Group):
     """Megabytes that a reply may have, unpacked; a larger one is a failed call."""
     cache: bool = True
     """Whether replies are shared between runs on this machine."""
+    telemetry: tuple[Literal["otel", "mlflow", "wandb"], ...] = ()
+    """Where spans of calls, or a run's figures, are sent; () = nowhere."""
     seed: int = 0
     """Keys every draw of the run: batches, exploration, sample seeds."""
 

@@ -366,8 +366,7 @@ def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
 
 
 def _shingles(folded: str) -> frozenset[int]:
-    """Hashes of an input's 8-word runs, or of the whole where it is shorter. Most texts are ASCII,
-    for which words are found faster."""
+    """Hashes of an input's 8-word runs, or of the whole where it is shorter; ASCII is quicker."""
     text = folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
     words, runs = tuple(text), range(max(1, len(text) - SHINGLE + 1) if text else 0)
     return frozenset([hash(words[i : i + SHINGLE]) for i in runs])

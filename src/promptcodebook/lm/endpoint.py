@@ -225,7 +225,6 @@ class Endpoint:
         self,
         spec: Spec,
         access: Credentials,
-        *,
         timeout: float = 120.0,
         most_bytes: int = MOST_BYTES,
         private: bool = False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,6 +41,20 @@ _LOCAL_AT_ONCE = 32
 """Calls at once to a model of this process: more make each step longer and no step cheaper."""
 AT_ONCE = 64
 """Calls in flight per address, unless said otherwise."""
+
+LISTENERS = "promptcodebook.listeners"
+"""The entry points of what `telemetry` names: they make an `Outer` of (configuration, private)."""
+
+
+class Outer(Protocol):
+    """What another part puts around the models, below the journal and the cache: spans, or batches.
+    It hears a run's events, and is closed once all that it answered is kept."""
+
+    def around(self, inner: LM, budget: BudgetGate, tally: Tally) -> LM: ...
+
+    def hear(self, event: object) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class LocalModels(Protocol):
@@ -123,14 +137,9 @@ class Endpoints:
         # aiohttp takes a sixth of a second to import: here, once, and not in the first call.
         from promptcodebook.lm.endpoint import Endpoint
 
-        endpoint = Endpoint(
-            spec,
-            find_credentials(spec.key_names, headers, self.environment),
-            timeout=self.timeout,
-            most_bytes=self.most_bytes,
-            private=self.private,
-            around=self.around,
-        )
+        found = find_credentials(spec.key_names, headers, self.environment)
+        how = self.timeout, self.most_bytes, self.private, self.around
+        endpoint = Endpoint(spec, found, *how)
         self._open.append(endpoint)
         return endpoint
 
@@ -138,12 +147,6 @@ class Endpoints:
         """Closes every connection; an endpoint that is used again opens a new one."""
         for endpoint in self._open:
             await endpoint.close()
-
-    async def __aenter__(self) -> Endpoints:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 def _filled(inner: LM, environment: Mapping[str, str]) -> LM:
@@ -187,6 +190,8 @@ class Supplies:
     log: ReplyLog | None = None
     spare: Callable[[], ReplyLog | None] | None = None
     """Opens a journal for replies that cost something, and that nothing else would keep."""
+    outer: Sequence[Callable[[Config, bool], Outer]] = ()
+    """Makes what is put around the models beside what the configuration names."""
     recorded: ReplyLog | None = None
     """What a run was answered: it is not asked for again."""
     ledger: Ledger | None = None
@@ -214,6 +219,7 @@ class Models:
     ledger: Ledger
     budget: BudgetGate
     keeps: bool
+    outer: Sequence[Outer]
     _endpoints: Endpoints
     _cache: Cache | None
     _closes: LocalModels | None
@@ -234,21 +240,17 @@ class Models:
         budget = BudgetGate(config.budget, prices, ledger, supplies.elapsed, stop)
         budget.check_prices(specs)
         around = partial(Attempted, gate=budget, tally=tally)
-        endpoints = Endpoints(
-            config.timeout,
-            config.concurrency,
-            Backoff(config.retries),
-            int(config.max_reply_mb * 1e6),
-            supplies.private,
-            supplies.simulated,
-            None if local is None else local.connect,
-            tally,
-            stop=stop,
-            around=around,
-        )
+        limits = config.timeout, config.concurrency, Backoff(config.retries)
+        most, connect = int(config.max_reply_mb * 1e6), None if local is None else local.connect
+        others = most, supplies.private, supplies.simulated, connect, tally
+        endpoints = Endpoints(*limits, *others, stop=stop, around=around)
         inner: LM = endpoints if own is None else around(own)
         for spec, headers in specs.items() if own is None else ():
             endpoints.connect(spec, headers)
+        makers = [import_part(LISTENERS, n, f"telemetry {n!r}", n) for n in config.telemetry]
+        outer: list[Outer] = [make(config, supplies.private) for make in (*makers, *supplies.outer)]
+        for each in outer:
+            inner = each.around(inner, budget, tally)
         cache, log = None, supplies.log
         if own is None and not simulated_here(specs):
             if config.cache:
@@ -262,7 +264,7 @@ class Models:
             inner = Journaled(inner, supplies.recorded, tally, stop)
         roles, keeps = Roles(inner, config.roles, config.lm), bool(cache or log)
         ask, closes = Ask(roles, tally), supplies.closes
-        return cls(roles, ask, tally, ledger, budget, keeps, endpoints, cache, closes)
+        return cls(roles, ask, tally, ledger, budget, keeps, outer, endpoints, cache, closes)
 
     def by_role(self) -> dict[Role, str]:
         return {role: self.lm.model_of(role) for role in ROLES}
@@ -279,8 +281,8 @@ class Models:
     async def close(self) -> None:
         """Closes connections, the cache, and the local models that are closed with them."""
         async with AsyncExitStack() as last:
-            if self._closes is not None:
-                last.push_async_callback(self._closes.close)
+            for each in filter(None, (self._closes, *self.outer)):
+                last.push_async_callback(each.close)
             if self._cache is not None:
                 last.callback(self._cache.close)
             await self._endpoints.close()

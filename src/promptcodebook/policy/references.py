@@ -111,9 +111,9 @@ def _addresses(config: Config, typed: Mapping[str, Any]) -> list[str]:
 
 
 def _fields(config: Config, typed: Mapping[str, Any]) -> list[str]:
-    """The body fields, but for secrets, that decide more than sampling and were not typed."""
+    """Telemetry, and body fields, but for secrets, that decide more than sampling: not typed."""
     roles: Mapping[str, Mapping[str, Any]] = typed.get("roles") or {}
-    found: list[str] = []
+    found = [f"telemetry to {name}" for name in config.telemetry if "telemetry" not in typed]
     for role, settings in config.roles.items():
         given: Mapping[str, Any] = (roles.get(role) or {}).get("extra") or {}
         stored = {k: v for k, v in without_secrets(settings.extra).items() if given.get(k) != v}

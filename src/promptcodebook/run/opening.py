@@ -53,7 +53,7 @@ from promptcodebook.policy.references import (
     texts_in,
     with_measured,
 )
-from promptcodebook.progress import Began, Listener, Note, silent
+from promptcodebook.progress import Began, Listener, Note, ProgressEvent, silent
 from promptcodebook.run.verdict import judge
 from promptcodebook.store.events import Amended, Broke, Concluded, Ended, EndReason, RunState
 from promptcodebook.store.header import Header, check_resumable, check_run_name, digest
@@ -107,9 +107,14 @@ def open_run(
         schedule = Schedule(assembled.dataset.train, plan.config.update, plan.config.randomness)
         steps = len(schedule.updates()) if plan.config.optimizer == "pco" else 0
         models, first = assembled.models, store.outline().step + 1
+
+        def tell(event: ProgressEvent) -> None:
+            for hear in (listener, *(each.hear for each in models.outer)):
+                hear(event)
+
         places = (store.header.id, str(store.path), steps, first, plan.config.size)
-        listener(Began(*places, models.by_role(), models.simulated))
-        return Session(Problem(assembled, store, listener), optimizer)
+        tell(Began(*places, models.by_role(), models.simulated))
+        return Session(Problem(assembled, store, tell), optimizer)
     except BaseException:
         store.close()
         if where.resume is None:
@@ -352,11 +357,8 @@ def settings_then_and_now(
 
 def models_then(header: Header, config: Config) -> dict[tuple[Role, str], str]:
     """The spec under which the replies of a role lie in the journal, where it is another now."""
-    return {
-        (role, config.model_of(role)): spec
-        for role, spec in header.specs.items()
-        if spec != config.model_of(role)
-    }
+    now = {role: config.model_of(role) for role in header.specs}
+    return {(role, now[role]): spec for role, spec in header.specs.items() if spec != now[role]}
 
 
 def _moved(

@@ -19,10 +19,10 @@ from promptcodebook.assemble import Sources
 from promptcodebook.calls import Role
 from promptcodebook.cli import command
 from promptcodebook.config import Budget, Config
-from promptcodebook.errors import ConfigError, PcoError
+from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.lm.budget import Ledger, PriceTable
 from promptcodebook.lm.spec import parse_spec
-from promptcodebook.lm.stack import Supplies
+from promptcodebook.lm.stack import LISTENERS, Supplies
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.policy import deploy
 from promptcodebook.policy.references import Reference, resolve
@@ -151,6 +151,9 @@ def serve(
 
         live = versions.Live(_source(ref, reference), make)
         upstream = await connect_upstream(settings, os.environ)
+        tracing = None
+        if "otel" in settings.telemetry:
+            tracing = import_part(LISTENERS, "otel", "tracing", "otel")(settings, False)
         if (program := reference.file.program) not in ("", SINGLE_CALL):
             command.note(
                 f"the policy was judged with the program {program!r}; here a request is one call, "
@@ -169,6 +172,7 @@ def serve(
             joined=one_system,
             first=prompt_first,
             texts=log_inputs,
+            tracing=tracing,
             cap=length_field(settings),
         )
         async with proxy.serving(host, port) as address:

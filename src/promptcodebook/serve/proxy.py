@@ -14,9 +14,9 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from aiohttp import web
 
@@ -26,6 +26,7 @@ from promptcodebook.serve.admission import (
     HUNG_UP,
     Address,
     Admission,
+    Answers,
     Metrics,
     Paths,
     Visit,
@@ -96,6 +97,19 @@ def place_prompt(
     return [*messages[:at], {**messages[at], "content": whole}, *messages[at + 1 :]]
 
 
+class Tracing(Protocol):
+    """Spans of requests: `request` of one to the model `name`, which hears its status; `call` of
+    what is asked for it, which hears the answer."""
+
+    def request(
+        self, name: str, headers: Mapping[str, str]
+    ) -> AbstractContextManager[Callable[[int], None]]: ...
+
+    def call(
+        self, body: Mapping[str, Any], size: int
+    ) -> AbstractContextManager[Callable[[Answer], None]]: ...
+
+
 @dataclass
 class Proxy:
     """The paths under which a policy is asked. `name` is without 'pco/', and `names` are further
@@ -116,6 +130,7 @@ class Proxy:
     joined: bool = False
     first: bool = False
     texts: bool = False
+    tracing: Tracing | None = None
     cap: str = "max_tokens"
     stopping: bool = False
 
@@ -138,8 +153,8 @@ class Proxy:
         """The server, listening while the block runs. At its end requests in flight may finish, and
         all that it was given is closed. Raises OSError when the port is taken."""
         paths: Paths = {
-            "/v1/chat/completions": ("POST", self._chat),
-            "/v1/responses": ("POST", self._responses),
+            "/v1/chat/completions": ("POST", self._traced(self._chat)),
+            "/v1/responses": ("POST", self._traced(self._responses)),
             "/v1/prompt": ("POST", self._prompt),
             "/v1/models": ("GET", showing(self._models)),
             "/v1/models/{name:.+}": ("GET", self._model),
@@ -164,6 +179,23 @@ class Proxy:
             for kept in (self.records, self.spending):
                 if kept is not None:
                     await asyncio.to_thread(kept.close)
+
+    def _traced(self, answer: Answers) -> Answers:
+        tracing = self.tracing
+        if tracing is None:
+            return answer
+
+        async def traced(request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
+            with tracing.request(_PREFIX + self.name, request.headers) as ended:
+                try:
+                    response = await answer(request, visit)
+                except Refusal as refusal:
+                    ended(refusal.status)
+                    raise
+                ended(response.status)
+                return response
+
+        return traced
 
     async def _chat(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:
         body = await self.admission.read(request, visit)
@@ -232,13 +264,18 @@ class Proxy:
         upstream, spending = self.upstream, self.spending
         body = asked if spending is None else spending.measured(asked)
         data = await self.admission.apart(visit, lambda: upstream.body(body))
-        if spending is None:
-            return await self._respond(request, turned(await upstream.ask(data)), visit)
-        wanted = body.get("stream_options") == asked.get("stream_options")
-        with spending.call(body, len(data)) as learn:
-            answer = await upstream.ask(data, usage="shown" if wanted else "hidden")
+        wanted = spending is None or body.get("stream_options") == asked.get("stream_options")
+        reads = "ignored" if spending is None and self.tracing is None else "shown"
+        with ExitStack() as calls:
+            told = [
+                calls.enter_context(each.call(body, len(data)))
+                for each in (spending, self.tracing)
+                if each is not None
+            ]
+            answer = await upstream.ask(data, usage=reads if wanted else "hidden")
             response = await self._respond(request, turned(answer), visit)
-            learn(answer)
+            for tell in told:
+                tell(answer)
             return response
 
     async def _prompt(self, request: web.BaseRequest, visit: Visit) -> web.StreamResponse:

@@ -23,8 +23,8 @@ from promptcodebook.lm.spec import any_simulated
 from promptcodebook.method.templates import TemplateSet
 
 FREE_KEYS = (
-    "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train",
-    "data.val", "max_reply_mb", "prices", "retries", "roles.*.headers", "timeout", "user_code",
+    "budget", "cache", "concurrency", "data_dir", "data.path", "data.test", "data.train", "prices",
+    "data.val", "max_reply_mb", "retries", "roles.*.headers", "telemetry", "timeout", "user_code",
 )  # fmt: skip
 """Keys that a resumed run may change: what to spend, how fast, and where the data lies (its
 fingerprints are compared instead). Headers are left out so that they are never quoted."""
