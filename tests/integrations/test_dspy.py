@@ -177,10 +177,13 @@ def test_several_inputs_are_read_as_trained_and_some_rows_validate(tmp_path: Pat
     made = [dspy.Example(context=["a", "b"], **row) for row in rows(8)]
     given = [row.with_inputs("context", "question") for row in made]
     right: Any = lambda row, made: row.answer == made.answer  # noqa: E731
-    compiled = compile(tmp_path, student=Read(), trainset=given, valset=None, metric=right)
+    lm = model()
+    compiled = compile(tmp_path, lm, student=Read(), trainset=given, valset=None, metric=right)
     assert compiled.run is not None and compiled.run.best.score == 1.0
+    trained = [request.messages[-1].content for request in lm.history if request.role == "encoder"]
+    assert trained and all('context: ["a", "b"]' in content for content in trained)
     explained = compiled.explain(question=QUESTION, context=["c"])
-    assert explained.input == f"context: ['c']\n\nquestion: {QUESTION}"
+    assert explained.input == f'context: ["c"]\n\nquestion: {QUESTION}'
     assert compiled(context=["c"], question=QUESTION).answer == "CLOCKS"
 
 

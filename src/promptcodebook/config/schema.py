@@ -433,8 +433,7 @@ class Config(Group):
             )
         low, high = self.reward_range
         if not -math.inf < low < high < math.inf:
-            rises = "reward_range must rise from one number to another"
-            raise ValueError(f"{rises}, not {low}..{high}")
+            raise ValueError(f"reward_range must rise from one number to another: {low}..{high}")
         for role, settings in self.roles.items():
             if role not in ROLES:
                 raise ValueError(f"unknown role {role!r} in roles{did_you_mean(role, ROLES)}")

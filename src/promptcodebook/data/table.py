@@ -326,13 +326,13 @@ def _make_example(
     names = (columns.messages or "",) if template is None else template.columns
     cells = {name: _require_value(row, name) for name in names}
     if template and (template.literals != ("", "") or isinstance(cells[names[0]], str)):
-        example = Example("", template.render({n: _as_text(v) for n, v in cells.items()}))
+        example = Example("", template.render({n: cell_text(v) for n, v in cells.items()}))
     else:
         example = _read_chat(cells[names[0]], names[0], row.where)
     if not example.input.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
-    reference = None if target is None else _as_text(target)
+    reference = None if target is None else cell_text(target)
     name = _example_id(row, columns.id, [example.whole, reference], seen)
     seen[name] = row.where
     where = "" if columns.id else row.where
@@ -347,7 +347,7 @@ def _require_value(row: Record, column: str) -> object:
     return value
 
 
-def _as_text(value: object) -> str:
+def cell_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

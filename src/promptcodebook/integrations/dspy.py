@@ -33,7 +33,7 @@ from promptcodebook.calls import LM, Chat, Message, Reply
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.data.dataset import Split, draw_splits
-from promptcodebook.data.table import parse_input_template
+from promptcodebook.data.table import cell_text, parse_input_template, plain
 from promptcodebook.errors import (
     ConfigError,
     DataError,
@@ -372,7 +372,7 @@ def _read_rows(given: Mapping[Split, Sequence[Any]]) -> tuple[Dataset, dict[str,
 
     def read(id: str) -> Example:
         labels = rows[id].labels()
-        text = render({name: str(inputs[id][name]) for name in names})
+        text = render({name: cell_text(plain(inputs[id][name])) for name in names})
         return Example(id, text, _text(labels) if len(labels) else None)
 
     counts: dict[Split, int] = {split: len(rows) for split, rows in given.items()}

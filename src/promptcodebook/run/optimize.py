@@ -98,7 +98,7 @@ class Run:
         facts = f"{facts}, {self.bill}"
         title = f"run {self.id}" + (f" ({self.name})" if self.name else "")
         verdict = self.conclusion or Conclusion((), self.verdict or "none yet", None)
-        return f"<div>{shown_text(title, facts)}{verdict._repr_html_(self.id)}</div>"
+        return f"<div>{shown_text(title, facts)}{verdict.html(self.id)}</div>"
 
     @cached_property
     def policy(self) -> Policy:

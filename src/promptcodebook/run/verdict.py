@@ -160,7 +160,7 @@ class Conclusion:
         ends = f"{low} and {high} (95 % interval, {plural(gain.n, 'test input')})."
         return f"{mean} {unit}; very likely between {ends}"
 
-    def _repr_html_(self, run: str = "RUN") -> str:
+    def html(self, run: str = "RUN") -> str:
         """The headline as a notebook shows it, escaped; the sentence and the rows fold out."""
         sentence = shown_text("verdict", self.sentence)
         if not self.rows:
@@ -171,6 +171,8 @@ class Conclusion:
         head = self.headline(run)
         said = shown_text(head.title, "\n".join(map(": ".join, head.lines.items())))
         return f"<div>{said}<details><summary>statistics</summary>{sentence}{table}</details></div>"
+
+    _repr_html_ = html
 
 
 @dataclass(frozen=True, slots=True)
