@@ -318,7 +318,7 @@ def test_trust_lets_a_field_go_to_ones_own_model_and_never_moves_a_providers_add
 def test_the_audit_fails_a_policy_that_sets_such_a_field(thief: Thief) -> None:
     result = pco("codebook", "audit", str(thief.file), "--rules-only", cwd=thief.gift.folder)
     assert result.code == 1
-    assert "high    sampling.encoder.extra." in result.out
+    assert "high    the body field " in result.out and " of the role encoder" in result.out
 
 
 # --- links, and files that are no files ---

@@ -276,11 +276,19 @@ def _no_loud_loop(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
 
+@asynccontextmanager
+async def closed_after(endpoints: Endpoints) -> AsyncIterator[Endpoints]:
+    try:
+        yield endpoints
+    finally:
+        await endpoints.close()
+
+
 async def outcome(server: RawServer, tally: Counts) -> Verdict | LMError:
     """What comes of asking the server for a verdict, within the bound."""
     backoff, environment = Backoff(retries=1, first=0.01), {"PCO_API_KEY": KEY}
     opened = Endpoints(TIMEOUT_S, 4, backoff, tally=tally, environment=environment)
-    async with opened as endpoints:
+    async with closed_after(opened) as endpoints:
         ask = Ask(endpoints.connect(server.spec), tally)
         try:
             return (await asyncio.wait_for(ask.typed(ASK, Verdict), BOUND_S)).value
@@ -335,7 +343,8 @@ async def test_an_odd_reply_that_can_be_meant_in_one_way_is_read(
 
 
 async def test_a_key_said_back_in_a_reply_is_not_in_what_is_read(tally: Counts) -> None:
-    async with attacking(echo) as server, Endpoints(environment={"PCO_API_KEY": KEY}) as endpoints:
+    opened = Endpoints(environment={"PCO_API_KEY": KEY})
+    async with attacking(echo) as server, closed_after(opened) as endpoints:
         reply = await endpoints.connect(server.spec)(ASK)
     assert "Bearer ***" in reply.text and KEY not in reply.text
 
@@ -345,7 +354,8 @@ async def test_a_thousand_calls_to_hostile_servers_leave_nothing_open(tally: Cou
     attack = for_ever(http(b"", length=None), SPACES)
     async with attacking(attack) as server:
         before = len(asyncio.all_tasks())
-        async with Endpoints(TIMEOUT_S, 64, Backoff(retries=0), tally=tally) as endpoints:
+        opened = Endpoints(TIMEOUT_S, 64, Backoff(retries=0), tally=tally)
+        async with closed_after(opened) as endpoints:
             lm = endpoints.connect(server.spec)
             calls = (lm(ASK) for _ in range(30))
             results = await asyncio.gather(*calls, return_exceptions=True)

@@ -192,7 +192,7 @@ def test_a_chart_that_cannot_be_made_to_answer_stays_a_drawing(browser: Any, add
         figures = [Shown(page, title).figure for title in ("Training reward", "Utilisation")]
         assert all(figure.locator("svg path").first.is_visible() for figure in figures)
         assert all(figure.locator(".legend:not(.values)").is_visible() for figure in figures)
-        assert page.locator(".legend.values, .over, .told").count() == 0
+        assert page.locator(".legend.values, .over, p.told").count() == 0
         assert heard.complaints
 
 
