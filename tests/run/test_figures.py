@@ -67,7 +67,7 @@ def test_calls_past_the_meter_are_not_metered_and_never_0(tmp_path: Path) -> Non
     config = {"init": {"kind": "expert"}}
     run = learn(tmp_path, fickle(), executor=aside, config=config)
     assert not any(row.metered for row in run.rows.values())
-    assert "over your program as it is " in run.verdict
+    assert "over your program as it is" in run.verdict
     assert "with 2 calls per query beside the program's own, which are not metered" in run.verdict
     assert "instead of 0" not in run.verdict and "against 0" not in run.verdict
     assert run.rows["present"].per_query.cost is None

@@ -135,11 +135,11 @@ NO_GAIN = "So training shows no gain."
          ("the untrained prompt is better than the learned prompt",)),
         # Without a gain the sentence says what to deploy.
         ((0.5, 0.4, 0.4, 0.5), "present", "Not worth deploying yet: ",
-         ("over the present prompt is no clear gain, at 3 calls",)),
+         ("yet: no clear gain over the present prompt, +0.", "), at 3 calls")),
         ((0.7, 0.4, 0.4, 0.5), "present", "Not worth deploying: the learned prompt is worse than",
          (" the present prompt",)),
         ((0.5, 0.8, 0.4, 0.5), "concat", "Not worth deploying yet: ",
-         ("is no clear gain. The concat prompt gains +0.",)),
+         ("). The concat prompt gains +0.",)),
         ((0.5, 0.8, 0.4, 0.3), "concat", "Not worth deploying: ",
          ("is worse than the present prompt, -0.",)),
     ],

@@ -432,7 +432,7 @@ def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
     if gain.high < 0:
         start = f"Not worth deploying: {learned.title} is worse than {base.title}, {figures(gain)}"
     else:
-        start = f"Not worth deploying yet: {figures(gain)} over {base.title} is no clear gain"
+        start = f"Not worth deploying yet: no clear gain over {base.title}, {figures(gain)}"
     if not clear:
         return f"{start}, {_price(learned, base)}.", False, base.name
     rival = _best(clear)
