@@ -137,9 +137,9 @@ LITELLMS = {
 @pytest.mark.parametrize(
     ("text", "ours", "theirs"),
     [
-        ("openai/gpt-4o-mini", (0.15, 0.6, 0.075), (0.15, 0.6, 0.075)),
-        ("openai/gpt-4o-mini-2024-07-18", (0.15, 0.6, 0.075), (0.15, 0.6, 0.075)),
-        ("https://api.openai.com/v1#gpt-4o", (2.5, 10.0, 1.25), (2.5, 10.0, 1.25)),
+        ("openai/gpt-4o-mini", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
+        ("openai/gpt-4o-mini-2024-07-18", (0.15, 0.6, 0.075, 0.5), (0.15, 0.6, 0.075, 0.5)),
+        ("https://api.openai.com/v1#gpt-4o", (2.5, 10.0, 1.25, 0.5), (2.5, 10.0, 1.25, 0.5)),
         ("https://elsewhere.example/v1#gpt-4o", None, None),
         ("anthropic/claude-haiku-4-5-20251001", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
         ("litellm/anthropic/claude-haiku-4-5", (1.0, 5.0, 0.1, 1.25), (9.0, 10.0, 0.1, 2.0)),
