@@ -68,6 +68,18 @@ for source in ("saved", datasets.Dataset.from_list(rows)):
 from promptcodebook.audit.report import PresidioScan
 assert list(PresidioScan().find("Pay with 4111 1111 1111 1111 at once, mail a@b.example.", "c0"))
 """,
+    "wandb": """
+import os
+from pathlib import Path
+os.environ |= {"WANDB_MODE": "offline", "WANDB_DIR": str(Path.cwd()), "WANDB_SILENT": "true"}
+os.environ["WANDB_DATA_DIR"] = os.environ["WANDB_DIR"]
+from tests.cli.invoked import pco
+typed = "train --task houserules --lm simulated --preset quick --set update.epochs=1"
+asked = ("--set", "verdict_examples=10", "--set", 'telemetry=["wandb"]')
+done = pco(*typed.split(), *asked, cwd=Path.cwd())
+assert done.code == 0, done.err
+assert list(Path.cwd().glob("wandb/offline-run-*"))
+""",
     "mlflow": """
 from tests.cli.invoked import served
 from promptcodebook.errors import PcoError
