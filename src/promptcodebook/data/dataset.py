@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import nsmallest
 from itertools import combinations, islice
 from statistics import median
 from typing import Literal
@@ -338,7 +338,7 @@ def _conflicts(groups: Iterable[Sequence[_Row]]) -> Iterator[Conflict]:
 
 def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
     """Pairs in different splits, not equal, whose 8-word runs overlap by Jaccard >= NEAR. As only
-    some runs of a long input are looked up, one pair in 60,000 that just reach it is missed."""
+    some runs of a long input are looked up, one pair in a thousand that just reach it is missed."""
 
     shingles = lru_cache(maxsize=10_000)(_shingles)
     groups = (group for group in _sharing(rows) if len(group) <= _COMMON)
@@ -354,19 +354,43 @@ def _near_leaks(rows: Sequence[_Row]) -> Iterator[Leak]:
 
 
 def _sharing(rows: Sequence[_Row]) -> Iterable[list[int]]:
-    """Rows that have a run in common, for each run that is looked up: of an input the few of least
-    hash, which two inputs that are much alike share."""
-    latest, groups = dict[int, int](), dict[int, list[int]]()
+    """Rows that have a run in common, for each run that is looked up. Runs go by their hashes."""
+    zeros, latest, groups = _Zeros(), dict[int, int](), dict[int, list[int]]()
     for number, row in enumerate(rows):
-        runs = nsmallest(_LOOKED_UP, _shingles(row.folded))
+        runs = _looked_up(row.folded, zeros)
         for run in latest.keys() & runs:
             groups.setdefault(run, [latest[run]]).append(number)
         latest.update(dict.fromkeys(runs, number))
     return groups.values()
 
 
+class _Zeros(dict[str, int]):
+    """By word, the zeros at the end of its checksum: half of all words have one, a quarter two."""
+
+    def __missing__(self, word: str) -> int:
+        checksum = zlib.crc32(word.encode("utf-8", "surrogatepass")) or 1
+        zeros = self[word] = (checksum & -checksum).bit_length() - 1
+        return zeros
+
+
+def _looked_up(folded: str, zeros: _Zeros) -> frozenset[int]:
+    """Some of an input's runs, chosen by their first words: about as many of a long input as of a
+    short one. Inputs of like length look up the same of what they share."""
+    words = _words(folded)
+    least = (max(1, len(words) - SHINGLE + 1) // _LOOKED_UP).bit_length() - 1
+    if least <= 0:
+        return _shingles(folded)
+    starts = range(len(words) - SHINGLE + 1)
+    return frozenset([hash(words[i : i + SHINGLE]) for i in starts if zeros[words[i]] >= least])
+
+
 def _shingles(folded: str) -> frozenset[int]:
-    """Hashes of an input's 8-word runs, or of the whole where it is shorter; ASCII is quicker."""
-    text = folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded)
-    words, runs = tuple(text), range(max(1, len(text) - SHINGLE + 1) if text else 0)
+    """Hashes of an input's 8-word runs, or of the whole where it is shorter."""
+    words = _words(folded)
+    runs = range(max(1, len(words) - SHINGLE + 1) if words else 0)
     return frozenset([hash(words[i : i + SHINGLE]) for i in runs])
+
+
+def _words(folded: str) -> tuple[str, ...]:
+    """ASCII, which most inputs are, is quicker."""
+    return tuple(folded.translate(_SPACED).split() if folded.isascii() else _WORD.findall(folded))
