@@ -15,13 +15,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, islice
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from promptcodebook.calls import read_message
+from promptcodebook.calls import Message, read_message
 from promptcodebook.errors import DataError, did_you_mean, import_extra
 from promptcodebook.types import Example
 
@@ -323,20 +323,26 @@ def read_examples(table: Table, columns: Columns, seen: dict[str, str]) -> tuple
 def _make_example(
     row: Record, columns: Columns, template: InputTemplate | None, seen: dict[str, str]
 ) -> Example:
-    names = (columns.messages or "",) if template is None else template.columns
-    cells = {name: _require_value(row, name) for name in names}
-    if template and (template.literals != ("", "") or isinstance(cells[names[0]], str)):
-        example = Example("", template.render({n: cell_text(v) for n, v in cells.items()}))
+    digest, messages = "", tuple[Message, ...]()
+    if template is not None and template.literals != ("", ""):
+        text = template.render({n: cell_text(_require_value(row, n)) for n in template.columns})
     else:
-        example = _read_chat(cells[names[0]], names[0], row.where)
-    if not example.input.strip():
+        column = (columns.messages or "") if template is None else template.columns[0]
+        cell = _require_value(row, column)
+        if template is not None and isinstance(cell, str):
+            text = cell
+        else:
+            chat = _read_chat(cell, column, row.where)
+            text, messages, digest = chat.input, chat.messages, chat.digest
+    if not text.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else cell_text(target)
-    name = _example_id(row, columns.id, [example.whole, reference], seen)
+    whole = f"{text} {digest}" if digest else text
+    name = _example_id(row, columns.id, whole, reference, seen)
     seen[name] = row.where
     where = "" if columns.id else row.where
-    return replace(example, id=name, target=reference, fields=row.values, where=where)
+    return Example(name, text, reference, messages, row.values, digest, where)
 
 
 def _require_value(row: Record, column: str) -> object:
@@ -352,16 +358,17 @@ def cell_text(value: object) -> str:
 
 
 def _example_id(
-    row: Record, column: str | None, content: Sequence[str | None], seen: Mapping[str, str]
+    row: Record, column: str | None, text: str, target: str | None, seen: Mapping[str, str]
 ) -> str:
     """What the column says, else the hash of the content: the JSON of input and target."""
     if column is None:
         # By its parts: an encoder would be set up again for every row.
-        text, target = ("null" if each is None else encode_basestring(each) for each in content)
-        whole = f"[{text}, {target}]".encode("utf-8", "surrogatepass")
+        reference = "null" if target is None else encode_basestring(target)
+        whole = f"[{encode_basestring(text)}, {reference}]".encode("utf-8", "surrogatepass")
         base = hashlib.sha256(whole).hexdigest()[:12]
-        names = (f"{base}-{again}" if again > 1 else base for again in count(1))
-        return next(name for name in names if name not in seen)
+        if base not in seen:
+            return base
+        return next(name for again in count(2) if (name := f"{base}-{again}") not in seen)
     value = _require_value(row, column)
     if isinstance(value, bool | float | list | dict) or not str(value).strip():
         what = f"the id {value!r} in column {column!r} is neither text nor a whole number"
