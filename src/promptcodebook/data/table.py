@@ -325,20 +325,21 @@ def _make_example(
 ) -> Example:
     digest, messages = "", tuple[Message, ...]()
     if template is not None and template.literals != ("", ""):
-        text = template.render({n: cell_text(_require_value(row, n)) for n in template.columns})
+        text = whole = template.render(
+            {n: cell_text(_require_value(row, n)) for n in template.columns}
+        )
     else:
         column = (columns.messages or "") if template is None else template.columns[0]
         cell = _require_value(row, column)
         if template is not None and isinstance(cell, str):
-            text = cell
+            text = whole = cell
         else:
             chat = _read_chat(cell, column, row.where)
-            text, messages, digest = chat.input, chat.messages, chat.digest
+            text, messages, digest, whole = chat.input, chat.messages, chat.digest, chat.whole
     if not text.strip():
         raise _fault(row.where, "the input is empty", "fill it in or delete the row")
     target = None if columns.target is None else row.values.get(columns.target)
     reference = None if target is None else cell_text(target)
-    whole = f"{text} {digest}" if digest else text
     name = _example_id(row, columns.id, whole, reference, seen)
     seen[name] = row.where
     where = "" if columns.id else row.where
