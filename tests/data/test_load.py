@@ -478,7 +478,7 @@ def test_splits_that_overlap_are_refused_unless_allowed() -> None:
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "list"])
 def test_rows_without_an_id_are_named_by_their_place(ending: str, tmp_path: Path) -> None:
-    """Their ids are hashes, which nobody finds in a file."""
+    """Their ids are hashes, which do not say where in the file a row is."""
     parts = {"train": ["a", "b", "A"], "val": ["b"], "test": ["c"]}
     rows = {name: [{"input": text} for text in texts] for name, texts in parts.items()}
     source: object = rows

@@ -72,7 +72,7 @@ async def test_a_note_is_kept_with_the_run_and_shown_where_the_input_is(tmp_path
         assert read_notes(store.path) == {"test-50": ("data", "<b>wrong</b> reference")}
         for shown in (page, f"{page}/example/test-50/test"):
             assert "data <b>wrong</b> reference" in flat((await asked(base + shown)).text)
-        unknown = await asked(f"{base}{page}/note/nobody", "POST", sent, Origin=base)
+        unknown = await asked(f"{base}{page}/note/missing", "POST", sent, Origin=base)
         assert unknown.status == 404 and len(read_notes(store.path)) == 1
 
 
