@@ -21,7 +21,7 @@ WORDS = re.findall(r"\w+", "the parcel of last week has come in the end and all 
 
 
 def rows(count: int, **columns: Any) -> list[dict[str, Any]]:
-    """Writes `count` rows; a column is a function of a row's number, or the same in all."""
+    """Makes `count` rows; a column is a function of a row's number, or the same in all."""
     made = [
         {"message": f"Message {n} about {WORDS[n % len(WORDS)]}, please help."}
         for n in range(count)
