@@ -118,6 +118,17 @@ def test_a_run_that_bears_no_mark_runs_nothing_and_calls_nobody(gift: Gift, use:
     assert not any(secret in said for secret in SECRETS.values())
 
 
+def test_telemetry_that_somebody_else_chose_is_not_sent(gift: Gift) -> None:
+    def chosen(text: str) -> str:
+        tree: dict[str, Any] = json.loads(text)
+        tree["config"] |= {"telemetry": ["otel"], "lm": "simulated"}
+        return json.dumps(tree)
+
+    edit_header(gift.file, chosen, sealed=False)
+    gift.open(USES["eval"]).error(2, "telemetry to otel", "--trust")
+    gift.open(USES["resume with more"]).error(2, "telemetry to otel", "--trust")
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_looking_at_it_is_open_to_all_and_harmless(gift: Gift, look: str) -> None:
     result = gift.open(LOOKS[look])
