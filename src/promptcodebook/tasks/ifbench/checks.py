@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 from promptcodebook.tasks.ifbench.language import (
+    CONTEXT,
     EDGES,
     MARKS,
     Arguments,
@@ -129,7 +130,7 @@ def _keywords_specific_position(text: Text, args: Arguments) -> bool:
 
 
 def _words_position(text: Text, args: Arguments) -> bool:
-    first, last = text.tokens[:2], text.tokens[-3:]
+    first, last = text.first_tokens(2), text.last_tokens(3)
     keyword = args.keyword.strip().lower()
     if len(first) < 2:
         return False
@@ -403,7 +404,9 @@ IFBENCH: Mapping[str, Check] = {
         sum(w == w[::-1] for w in text.bare_lower if len(w) >= _SHORTEST_PALINDROME) >= 10
     ),
     "words:prime_lengths": lambda text, args: all(len(word) in _PRIMES for word in text.bare),
-    "words:start_verb": lambda text, args: "VB" in text.language.first_tag(text.tokens),
+    "words:start_verb": lambda text, args: (
+        "VB" in text.language.first_tag(text.first_tokens(CONTEXT))
+    ),
     "words:repeats": lambda text, args: (
         max(Counter(text.bare_lower).values(), default=0) <= args.small_n
     ),

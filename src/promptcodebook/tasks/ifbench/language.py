@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -130,6 +130,16 @@ class Text:
     @cached_property
     def tokens(self) -> list[str]:
         return [*chain.from_iterable(self.language.each_tokens(self.sentences))]
+
+    def first_tokens(self, count: int) -> list[str]:
+        """The first `count` tokens, without making the others."""
+        found = self.language.each_tokens(self.sentences)
+        return [*islice(chain.from_iterable(found), count)]
+
+    def last_tokens(self, count: int) -> list[str]:
+        """The last `count` tokens in their order, without making the others."""
+        found = self.language.each_tokens(reversed(self.sentences))
+        return [*islice(chain.from_iterable(each[::-1] for each in found), count)][::-1]
 
     @cached_property
     def lower(self) -> str:
