@@ -44,12 +44,16 @@ def _halves(spec: str) -> tuple[str, ...]:
 
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
+    """What decides the question comes first; the others take half of the simulated worlds."""
     listed = read_table("lean")
+    first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
+    others = [name for name in listed["arms"] if name not in first]
     return [
         trained(f"{half}/{name}/{seed}", _settings(order, spec, half, name, seed))
         for half in _halves(spec)
-        for seed in range(order.seeds * listed[half]["each"])
-        for name in listed["arms"]
+        for names, count in ((first, order.seeds * listed[half]["each"]), (others, order.seeds))
+        for seed in range(count)
+        for name in names
     ]
 
 
