@@ -167,7 +167,7 @@ def _half(measured: Measured, half: str) -> list[Block]:
 
 
 def _decided(lean: _Arm) -> str:
-    """Whether it is not worse, at so many calls, as was set before."""
+    """Whether it is not worse at the share of calls that was set before."""
     margin, most = (read_table("lean")["set"][key] for key in ("margin", "share"))
     over = difference(lean.rewards, lean.of_default(LEARNED))
     share = sum(lean.calls) / sum(run["training"]["calls"] for run in lean.default)
