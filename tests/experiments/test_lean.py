@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.config import load_config
 from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import open_lab
 from promptcodebook.experiments.page import Table
@@ -68,3 +69,18 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
     assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
     assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
     assert calls.rows[0] == ["preset `lean`", "490", "10", "0", "0", "500"]
+
+
+def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
+    """SmolLM2 and the simulated worlds are one page; a model over HTTP needs neither."""
+    order = Order(LEAN, "default", 1)
+    small, other = (LEAN.cells(order, spec) for spec in ("smollm2", "http://127.0.0.1:1/v1#m"))
+    halves = [{cell.name.partition("/")[0] for cell in cells} for cells in (small, other)]
+    assert halves == [{"model", "simulated"}, {"model"}]
+    worlds = {cell.settings["lm"] for cell in small if cell.name.startswith("simulated/lean/")}
+    assert worlds == {"simulated?world=101", "simulated?world=102"}
+    settings = [{**cell.settings} for cell in (*small, *other)]
+    configs = [load_config(own) for own in settings if own.pop("form")]
+    assert {config.preset for config in configs} == {"default", "lean", "small"}
+    capped = [c for c in configs if c.optimizer != "pco" or c.preset == "small"]
+    assert all(config.budget.calls == 3050 for config in capped)

@@ -5,11 +5,12 @@ lean.toml has what was set before."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from promptcodebook.assemble import Sources
 from promptcodebook.config import merge
 from promptcodebook.experiments.experiment import (
     LEARNED,
@@ -28,8 +29,10 @@ from promptcodebook.experiments.experiment import (
     stopped,
     trained,
 )
-from promptcodebook.experiments.lab import Cell, Result
+from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
+from promptcodebook.experiments.teacher import Manner, Teacher
+from promptcodebook.experiments.what_learns import Taught, one_topic
 from promptcodebook.lm.spec import is_local, parse_spec
 
 _ROLES = ("critic", "attribution", "updater")
@@ -49,12 +52,26 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
     others = [name for name in listed["arms"] if name not in first]
     return [
-        trained(f"{half}/{name}/{seed}", _settings(order, spec, half, name, seed))
+        trained(f"{half}/{name}/{seed}", _settings(order, spec, half, name, seed), _SOURCES[half])
         for half in _halves(spec)
         for names, count in ((first, order.seeds * listed[half]["each"]), (others, order.seeds))
         for seed in range(count)
         for name in names
     ]
+
+
+def _taught(lab: Lab) -> Sources | None:
+    """On this machine: the model answers messages of one topic, and rules do all else."""
+    if lab.replies is None or not is_local(lab.spec):
+        return None
+    teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
+    return Sources(lm=Taught(lab.replies.counted, teacher), data=one_topic(*read_table("lean")["model"]["messages"]))
+
+
+_SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
+    "model": _taught,
+    "simulated": lambda lab: Sources(),
+}
 
 
 def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
@@ -66,7 +83,9 @@ def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[
     else:
         what = {"task": order.task or own["task"], "lm": spec}
         what |= {"data_dir": order.data} if order.data else {}
-        what = merge(what, own["local"]) if is_local(spec) else what
+        if is_local(spec):
+            general = {"init": {"instincts": read_table("teacher")["general"]}}
+            what = merge(what, own["local"], general)
     settings = merge(what, {"seed": seed}, arm["settings"])
     few = order.preset == "quick"
     if arm.get("capped"):
