@@ -13,6 +13,7 @@ from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import open_lab
 from promptcodebook.experiments.page import Table
 from promptcodebook.experiments.reproduce import experiment_named
+from tests.experiments.test_what_learns import Obedient
 
 LEAN = experiment_named("lean")
 
@@ -84,3 +85,14 @@ def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
     assert {config.preset for config in configs} == {"default", "lean", "small"}
     capped = [c for c in configs if c.optimizer != "pco" or c.preset == "small"]
     assert all(config.budget.calls == 3050 for config in capped)
+
+
+def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
+    """Both our loop and GEPA learn rules from the same teacher, and pay for each call."""
+    pytest.importorskip("gepa")
+    with closing(open_lab(tmp_path, "smollm2", lm=Obedient())) as lab:
+        cells = {cell.name: cell for cell in LEAN.cells(Order(LEAN, "quick", 1), "smollm2")}
+        lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
+    assert any(text.startswith("Answer in ") for text in lean["instincts"])
+    assert lean["by_role"].keys() == {"encoder", "executor", "critic", "updater"}
+    assert gepa["search"]["tried"] >= 2 and gepa["training"]["calls"] <= 60

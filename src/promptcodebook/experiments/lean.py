@@ -48,16 +48,16 @@ def _halves(spec: str) -> tuple[str, ...]:
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     """What decides the question comes first; the others take half of the simulated worlds."""
-    listed = read_table("lean")
+    listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
-    others = [name for name in listed["arms"] if name not in first]
-    return [
-        trained(f"{half}/{name}/{seed}", _settings(order, spec, half, name, seed), _SOURCES[half])
-        for half in _halves(spec)
-        for names, count in ((first, order.seeds * listed[half]["each"]), (others, order.seeds))
-        for seed in range(count)
-        for name in names
-    ]
+    for names in (first, [name for name in listed["arms"] if name not in first]):
+        for seed in range(2 * order.seeds):
+            for half in _halves(spec):
+                times = listed[half]["each"] if names is first else 1
+                for name in names if seed < times * order.seeds else ():
+                    settings = _settings(order, spec, half, name, seed)
+                    found.append(trained(f"{half}/{name}/{seed}", settings, _SOURCES[half]))
+    return found
 
 
 def _taught(lab: Lab) -> Sources | None:
@@ -65,7 +65,8 @@ def _taught(lab: Lab) -> Sources | None:
     if lab.replies is None or not is_local(lab.spec):
         return None
     teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
-    return Sources(lm=Taught(lab.replies.counted, teacher), data=one_topic(*read_table("lean")["model"]["messages"]))
+    data = one_topic(*read_table("lean")["model"]["messages"])
+    return Sources(lm=Taught(lab.replies.counted, teacher), data=data)
 
 
 _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
