@@ -68,7 +68,7 @@ def worlds(preset: str = "default") -> list[World]:
 
 
 def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserules.SIX) -> Dataset:
-    """Messages of `houserules_six` with one topic, so many of each; a larger draw holds a smaller
+    """Messages of `houserules_six` with one topic, as many of each; a larger draw holds a smaller
     one."""
     whole = _messages()
 
