@@ -144,13 +144,13 @@ def reward_factory(
         raise LMError("no model is at hand yet")
 
     made = make_reward(spec, base, Ask(nobody, no_tally), calls)
-    return lambda ask: make_reward(spec, base, ask, calls) if _asks(made) else made
+    return lambda ask: make_reward(spec, base, ask, calls) if asks_judge(made) else made
 
 
-def _asks(reward: Reward) -> bool:
-    if isinstance(reward, WeightedSum):
-        return any(_asks(part.reward) for part in reward.parts)
-    return isinstance(reward, Judge)
+def asks_judge(reward: Reward) -> bool:
+    """Whether a model judges: such a reward has an `ask`, and a sum has such a part."""
+    parts = reward.parts if isinstance(reward, WeightedSum) else ()
+    return hasattr(reward, "ask") or any(asks_judge(part.reward) for part in parts)
 
 
 def make_reward(
