@@ -19,12 +19,16 @@ the even judge the interval is at most as wide as that of the labels alone, on a
 tosses a coin is trusted ("use it") in at most 1 % of cases and refused in at least 90 %; one that
 is always right is trusted in at least 95 %, and one that errs in 15 % in at most 10 %.
 
+One control fell short in the first run: where the judge likes the policy and the true gain is 0.15,
+the judge alone missed in 29.9 %, since its errors shrink the gain too. We left the goal as it was.
+
     python -m bench.judge_error          (PCO_BENCH_WORLDS=5000 for a sharper table)
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from random import Random
 from statistics import fmean
@@ -71,8 +75,8 @@ def world(judge: str, gain: float, number: int) -> dict[str, Interval]:
     }
 
 
-def decisions(accuracy: float, n: int) -> dict[str, float]:
-    """The share of each decision, in %, over judges that are right so often."""
+def decisions(accuracy: float, n: int) -> tuple[float, float]:
+    """The shares of "use it" and "do not trust it" decision, in %, over judges that are right so often."""
     counts = dict.fromkeys(
         ("use it", "use it with its error in the interval", "do not trust it"), 0
     )
@@ -90,7 +94,7 @@ def decisions(accuracy: float, n: int) -> dict[str, float]:
             "", "", "", "", False, (0, 1), n, (), 0, agreed, kappa, **nothing, threshold=cut
         )  # type: ignore[arg-type]
         counts[decide(made)[0]] += 1
-    return {word: 100 * count / trials for word, count in counts.items()}
+    return 100 * counts["use it"] / trials, 100 * counts["do not trust it"] / trials
 
 
 def measure() -> list[Figure]:
@@ -122,8 +126,7 @@ def measure() -> list[Figure]:
             share, limit = wide["both"] / wide["labels alone"], 1.0 if judge == "even" else None
             figures.append(Figure(f"width of both / labels alone: {where}", share, "", limit))
     for accuracy, n in ((0.5, 40), (0.5, 200), (0.85, 40), (0.85, 200), (1.0, 40), (1.0, 200)):
-        shares = decisions(accuracy, n)
-        trusted, refused = shares["use it"], shares["do not trust it"]
+        trusted, refused = decisions(accuracy, n)
         goal, least = {0.5: (1.0, False), 0.85: (10.0, False), 1.0: (95.0, True)}[accuracy]
         about = f"right in {accuracy:.0%} of {n}"
         figures.append(Figure(f"{about}: use it", trusted, "%", goal, least))

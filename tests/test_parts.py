@@ -40,6 +40,7 @@ COMMANDS = {
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {},
     "start": {"init --from data.jsonl": "start"},
+    "judge": {"judge calibrate labels.csv": "judge"},
 }
 """By part, commands that need it, and the extra that each says to install."""
 ROOMS = ("config", "data", "lm", "method", "routing", "store")
@@ -105,7 +106,7 @@ def test_core_does_not_notice_that_a_part_is_deleted(part: str, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "gone", [("sim",), ("deploy", "local", "providers", "paper", "integrations", "start")]
+    "gone", [("sim",), ("deploy", "local", "providers", "paper", "integrations", "start", "judge")]
 )
 def test_core_s_own_tests_pass_where_parts_are_deleted(
     gone: tuple[str, ...], tmp_path: Path

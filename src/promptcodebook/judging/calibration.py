@@ -128,7 +128,7 @@ def _label(row: Record, text: str, bounds: Bounds, scale: Bounds, *, pair: bool)
             share = math.nan
     if not 0.0 <= share <= 1.0:
         known = "a, b or tie" if pair else f"yes, no or a number from {scale[0]:g} to {scale[1]:g}"
-        hint = f"write {known}; labels of 1 to 5 need --scale 1..5"
+        hint = f"write {known}; labels from 1 to 5 need --scale 1 5"
         raise DataError(f"{row.where}: the label {text!r} is not on the scale", hint=hint)
     return low + share * (high - low)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -138,7 +138,7 @@ def _calibration_text(made: Calibration) -> str:
         noise = f"{made.noise:.3f}; a repeat turns {percent(made.turned.mean)} of the decisions"
     place = "each answer is judged by itself"
     if made.first_place is not None:
-        place = figure(made.first_place, " of wins go to the answer that stands first")
+        place = figure(made.first_place, " of wins go to the first answer")
     facts = {
         "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}: {made.reward}",
         "rows": rows + "".join(f"; the first: {failure}" for failure in made.failures[:1]),
@@ -147,7 +147,7 @@ def _calibration_text(made: Calibration) -> str:
         "people": figure(made.people, " is κ of two raters") if made.people else "one rater",
         "noise": noise,
         "order": place,
-        "length": figure(length, " with its error") if length else "no error to go with it",
+        "length": figure(length, " with its error") if length else "its error does not vary",
         "cut": f"{cut.value:.3g} and above is right: {figure(cut.accuracy)} on other answers",
     }
     lines = (wrap_text(value, f"{name:<8}") for name, value in facts.items())
@@ -201,7 +201,7 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
         kept = first.text.startswith(before.sentence)
         tail = first.text[len(before.sentence) :].replace(JUDGED, "").split() if kept else []
-        text = " ".join([made.sentence, *tail, people.sentence(labels)])
+        text = " ".join([made.sentence, *tail, people.sentence(labels, entries)])
         made = replace(made, sentence=text)
         told = replace(first, text=text, worth=made.worth, deploy=made.deploy)
         store.append(replace(told, rows=made.table.as_json()))
@@ -236,13 +236,11 @@ def _empty(rollout: Rollout) -> bool:
 @dataclass
 class _People:
     """Differences as people see them (`Terms.paired`), where their labels allow for that. `known`
-    and `unknown` are the rows that a difference was taken of, `used` the test inputs with labels
-    and all."""
+    are pairs of rows, `used` the test inputs with labels and all."""
 
     labels: Labels
     bounds: Bounds
-    known: set[str] = field(default_factory=set[str])
-    unknown: dict[str, None] = field(default_factory=dict[str, None])
+    known: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     used: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
@@ -266,20 +264,22 @@ class _People:
                 missing += x.example_id in self._ids
                 others.append(first - second)
         if len(labelled) < ENOUGH or missing > _SPARE * (missing + len(labelled)):
-            self.unknown |= {a.name: None, b.name: None}
             return None
-        self.known |= {a.name, b.name}
+        self.known.add((a.name, b.name))
         self.used = len(labelled), len(a.rollouts)
         width = self.bounds[1] - self.bounds[0]
         return rectified(labelled, others, (-width, width), side)
 
-    def sentence(self, path: Path) -> str:
-        """What the verdict says of it. DataError where the labels are of other answers."""
-        if not self.known:
+    def sentence(self, path: Path, entries: Sequence[Entry]) -> str:
+        """What the verdict says of it. DataError where the labels do not tell the result from the
+        present prompt."""
+        names = [entry.evaluation.name for entry in entries]
+        if (names[-1], names[0]) not in self.known:
             said = f"{path} does not say how the judge errs on this run's answers: it takes labels"
-            hint = "pco judge sheet RUN writes down what to label"
-            raise DataError(f"{said} of every row's answers to {ENOUGH} test inputs", hint=hint)
-        rows = " and ".join(name for name in self.unknown if name not in self.known)
+            said += f" of what {names[0]} and {names[-1]} answered to {ENOUGH} test inputs"
+            raise DataError(said, hint="pco judge sheet RUN writes down what to label")
+        sure = {name for pair in self.known for name in pair}
+        rows = " and ".join(name for name in names if name not in sure)
         return (
             "The rewards are a model's. The gains and their intervals allow for its error, by "
             "people's labels on {} of {} test inputs".format(*self.used)

@@ -39,7 +39,6 @@ from promptcodebook.units import cost_text, money, number, percent, plural
 ENOUGH = 20
 """Test examples that a verdict needs."""
 JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
-"""The remark of a verdict by a judge (`pco.rewards.judge`)."""
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
 _SAVED = 0.5

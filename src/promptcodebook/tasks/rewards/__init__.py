@@ -13,16 +13,10 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from promptcodebook.calls import Message, Reply, Request
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    PcoError,
-    RewardError,
-    did_you_mean,
-    message_of,
-)
+from promptcodebook.calls import Message, Request
+from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
 from promptcodebook.incidents import no_tally
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
 from promptcodebook.tasks.task import RewardFactory
@@ -140,10 +134,7 @@ def reward_factory(
 ) -> RewardFactory:
     """What makes the reward once models are connected. ConfigError for what is wrong already."""
 
-    async def nobody(request: Request) -> Reply:
-        raise LMError("no model is at hand yet")
-
-    made = make_reward(spec, base, Ask(nobody, no_tally), calls)
+    made = make_reward(spec, base, Ask(ScriptedLM(), no_tally), calls)  # it asks nothing yet
     return lambda ask: make_reward(spec, base, ask, calls) if asks_judge(made) else made
 
 
