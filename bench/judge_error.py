@@ -76,10 +76,8 @@ def world(judge: str, gain: float, number: int) -> dict[str, Interval]:
 
 
 def decisions(accuracy: float, n: int) -> tuple[float, float]:
-    """The shares of "use it" and "do not trust it" decision, in %, over judges that are right so often."""
-    counts = dict.fromkeys(
-        ("use it", "use it with its error in the interval", "do not trust it"), 0
-    )
+    """The shares of "use it" and "do not trust it", in %, of judges that are right so often."""
+    counts = Counter[str]()
     trials = WORLDS // 2
     for number in range(trials):
         draw = keyed_random("judge decision", accuracy, n, number)
