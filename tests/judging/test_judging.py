@@ -312,7 +312,7 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     assert "but not those of none: its error there is not known." in found["sentence"]
 
     listed = pco("judge", "sheet", "last", "--n", "30", cwd=run)
-    assert listed.code == 0 and "pco judge verdict last labels.csv" in listed.err
+    assert listed.code == 0 and "pco judge verdict last labels.csv" in listed.out
     text = (run / "labels.csv").read_text("utf-8")
     assert "learned" not in text and "concat" not in text, "who labels must not know the row"
     pco("judge", "verdict", "last", "labels.csv", cwd=run).error(

@@ -160,6 +160,7 @@ def sheet(
     count: int = typer.Option(60, "--n", min=ENOUGH, help="Test inputs, chosen at random."),
     out: Path = typer.Option(Path("labels.csv"), "--out", "-o", help="The file to write."),
     trust: command.Trust = False,
+    as_json: Json = False,
 ) -> None:
     """Write a run's test answers down for people to label, without saying which row gave them."""
     with closing(RunStore.open(find_run(runs_dir(), run))) as store:
@@ -181,7 +182,8 @@ def sheet(
     if not lines:
         raise DataError("the run's test data are not here any more", hint="pco runs show RUN")
     _write(out, csv_text(("id", "input", "target", "answer", "label"), lines, name))
-    note(f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {run} {out}")
+    said = f"wrote {plural(len(lines), 'answer')} to {out}; then: pco judge verdict {run} {out}"
+    show(lambda: {"file": str(out), "answers": len(lines)}, lambda: said, as_json=as_json)
 
 
 @judge.command()
