@@ -1,5 +1,5 @@
-"""Every role on SmolLM2 behind `pco lm serve`: valid routes, equal counts, and a kill. And the demo
-on the real weights, a fraction of its work: every row is made by the model."""
+"""The demo on the weights of SmolLM2, a fraction of its work, and the command of its page. What a
+killed run over HTTP comes to is measured by `python -m bench.smollm2_http`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """A real transformer behind a server that no one here wrote: tiny, random, and never of use.
 
-Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON. What is tested
-is that a run gets through all the same, and counts what went wrong. One training example is
-unsolved, and the critic asked about it alone: a run whose critiques are mostly noise would stop.
+Its replies are noise, so nothing that is asked for as JSON ever comes back as JSON.
 """
 
 from __future__ import annotations
@@ -19,9 +17,6 @@ from tests.local.served import Served
 from tests.local.tiny import BEGIN, END, TURN
 
 pytestmark = pytest.mark.local
-
-STEPS, BATCH, HELD_OUT = 2, 6, 3
-# The shortest reply is one word and the end of the turn: every answer fills its cap of two tokens.
 
 
 async def say(server: Served, text: str, sample: int = 0, cap: int = 24) -> Reply:
