@@ -40,6 +40,7 @@ COMMANDS = {
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {"route prompts": "router"},
     "start": {"init --from data.jsonl": "start", "doctor": "start"},
+    "judge": {"judge calibrate labels.csv": "judge"},
 }
 """By part, commands that need it, and the extra that each says to install."""
 ROOMS = ("config", "data", "lm", "method", "routing", "store")
