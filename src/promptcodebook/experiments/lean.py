@@ -65,7 +65,7 @@ def _taught(lab: Lab) -> Sources | None:
     if lab.replies is None or not is_local(lab.spec):
         return None
     teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
-    data = one_topic(*read_table("lean")["model"]["messages"])
+    data = one_topic(*read_table("lean")["local"]["messages"])
     return Sources(lm=Taught(lab.replies.counted, teacher), data=data)
 
 
@@ -78,23 +78,24 @@ _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
 def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
     listed = read_table("lean")
     own, arm = listed[half], listed["arms"][name]
+    layers: list[dict[str, Any]] = [{"task": own["task"], "seed": seed}, arm["settings"]]
     if half == "simulated":
-        # Another world for each run.
-        what = {"task": own["task"], "lm": f"simulated?world={own['worlds'] + seed}"}
+        layers.append({"lm": f"simulated?world={own['worlds'] + seed}"})  # another for each run
     else:
-        what = {"task": order.task or own["task"], "lm": spec}
-        what |= {"data_dir": order.data} if order.data else {}
+        given = {"task": order.task, "data_dir": order.data}
+        layers.append({"lm": spec, **{key: value for key, value in given.items() if value}})
         if is_local(spec):
-            general = {"init": {"instincts": read_table("teacher")["general"]}}
-            what = merge(what, own["local"], general)
-    settings = merge(what, {"seed": seed}, arm["settings"])
-    few = order.preset == "quick"
+            own = listed["local"]
+            first = {"instincts": read_table("teacher")["general"]}
+            layers += [own["settings"], own["arms"].get(name, {}), {"init": first}]
+    if order.preset == "quick":
+        own = listed["quick"]
+        layers.append(own["settings"])
     if arm.get("capped"):
-        training, judging = (listed["quick"] if few else own)["calls"]
+        training, judging = own["calls"]
         kept = (judging + 0.5) / (training + judging)
-        budget = {"calls": training + judging, "reserve_for_verdict": kept}
-        settings = merge(settings, {"budget": budget})
-    return merge(settings, listed["quick"]["settings"]) if few else settings
+        layers.append({"budget": {"calls": training + judging, "reserve_for_verdict": kept}})
+    return merge(*layers)
 
 
 @dataclass(frozen=True, slots=True)
