@@ -38,7 +38,7 @@ COMMANDS = {
     "providers": {"eval last --lm litellm/ollama/x": "litellm"},
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
-    "integrations": {},
+    "integrations": {"route prompts": "router"},
     "start": {"init --from data.jsonl": "start"},
     "judge": {"judge calibrate labels.csv": "judge"},
 }
