@@ -164,6 +164,15 @@ class FrozenAverages(Router):
         return replace(after, statistics=replace(after.statistics, ema=before.statistics.ema))
 
 
+class FrozenSuccess(Router):
+    """The encoder is shown the success that instincts had at the beginning: none."""
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        then, now = before.statistics, after.statistics
+        kept = replace(now, success=then.success, evidence=then.evidence, selected=then.selected)
+        return replace(after, statistics=kept)
+
+
 class NeverExploring(Router):
     """The encoder routes every example: ε = 0."""
 
@@ -231,6 +240,7 @@ OPERATORS: Mapping[str, Operator] = {
     "updater-identity": _fixed("encoder", "generator", "codebook", "critic"),
     "updater-blind": lambda parts: replace(parts, updater=Blind(parts.updater)),
     "ema-frozen": _routed(FrozenAverages),
+    "success-frozen": _routed(FrozenSuccess),
     "no-exploration": _routed(NeverExploring),
 }
 """By name, what is broken: from a sound learner to a broken one."""
