@@ -280,8 +280,9 @@ def plan_data(config: Config, base: Path) -> Dataset:
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
-    """The model of a `simulated?...` spec, in a world of the data. ConfigError, MissingExtra."""
-    return import_part(MODELS, "simulated", "the simulated model", "simulated")(task, dataset, spec)
+    """The model of a `simulated?...` or `rules?...` spec, on the data. ConfigError, MissingExtra."""
+    name = spec.text.partition("?")[0]
+    return import_part(MODELS, name, f"the model {name}", name)(task, dataset, spec)
 
 
 def _named_task(config: Config, base: Path) -> Task | None:
