@@ -7,6 +7,7 @@ real model. A gain is the test reward of the last state minus that of the first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -16,12 +17,11 @@ from typing import Any
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.calls import Reply, Request, request_key
 from promptcodebook.config import load_config, merge
-from promptcodebook.data import Dataset
-from promptcodebook.experiments.experiment import Measured, Order, said
+from promptcodebook.experiments.experiment import Order
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.operators import OPERATORS
-from promptcodebook.experiments.page import Block, Table, read_table, shown
-from promptcodebook.experiments.what_learns import SOUND, judged, learned, over_seeds
+from promptcodebook.experiments.page import read_table
+from promptcodebook.experiments.what_learns import SOUND, learned
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.optimizers.pco import build_learner
 from promptcodebook.progress import Phase
@@ -124,7 +124,9 @@ def cells(order: Order) -> list[Cell]:
     """A cell a world, with all setups and arms, so that a run that is cut off has whole worlds."""
     table = read_table("simulated_worlds")
     scale = table[order.preset]
-    settings = {"listed": table["worlds"], "arms": table["arms"], "scale": scale}
+    told = ("why", "part")  # what decides no figure
+    listed = [{k: v for k, v in each.items() if k not in told} for each in table["worlds"]]
+    settings = {"setups": listed, "arms": table["arms"], "base": table["settings"], **scale}
 
     def cell(seed: int) -> Cell:
         return Cell(f"sim/{seed}", settings, lambda lab: _measured(lab, seed, scale))
@@ -146,9 +148,9 @@ def _measured(lab: Lab, seed: int, scale: Mapping[str, Any]) -> Result:
         updates = {"update": scale["update"]}
         parts = (table["settings"], updates, setup.settings, change.get("settings", {}), own)
         settings = merge(*parts)
-        memory = models.setdefault(
-            spec, Memory(simulated_model("constraints", data, parse_spec(spec)))
-        )
+        if spec not in models:
+            models[spec] = Memory(simulated_model("constraints", data, parse_spec(spec)))
+        memory = models[spec]
         size = settings.get("size", 16)
         texts = first_instincts(setup.first, memory.model.world, size, seed)
         config = load_config({**settings, "init": {"instincts": texts}})
@@ -162,6 +164,8 @@ def _work(operator: str, sound: bool) -> Any:
         learner = build_learner(assembled)
         learner = OPERATORS[operator](learner) if operator else learner
         made = await learned(assembled, learner, judged_before=sound)
-        return {**made, "calls": sum(made["calls"].values())}
+        parts = Counter("codebook" if k.isdigit() else k for _, k, *_ in made["changed"])
+        figures = {key: fmean(made[key]) for key in ("rewards", "first") if made[key]}
+        return {**figures, "calls": sum(made["calls"].values()), "changed": dict(parts)}
 
     return work
