@@ -298,22 +298,6 @@ def test_a_kill_pays_for_nothing_twice(
 
 
 @pytest.mark.slow
-def test_a_killed_file_of_rows_books_its_batch_once(folder: Path, provider: Provider) -> None:
-    provider.stops_at = "poll"
-    words = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--batch-api")
-    words += ("--json", "--set", "cache=false")
-    with running(*words, cwd=folder) as process:
-        assert provider.reached.wait(60)
-        process.kill()
-    provider.stops_at = ""
-    with running(*words, cwd=folder) as process:
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    told = json.loads(out)
-    assert (told["calls"], told["lost"], provider.paid.total()) == (2 * ROWS, None, ROWS)
-
-
-@pytest.mark.slow
 def test_ctrl_c_leaves_the_batch_to_be_fetched(folder: Path, provider: Provider) -> None:
     provider.states = ["in_progress"] * 1000
     words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")

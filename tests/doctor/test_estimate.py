@@ -91,6 +91,15 @@ def test_a_step_takes_as_many_rounds_as_its_longest_chain() -> None:
     assert rounds == pytest.approx(9), "retrieval takes none"
 
 
+def test_lean_asks_a_critic_once_and_no_generator() -> None:
+    small = {"update": {"epochs": 2}, "validation": {"every": 0}, "explore": {"policy": "none"}}
+    work = training(plan_of(preset="lean", **small), replace(USUAL, solved=0.0))
+    assert work.keys() == {"encoder", "executor", "critic", "updater"}
+    assert work["critic"].calls == work["executor"].calls == work["encoder"].calls == 30
+    rounds = sum(done.rounds for done in work.values())
+    assert rounds == pytest.approx(2 * 4), "route, answer, verdict and blame, rewrite"
+
+
 def test_a_reply_of_no_use_is_asked_for_again() -> None:
     plan = plan_of(encoder={"max_fallback": 1.0})
     again = training(plan, replace(USUAL, reasked=1.0))

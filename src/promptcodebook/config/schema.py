@@ -255,7 +255,7 @@ _OURS = {
     *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
 }
 """Body fields that have a setting of their own, or that the method relies on."""
-Preset = Literal["default", "paper", "quick", "small"]
+Preset = Literal["default", "lean", "paper", "quick", "small"]
 
 
 class RoleSettings(Group):
@@ -333,7 +333,7 @@ class Config(Group):
     the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
-    """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""
+    """What all other keys begin with: ours, ours for fewer calls, or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""

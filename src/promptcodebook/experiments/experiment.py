@@ -317,17 +317,23 @@ def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
     return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
 
 
+def made_by(measured: Measured) -> list[Block]:
+    """The command that made the page."""
+    order, spec = measured.order, measured.lab.spec
+    typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
+    named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
+    typed += " ".join([f"--lm {spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
+    return ["A generated page. Made by", f"```\n{typed}\n```"]
+
+
 def about(measured: Measured, paper: str) -> list[Block]:
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
     test = scale_of(order.preset)["verdict_examples"]
-    typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
-    named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
     words = lab_words(measured, test, "examples" + " at the most" * (test is not None))
     after = f" {order.experiment.paper} of the paper." if order.experiment.paper else ""
-    blocks: list[Block] = ["A generated page. Made by", f"```\n{typed}\n```"]
+    blocks = made_by(measured)
     blocks.append(said("shared", "about", what=what, paper=after, task=task, **words))
     if lab.simulated:
         blocks.insert(0, said("shared", "simulated"))

@@ -30,6 +30,7 @@ _CALLS = re.compile(
     r'Words such as (".+?") call for the instinct that says to answer (.+?)\.(?=\s|$)'
 )
 _LEARNED = re.compile(r'^- (".+?"): answer (.+)$', re.M)
+_NAMED = re.compile(r"to answer (.+?)\.(?=\s|$)")
 _HEADING = "Words that call for an instinct:"
 _FITTING = "Leave out a strategy whose condition does not hold for the input."
 _LISTED = re.compile(r"^\[(\d+)\] (.*?)(?: \((?:success ([\d.]+)|(untried))\))?$", re.M)
@@ -74,8 +75,9 @@ class Manner:
     """plain: says every broken rule; `silent`: says nothing; `rubric`: says nothing of languages
     unless ψ asks for them."""
     updater: str = "sound"
-    """sound: takes advice that fits what the text says already; `obedient`: takes any; `identity`:
-    changes nothing; `blind`: takes the condition and guesses the order."""
+    """sound: takes advice that fits what the text says already; `obedient`: takes any, and any
+    order that a complaint names; `identity`: changes nothing; `blind`: takes the condition and
+    guesses the order."""
     misroutes: float = 0.0
     """Share of routes in which the encoder takes an instinct at random for the best."""
     loses: float = 0.0
@@ -281,20 +283,22 @@ class Teacher:
     def _instinct(self, text: str, now: str, told: str) -> str:
         held, advice = rules_in(now), Counter(rules_in(told))
         unwanted = [r for r in held if f'"answer {r.order}"' in told]
-        if self._manner.updater != "obedient" and held and not unwanted:
+        if self._manner.updater == "obedient":
+            unwanted = held if "Drop " in told else []
+            if not advice and not unwanted:  # a complaint about another part names an order too
+                named = Counter(_NAMED.findall(told)).most_common(1)
+                kept = not named or named[0][0] in {r.order for r in held}
+                return now if kept else str(Rule(named[0][0]))
+        elif held and not unwanted:
             # What works stays: of the advice, only what corrects it.
             advice = Counter({r: n for r, n in advice.items() if r.when in {h.when for h in held}})
-            if not advice:
-                return now
         if advice:
             rule = advice.most_common(1)[0][0]
             if self._manner.updater == "blind":
                 order = keyed_random("guess", text).choice(self._said["guesses"])
                 rule = Rule(order, rule.when)
             return str(rule)
-        if not unwanted and self._manner.updater != "obedient":
-            return now
-        return next((g for g in self._said["general"] if g not in text), now)
+        return next((g for g in self._said["general"] if unwanted and g not in text), now)
 
 
 def _order(asked: str) -> str:

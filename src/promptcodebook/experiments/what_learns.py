@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ from promptcodebook.tasks.houserules import task as houserules
 from promptcodebook.types import Example, Output, Score
 
 SOUND = "sound"
+Sizes = tuple[int, int]
+"""Training and test messages of each topic."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ def worlds(preset: str = "default") -> list[World]:
 
 
 def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserules.SIX) -> Dataset:
-    """Messages of `houserules_six` with one topic, so many of each; a larger draw holds a smaller
+    """Messages of `houserules_six` with one topic, as many of each; a larger draw holds a smaller
     one."""
-    whole = houserules.load_houserules_six().dataset
+    whole = _messages()
 
     def drawn(split: Sequence[Example], most: int) -> tuple[Example, ...]:
         order = sorted(split, key=lambda e: keyed_int("one topic", e.id))
@@ -80,6 +83,11 @@ def one_topic(train: int, val: int, test: int, topics: Sequence[str] = houserule
         val=drawn(whole.val, val),
         test=drawn(whole.test, test),
     )
+
+
+@cache
+def _messages() -> Dataset:
+    return houserules.load_houserules_six().dataset
 
 
 def first_instincts(world: World) -> list[str]:
@@ -126,19 +134,22 @@ def cells(order: Order, spec: str) -> list[Cell]:
     """All seeds of a world before the next world, so that a run that is cut off has whole ones."""
     own = _listed().get(order.preset, {}).get("settings", {})
     return [
-        _cell(world, arm, seed, merge(_settings(world, spec), own))
+        cell_of(world, arm, seed, merge(settings_of(world, spec), own))
         for world in worlds(order.preset)
         for seed in range(order.seeds)
         for arm in (SOUND, *world.arms)
     ]
 
 
-def _settings(world: World, spec: str) -> dict[str, Any]:
+def settings_of(world: World, spec: str) -> dict[str, Any]:
     first = {"init": {"instincts": first_instincts(world)}, "lm": spec}
     return merge(_listed()["settings"], first, world.settings)
 
 
-def _cell(world: World, arm: str, seed: int, settings: Mapping[str, Any]) -> Cell:
+def cell_of(
+    world: World, arm: str, seed: int, settings: Mapping[str, Any], sizes: Sizes | None = None
+) -> Cell:
+    """One arm's run in a world; `sizes` = messages of each topic, where they are not the page's."""
     change: Mapping[str, Any] = _listed()["arms"].get(arm, {})
     whole = merge(settings, change.get("settings", {}), {"seed": seed})
     most = len(whole["init"]["instincts"])
@@ -146,8 +157,8 @@ def _cell(world: World, arm: str, seed: int, settings: Mapping[str, Any]) -> Cel
     manner = Manner(**{**_listed()["manner"], **world.manner, **change.get("manner", {})})
     operator = "" if change or arm == SOUND else arm
     known = {"manner": repr(manner), "operator": operator, "flips": world.flips}
-    sizes = _listed()["train"], 0, _listed()["test"]
-    data = one_topic(*sizes, world.topics)
+    train_on, test_on = sizes or (_listed()["train"], _listed()["test"])
+    data = one_topic(train_on, 0, test_on, world.topics)
 
     def measure(lab: Lab) -> Result:
         executor = lab.replies.counted if lab.replies is not None else None
@@ -166,7 +177,9 @@ def _cell(world: World, arm: str, seed: int, settings: Mapping[str, Any]) -> Cel
 
         return lab.work(config, run, sources)
 
-    return Cell(f"{world.name}/{arm}/{seed}", {**whole, **known, "data": sizes}, measure)
+    return Cell(
+        f"{world.name}/{arm}/{seed}", {**whole, **known, "data": [train_on, test_on]}, measure
+    )
 
 
 async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool) -> Result:
