@@ -20,8 +20,7 @@ from tests.simulated.test_roles import (
     with_kind,
 )
 
-UPPERCASE = world.skills.place("uppercase")
-assert UPPERCASE is not None
+UPPERCASE = world.skills.names.index("uppercase")
 SMALL = [e for e in examples if UPPERCASE not in world.problem(e.input).shown]
 BULLETED = with_kind(SMALL, "bullets")
 """An input with bullets and without capitals."""

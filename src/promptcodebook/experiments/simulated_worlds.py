@@ -17,11 +17,12 @@ from typing import Any
 from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.calls import Reply, Request, request_key
 from promptcodebook.config import load_config, merge
-from promptcodebook.experiments.experiment import Order
+from promptcodebook.experiments import what_learns
+from promptcodebook.experiments.experiment import Measured, Order, said
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.operators import OPERATORS
-from promptcodebook.experiments.page import read_table
-from promptcodebook.experiments.what_learns import SOUND, learned
+from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
+from promptcodebook.experiments.what_learns import SOUND, judged, learned, over_seeds
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.optimizers.pco import build_learner
 from promptcodebook.progress import Phase
@@ -169,3 +170,54 @@ def _work(operator: str, sound: bool) -> Any:
         return {**figures, "calls": sum(made["calls"].values()), "changed": dict(parts)}
 
     return work
+
+
+# The page.
+
+
+def blocks(measured: Measured) -> list[Block]:
+    """Each setup with its argument and its arms, over the worlds that are measured."""
+    table, found = read_table("simulated_worlds"), list[Block]()
+    worlds = [run for name, run in measured.results.items() if name.startswith("sim/")]
+    if not worlds:
+        return []
+    update = table["settings"]["update"]
+    found += ["## The simulated model", said("what-learns", "simulated", n=len(worlds), **update)]
+    for part in dict.fromkeys(setup.part for setup in setups()):
+        mine = [setup for setup in setups() if setup.part == part]
+        told = [f"- `{setup.name}`: {setup.why}" for setup in mine]
+        rows = [_row(setup, arm, worlds) for setup in mine for arm in (SOUND, *setup.arms)]
+        name = f"simulated-{mine[0].name.partition('-')[0]}"
+        found += [f"### {part}", "\n".join(told), Table(name, table["page"]["head"], rows)]
+        if part in table["findings"]:
+            found.append(table["findings"][part])
+    return found
+
+
+def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
+    """An arm's gain, what is lost by it (paired by world), and its training calls."""
+    pairs = [(world[f"{setup.name}/{SOUND}"], world[f"{setup.name}/{arm}"]) for world in worlds]
+    gain = over_seeds([own["rewards"] - sound["first"] for sound, own in pairs])
+    calls = fmean(own["calls"] for _, own in pairs)
+    row = [setup.name, arm, shown(gain, signed=True)]
+    figures = [f"{calls:,.0f}", f"{1000 * gain.mean / calls:+.3f}"]
+    if arm == SOUND:
+        return [*row, "", *figures, "", ""]
+    lost = over_seeds([sound["rewards"] - own["rewards"] for sound, own in pairs])
+    expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
+    words = read_table("what_learns")["expected"].get(expected, "")
+    so = judged(expected, lost) if expected else ""
+    return [*row, shown(lost, signed=True), *figures, words, so]
+
+
+def _page(measured: Measured) -> Page:
+    page = what_learns.EXPERIMENT.page(measured)
+    return Page(page.title, [*page.blocks, *blocks(measured)])
+
+
+def _cells(order: Order, spec: str) -> list[Cell]:
+    return [*what_learns.cells(order, spec), *cells(order)]
+
+
+EXPERIMENT = replace(what_learns.EXPERIMENT, cells=_cells, page=_page)
+"""The real executor's half and the simulated one."""
