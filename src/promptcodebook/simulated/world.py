@@ -96,7 +96,7 @@ class SimulatedSettings:
     """Chance that a judge errs: a verdict turned, a count off by one."""
     # Worlds in which one part of an optimizer's loop could matter; all are off.
     obedient: bool = False
-    """Whether a rewrite does what it is told even where that is wrong: advice takes the place of
+    """Whether a rewrite obeys its feedback even where that is wrong: advice takes the place of
     the text's orders, and a complaint of harm strikes them all."""
     anonymous: bool = False
     """Whether the critic does not say which active instinct works against an input."""
