@@ -166,10 +166,14 @@ class Assembled:
         return describe_reward(self.config.reward if own is None else own, self.config.task)
 
     @cached_property
+    def reward(self) -> Reward:
+        """The task's, which may ask the judge."""
+        return self.task.reward(None if self.config.reward == STAND_IN else self.models.ask)
+
+    @cached_property
     def scorer(self) -> Scorer:
         """The task's reward, made uniform and held to its range."""
-        judge = None if self.config.reward == STAND_IN else self.models.ask
-        reward, reward_range = self.task.reward(judge), self.config.reward_range
+        reward, reward_range = self.reward, self.config.reward_range
         calls, private = self.plan.calls, self.task.private
 
         async def score(example: Example, output: Output) -> Score:

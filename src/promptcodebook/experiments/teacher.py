@@ -101,7 +101,7 @@ class Manner:
 
 
 class Teacher:
-    """An LM. RequestRefused for a request of other templates than `default`."""
+    """An LM. RequestRefused for what neither the templates `default` nor GEPA ask."""
 
     def __init__(self, manner: Manner = Manner()) -> None:
         self._manner = manner
@@ -115,6 +115,7 @@ class Teacher:
             "You are given one run": self._critique,
             "You assign credit": self._blame,
             "You improve one piece of text": self._improve,
+            "I provided an assistant": self._reflect,
         }
 
     async def __call__(self, request: Request) -> Reply:
@@ -279,6 +280,12 @@ class Teacher:
             new = dict.fromkeys(s.removeprefix("- ") for s in told.splitlines())
             return "\n".join([now, *(f"- {s}" for s in new if s not in now)])
         return self._instinct(text, now, told)
+
+    def _reflect(self, text: str) -> str:
+        """GEPA's own request: the instructions, and a line for each rule that was broken."""
+        now = _between(text, "```\n", "\n```")
+        new = [told for told in dict.fromkeys(map(str, broken_rules(text))) if told not in now]
+        return "\n".join(["```", now, *new, "```"])
 
     def _instinct(self, text: str, now: str, told: str) -> str:
         held, advice = rules_in(now), Counter(rules_in(told))
