@@ -173,7 +173,11 @@ def cell_of(
                 learner = replace(learner, trial=replace(learner.trial, scorer=flipping))
             if operator:
                 learner = OPERATORS[operator](learner)
-            return await learned(assembled, learner, judged_before=arm == SOUND)
+            found = await learned(assembled, learner, judged_before=arm == SOUND)
+            # One trace of each arm is enough to read.
+            traced = {"instincts", "changed"} if seed else set[str]()
+            found = {**found, "changed": found["changed"][:12]}
+            return {key: value for key, value in found.items() if key not in traced}
 
         return lab.work(config, run, sources)
 
@@ -200,7 +204,7 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
         ended = State.after(step)
         trained.append(fmean(t.unit or 0.0 for t in step.traces))
         changed += [
-            [step.index, str(r.variable), r.gradient[:200], r.after[-200:]]
+            [step.index, str(r.variable), r.gradient[:150], r.after[-150:]]
             for r in step.rewrites
             if r.kept and r.after != r.before
         ]
@@ -212,7 +216,7 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
         "trained": trained,
         "instincts": list(ended.parameters.codebook.texts),
         "routes": list(ended.statistics.selected),
-        "changed": changed[-40:],
+        "changed": changed,
     }
 
 
