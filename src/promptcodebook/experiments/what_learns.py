@@ -269,8 +269,10 @@ _HEAD = ["world", "arm", "gain with", "gain without", "difference", "calls with"
 
 
 def real_blocks(measured: Measured) -> list[Block]:
-    table, found = read_table("what_learns"), list[Block]()
+    table = read_table("what_learns")
+    texts: Mapping[str, str] = table["findings"]["real"]
     listed = worlds(measured.order.preset)
+    found: list[Block] = [texts["summary"]]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
         rows = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
@@ -280,7 +282,7 @@ def real_blocks(measured: Measured) -> list[Block]:
         name = f"real-{mine[0].name.partition('-')[0]}"
         found += [f"### {part}", "\n".join(told)]
         found.append(Table(name, [*_HEAD, "seeds", "so"], [row for row in rows if row]))
-        if part in (texts := table.get("findings", {}).get("real", {})):
+        if part in texts:
             found.append(texts[part])
     return found
 
