@@ -94,5 +94,6 @@ def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
         cells = {cell.name: cell for cell in LEAN.cells(Order(LEAN, "quick", 1), "smollm2")}
         lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
     assert any(text.startswith("Answer in ") for text in lean["instincts"])
+    assert "routes" not in lean
     assert lean["by_role"].keys() == {"encoder", "executor", "critic", "updater"}
     assert gepa["search"]["tried"] >= 2 and gepa["training"]["calls"] <= 60

@@ -6,7 +6,8 @@ lean.toml has what was set before."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -56,8 +57,15 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
                 times = listed[half]["each"] if names is first else 1
                 for name in names if seed < times * order.seeds else ():
                     settings = _settings(order, spec, half, name, seed)
-                    found.append(trained(f"{half}/{name}/{seed}", settings, _SOURCES[half]))
+                    cell = trained(f"{half}/{name}/{seed}", settings, _SOURCES[half])
+                    found.append(replace(cell, measure=partial(_kept, cell)))
     return found
+
+
+def _kept(cell: Cell, lab: Lab) -> Result:
+    """What the page shows of a run: a whole one has hundreds of routes and rewrites."""
+    whole, kept = cell.measure(lab), read_table("lean")["kept"]
+    return {key: whole[key] for key in kept}
 
 
 def _taught(lab: Lab) -> Sources | None:
