@@ -130,6 +130,8 @@ class Update(Group):
     """Which examples judge: the batch itself, or as many others, run without and with them."""
     maintain_every: int = Field(default=0, ge=0)
     """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
+    pool: str = ""
+    """A file of sentences, one a line, that take the places of instincts without use by outcome."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
