@@ -2,8 +2,8 @@
 
 Use is what an instinct adds, by what the router learned from outcomes, to those training inputs
 whose best route has it: a mean over all inputs. After every few batches the instincts that were
-tried often enough give their places to candidates, all but the quarter of the codebook that is of
-the most use. No model writes or judges.
+tried often enough give their places to candidates, where their use is clearly below that of the
+best quarter of the codebook. No model writes or judges.
 Which candidates come next follows from how many places have changed so far, so that a resumed run
 ends as it would have. Each passes the checks of every rewrite: length, copies, safety and leaks.
 """
@@ -27,9 +27,11 @@ from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.routing.upkeep import tidied
 from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
-_EVERY, _TRIES, _BEST = 2, 16, 0.25
-"""Batches between two rounds where the settings do not say; tries after which use is believed; the
-share of the codebook that is of the most use and stays."""
+_EVERY, _TRIES = 2, 16
+"""Batches between two rounds where the settings do not say; tries after which use is believed."""
+_BEST, _LESS = 0.25, 0.8
+"""The share of the codebook that is of the most use, and the share of its mean use that keeps the
+others in their places."""
 
 
 def read_pool(path: Path) -> tuple[str, ...]:
@@ -93,7 +95,9 @@ class Pool:
         book, tries = state.parameters.codebook, state.statistics.selected
         uses = uses_of(state, self.router, config.select, config.router.least)
         order = sorted(range(len(book)), key=lambda k: (uses[k], k))
-        least = order[: len(book) - ceil(_BEST * len(book))]
+        best = order[-ceil(_BEST * len(book)) :]
+        enough = _LESS * sum(uses[k] for k in best) / len(best)
+        least = [k for k in order if k not in best and (not uses[k] or uses[k] < enough)]
         return [k for k in least if tries[k] >= _TRIES and not book[k].frozen]
 
     def swaps(self, state: State, places: Sequence[int]) -> tuple[Rewrite, ...]:
