@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.run.topics import PROMPT, data, obey, right
 
 IDLE = [f"Mind the {word} of the answer." for word in ("tone", "length", "style", "order", "end")]
 RULES = [line.removeprefix("- ") for line in PROMPT.splitlines() if line.startswith("- ")]
-LEAK = data().train[0].input + " and so on, as was said in this message before"
+LEAK = "If a customer says that the blue kettle broke after only two days, say K."
 
 
 def learn(place: Path, epochs: int = 24, pool: str = "pool.txt", **more: Any) -> pco.Run:
@@ -35,8 +36,11 @@ def learn(place: Path, epochs: int = 24, pool: str = "pool.txt", **more: Any) ->
         **more.pop("config", {}),
     }
     lm = more.pop("lm", None) or ScriptedLM().reply_with(obey)
+    whole = data()
+    first = replace(whole.train[0], input=f"{whole.train[0].input}: {LEAK.lower()}")
+    held = replace(whole, train=(first, *whole.train[1:]))
     return pco.optimize(
-        data(), right, lm, config=config, runs_dir=place / "runs", progress=False, **more
+        held, right, lm, config=config, runs_dir=place / "runs", progress=False, **more
     )
 
 
