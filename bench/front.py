@@ -17,8 +17,10 @@ is found where most test messages of its topic get it.
 Fixed before the first of these figures was seen; the rule of the pool was chosen in the same drawn
 world with other seeds (100 to 102), where K = 60 at once found 7 and 8 of the eight rules:
 - front, simulated: routed minus GEPA's best is reported with its interval and not bounded, for the
-  simulated executor has no topics that a word tells; copies are "worth deploying" in none of 10;
-- front, SmolLM2: routed minus GEPA's best is above 0;
+  simulated executor has no topics that a word tells; copies are worth deploying in at most 1 of 10;
+- front, drawn (PCO_BENCH_MODEL=drawn: GEPA with the reflection by rules on the drawn rewards below,
+  10 seeds) and SmolLM2: routed minus GEPA's best is above 0, copies are worth deploying in at
+  most 1 of 10; fronts are expected to be in half of the seeds at least;
 - drawn: as said above;
 - pool: it finds at least 2 rules more than random swaps (mean of 5 seeds), and K = 60 at once is
   expected to find more than the pool: evidence for what leaves the codebook is lost.
@@ -65,6 +67,8 @@ KEPT = {
 }
 """How often SmolLM2 keeps the topic's rule where it is alone; elsewhere:"""
 ELSEWHERE, PLAIN, PLAIN_HARMED = 0.03, 0.9, 0.3
+BESIDE = {1: 1.0, 2: 0.62, 3: 0.35}
+"""What is left of that where so many rules are in one prompt (results/small-real-model.md)."""
 LINES = dict(
     zip(houserules.RULES, houserules.present_prompt().partition("\n\n")[2].split("\n"), strict=True)
 )
@@ -99,20 +103,27 @@ def drawn(data: Dataset, seed: int) -> LM:
     topics = {e.input: topic_of(e) for _, examples in data.items() for e in examples}
 
     async def answer(request: Request) -> Reply:
+        if request.role == "updater":
+            return Reply(rules_reflection(request), usage=Usage(1, 1, 1))
         message = request.messages[-1].content
         prompt = "\n".join(m.content for m in request.messages if m.role == "system")
-        topic, rule = topics[message], prompt.partition("\n")[0]
-        chance = KEPT[topic] if topic and rule == LINES[topic] else ELSEWHERE
-        if not topic:
-            chance = PLAIN_HARMED if rule in HARMFUL or rule in LINES.values() else PLAIN
+        topic, lines = topics[message], prompt.split("\n")
+        rules = [line for line in lines if line in LINES.values()]
+        chance = ELSEWHERE
+        if topic and LINES[topic] in rules:
+            chance = KEPT[topic] * BESIDE.get(len(rules), 0.1)
+        elif not topic:
+            chance = PLAIN_HARMED if rules or lines[0] in HARMFUL else PLAIN
         held = keyed_random(seed, message, prompt).random() < chance
         return Reply("yes" if held else "no", usage=Usage(1, 10, 1))
 
     return answer
 
 
-def says_yes(example: pco.Example, output: str) -> float:
-    return float(output == "yes")
+def says_yes(example: pco.Example, output: str) -> pco.Score:
+    topic = houserules._SHIPPED["titles"].get(topic_of(example), "nothing")  # pyright: ignore[reportPrivateUsage]
+    broken = f"House rule for messages about {topic} broken: it is not kept."
+    return pco.Score(float(output == "yes"), "" if output == "yes" else broken)
 
 
 def learn(
@@ -224,7 +235,8 @@ def rules_reflection(request: Request) -> str:
     present = asked.partition("```")[2].partition("```")[0].strip()
     broken = re.findall(r"House rule for messages about ([^:]+?) broken", asked)
     titles = {title: topic for topic, title in houserules._SHIPPED["titles"].items()}  # pyright: ignore[reportPrivateUsage]
-    new = [LINES[titles[title]] for title in broken if LINES[titles[title]] not in present]
+    known = [LINES[titles[title]] for title in broken if title in titles]
+    new = [line for line in known if line not in present]
     lines = [line for line in present.splitlines() if line in LINES.values()]
     # What comes last counts with a small model, and more than two rules it mixes up.
     return "```\n" + "\n".join([*lines[-1:], *new[:1]] or [present]) + "\n```"
@@ -276,12 +288,15 @@ def front_of(run: pco.Run) -> list[str]:
 
 
 def measure_front() -> list[Figure]:
-    small = MODEL == "smollm2"
+    small, by_topic = MODEL == "smollm2", MODEL != "simulated"
     whole, routing, worlds = (360, 160, SEEDS or 2) if small else (1000, 400, SEEDS or 10)
     gains, over = list[list[float]](), list[list[float]]()
     sizes, worth, false = list[int](), 0, 0
     for world in range(worlds):
-        if small:
+        if MODEL == "drawn":
+            data, reward = messages(tuple(KEPT)), says_yes
+            lm, more, first = drawn(data, world), {}, "Answer the customer's message."
+        elif small:
             data, reward = messages(houserules.SIX, 8), houserules.reward
             lm: Any = SmallModel(Path(tempfile.gettempdir()) / "front-smollm2.jsonl")
             more: dict[str, Any] = {"executor": houserules.PromptLast()}
@@ -312,11 +327,11 @@ def measure_front() -> list[Figure]:
         return Figure(title, found.mean, "", goal, True, found.text(signed=True))
 
     return [
-        of("routed - GEPA's best at equal rollouts", gains, 0.0 if small else None),
+        of("routed - GEPA's best at equal rollouts", gains, 0.0 if by_topic else None),
         of("routed - best candidate of its own search", over, None),
         Figure(f"front, {MODEL}: prompts in a front", sum(sizes) / worlds),
         Figure(f"front, {MODEL}: fronts worth deploying", worth, f"of {worlds}"),
-        Figure(f"front, {MODEL}: copies worth deploying", false, f"of {worlds}", 0.0),
+        Figure(f"front, {MODEL}: copies worth deploying", false, f"of {worlds}", 1.0),
     ]
 
 

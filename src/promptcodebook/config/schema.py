@@ -160,12 +160,10 @@ class Validation(Group):
     """Stop early once validation reaches this, in the task's range of rewards."""
 
 
-OWN_INITS = ("expert", "random", "from_prompt", "file")
-
-
 class Init(Group):
     """Where the first codebook comes from."""
 
+    OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
     """expert = the task's seeds, random = a model's, from_prompt = your prompt taken apart, file;
     or a package's reader, such as gepa."""
@@ -183,7 +181,12 @@ class Init(Group):
     @property
     def whole(self) -> bool:
         """Whether every instinct is a whole prompt, which a package read."""
-        return self.kind not in OWN_INITS
+        return self.kind not in self.OWN
+
+    @property
+    def written(self) -> bool:
+        """Whether a model writes the first codebook."""
+        return self.kind == "random" or (self.kind == "from_prompt" and self.split == "model")
 
 
 class DataSettings(Group):

@@ -152,7 +152,7 @@ async def first_or_stored(problem: Problem) -> State:
     if outline.parameters is not None:
         store.append(Resumed(outline.step, datetime.now(UTC).isoformat(timespec="seconds")))
         return state_at(store, outline.step)
-    if asks_for_codebook(config):
+    if config.init.written:
         problem.tell(Phase("writing the first codebook", 0, 1))
     state = await initialise(problem.assembled)
     store.append(Started(state.parameters, config.init.kind, state.statistics))
@@ -166,14 +166,9 @@ async def initialise(assembled: Assembled) -> State:
     return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
-def asks_for_codebook(config: Config) -> bool:
-    init = config.init
-    return init.kind == "random" or (init.kind == "from_prompt" and init.split == "model")
-
-
 def with_listed_codebook(config: Config) -> Config:
     """The same, but our general list replaces a first codebook that a model would write."""
-    if not asks_for_codebook(config):
+    if not config.init.written:
         return config
     stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
     return config.model_copy(update={"init": stand_in})

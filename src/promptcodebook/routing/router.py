@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Config
-from promptcodebook.config.schema import RouterSettings
+from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
@@ -37,8 +37,7 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     """Who routes the training examples. MissingExtra where the settings need one."""
     if not config.learns_routes:
         return Router(composer, config.explore, always=config.encoder.mode == "none")
-    executor = config.roles.get("executor")
-    steady = executor is not None and executor.temperature == 0.0
+    steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
     embedder = None if config.router.features == "words" else Embedder(lm)
     # What takes an instinct's place from a pool has nothing of it.
