@@ -5,16 +5,20 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import promptcodebook as pco
+from promptcodebook.config import load_config
 from promptcodebook.errors import ConfigError, RunChanged
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.prompts.pool import read_pool
+from promptcodebook.method.state import RoutingStatistics, State
+from promptcodebook.prompts import pool as pool_module
+from promptcodebook.prompts.pool import Pool, read_pool
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Rewrite
+from promptcodebook.types import Codebook, Instinct, Parameters, Rewrite
 from tests.run.topics import PROMPT, data, obey, right
 
 IDLE = [f"Mind the {word} of the answer." for word in ("tone", "length", "style", "order", "end")]
@@ -59,6 +63,26 @@ def test_rules_that_are_of_use_are_found_and_stay(tmp_path: Path) -> None:
     assert {r.origin for r in made} == {"pool"} and all(r.before != r.after for r in made)
     gone = [r.before for r in made if r.kept]
     assert sum(text in IDLE for text in gone) > sum(text in RULES for text in gone)
+
+
+@pytest.mark.parametrize(
+    ("uses", "tries", "leave"),
+    [
+        ([0.3, 0.0, 0.1, 0.29], [20, 20, 20, 20], [1, 2]),
+        ([0.3, 0.0, 0.1, 0.29], [20, 20, 15, 20], [1]),
+        ([0.0, 0.0, 0.0, 0.0], [20, 20, 20, 20], [0, 1, 2]),
+        ([0.1, 0.1, 0.1, 0.1], [20, 20, 20, 20], []),
+    ],
+)
+def test_who_leaves_was_tried_and_is_of_little_use_beside_the_best(
+    uses: list[float], tries: list[int], leave: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "uses_of", lambda *_: uses)
+    book = Codebook(tuple(map(Instinct, IDLE[:4])))
+    known = replace(RoutingStatistics.fresh(4), selected=tuple(tries))
+    state = State(8, Parameters("", "", book, ""), known)
+    pool: Any = Pool(*[SimpleNamespace(config=load_config({}))] * 3, RULES)  # type: ignore[arg-type]
+    assert pool.unused(state) == leave
 
 
 def test_a_candidate_that_copies_a_training_input_is_refused(tmp_path: Path) -> None:
