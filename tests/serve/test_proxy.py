@@ -27,6 +27,7 @@ from tests.serve.proxied import (
     repeated,
     three_call,
     up,
+    words_of,
 )
 
 LATE = "My refund is late."
@@ -143,6 +144,8 @@ async def test_a_conversation_that_keeps_its_prompt_repeats_nine_tenths_of_it() 
             halves = one.upstream.bodies, other.upstream.bodies
         bodies = [body for pair in zip(*halves, strict=True) for body in pair]
         shares[f"{sticky} {first}"] = repeated(bodies)
+    sizes = [len(words_of(body)) for body in bodies]  # all but the new turn and the last answer
+    assert shares["conversation False"] == sum(sizes[:-1]) / sum(sizes[1:])
     assert shares[" True"] < shares[" False"] < 0.8 < 0.9 <= shares["conversation False"], shares
 
 
