@@ -38,8 +38,8 @@ COMMANDS = {
     "providers": {"eval last --lm litellm/ollama/x": "litellm"},
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
-    "integrations": {},
-    "start": {"init --from data.jsonl": "start", "doctor": "start"},
+    "integrations": {"route prompts": "router"},
+    "start": {"init --from data.jsonl": "start"},
     "judge": {"judge calibrate labels.csv": "judge"},
 }
 """By part, commands that need it, and the extra that each says to install."""

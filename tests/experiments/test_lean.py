@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from promptcodebook.config import load_config
 from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import open_lab
 from promptcodebook.experiments.page import Table
 from promptcodebook.experiments.reproduce import experiment_named
+from tests.experiments.test_what_learns import Obedient
 
 LEAN = experiment_named("lean")
 
@@ -68,3 +70,29 @@ def test_gains_are_over_the_same_untrained_codebook_and_by_calls(tmp_path: Path)
     assert [row[-1] for row in rows.values()] == ["2", "2", "1"]
     assert [row[6].split(" ")[0] for row in rows.values()] == ["+1.000", "+0.500", "+2.000"]
     assert calls.rows[0] == ["preset `lean`", "490", "10", "0", "0", "500"]
+
+
+def test_a_reader_s_model_is_measured_alone_and_every_setting_is_one() -> None:
+    """SmolLM2 and the simulated worlds are one page; a model over HTTP needs neither."""
+    order = Order(LEAN, "default", 1)
+    small, other = (LEAN.cells(order, spec) for spec in ("smollm2", "http://127.0.0.1:1/v1#m"))
+    halves = [{cell.name.partition("/")[0] for cell in cells} for cells in (small, other)]
+    assert halves == [{"model", "simulated"}, {"model"}]
+    worlds = {cell.settings["lm"] for cell in small if cell.name.startswith("simulated/lean/")}
+    assert worlds == {"simulated?world=101", "simulated?world=102"}
+    settings = [{**cell.settings} for cell in (*small, *other)]
+    configs = [load_config(own) for own in settings if own.pop("form")]
+    assert {config.preset for config in configs} == {"default", "lean", "small"}
+    capped = [c for c in configs if c.optimizer != "pco" or c.preset == "small"]
+    assert all(config.budget.calls == 3050 for config in capped)
+
+
+def test_on_this_machine_rules_teach_whoever_asks(tmp_path: Path) -> None:
+    """Both our loop and GEPA learn rules from the same teacher, and pay for each call."""
+    pytest.importorskip("gepa")
+    with closing(open_lab(tmp_path, "smollm2", lm=Obedient())) as lab:
+        cells = {cell.name: cell for cell in LEAN.cells(Order(LEAN, "quick", 1), "smollm2")}
+        lean, gepa = (cells[f"model/{name}/0"].measure(lab) for name in ("lean", "gepa"))
+    assert any(text.startswith("Answer in ") for text in lean["instincts"])
+    assert lean["by_role"].keys() == {"encoder", "executor", "critic", "updater"}
+    assert gepa["search"]["tried"] >= 2 and gepa["training"]["calls"] <= 60

@@ -1,11 +1,11 @@
 """Before anything is spent: `pco init`, `pco config` and `pco templates` start a project, `pco
-data` looks at the data, and `pco estimate` says what a run will take."""
+data` looks at the data, `pco doctor` at all else, and `pco estimate` says what a run will take."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -16,14 +16,17 @@ import typer
 from promptcodebook.assemble import Sources, plan_run
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP
-from promptcodebook.cli.command import Json, columns, emit, options, show, wrap_text
+from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
 from promptcodebook.config.loading import Key, describe, describe_group
 from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
+from promptcodebook.doctor.checkup import checkup
+from promptcodebook.doctor.probe import Section
 from promptcodebook.errors import ConfigError, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
+from promptcodebook.paths import runs_dir
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
 from promptcodebook.tasks.home import default_data_cache
@@ -225,6 +228,45 @@ def fetch(
     print(columns([{"file": f"{file}.jsonl", "rows": n} for file, n in rows.counts.items()]))
     print(f"\nnote  {source.note}" if source.note else "")
     print(f"next: pco train --task {name}{f' --data {cache}' if cache else ''}")
+
+
+@dataclass(frozen=True)
+class _Examined(command.Wanted):
+    """What is examined is not run: it takes no budget and no seed."""
+
+    budget: None = None
+    seed: None = None
+
+
+@app.command()
+@options
+def doctor(wanted: _Examined, as_json: Json = False) -> int:
+    """Check settings, data, reward, every endpoint, prices and disk; exit 1 if something fails.
+
+    It makes about fifteen short calls to each model.
+    """
+    settings, base = wanted.gather()
+    note("each model is asked about fifteen short things")
+    sections: list[Section] = []
+
+    async def look() -> None:
+        async for section in checkup(settings, base, runs_dir()):
+            sections.append(section)
+            if as_json:
+                continue
+            lines = [wrap_text(section.title, "")]
+            for each in section.findings:
+                lines.append(wrap_text(f"{each.name}: {each.what}", f"  {each.level:<5} "))
+                if each.next_step:  # a command, which is not broken up: it is there to be copied
+                    lines.append(f"        next: {printable(each.next_step)}")
+            print("\n".join(lines), flush=True)
+
+    run_sync(look())
+    ok = all(section.ok for section in sections)
+    text = "\nall is well; next: pco estimate" if ok else "\nfix what failed, then: pco doctor"
+    tree = {"ok": ok, "sections": [asdict(section) for section in sections]}
+    show(lambda: tree, lambda: text, as_json=as_json)
+    return 0 if ok else 1
 
 
 @app.command()

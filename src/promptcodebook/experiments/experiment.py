@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
@@ -160,14 +161,18 @@ FORM = 4
 """Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
-def trained(name: str, settings: Mapping[str, Any]) -> Cell:
-    """The run of these settings to its verdict. One that too many failures stopped is a result
-    without a learned row, and says why in `stopped`."""
+def trained(
+    name: str, settings: Mapping[str, Any], sources: Callable[[Lab], Sources | None] | None = None
+) -> Cell:
+    """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
+    One that too many failures stopped is a result without a learned row, and says why in
+    `stopped`."""
 
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where=f"the experiment's cell {name}")
         try:
-            return read_run(lab.train(config, counted=True))
+            own = None if sources is None else sources(lab)
+            return read_run(lab.train(config, counted=True, sources=own))
         except TooManyFailures as failures:
             if failures.run is None:
                 raise

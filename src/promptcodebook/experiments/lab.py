@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from promptcodebook.assemble import Assembled, Sources, plan_run
 from promptcodebook.calls import LM, Reply, Request, Usage, request_key
 from promptcodebook.config import Config
-from promptcodebook.experiments.operators import run_broken
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, Endpoints
@@ -149,34 +148,27 @@ class Lab:
         installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
         return {name: found[0].version for name, found in installed.items() if found}
 
-    def train(
-        self,
-        config: Config,
-        *,
-        counted: bool = False,
-        operator: str = "",
-        sources: Sources | None = None,
-    ) -> Path:
+    def train(self, config: Config, *, counted: bool = False) -> Path:
         """The run of this configuration: found, resumed or made; `counted`: known replies count
-        against its budget too; `operator`: which part of ours is broken in it, one of `OPERATORS`;
-        `sources`: another model than the lab's, or other data. Raises what a run raises, and the
-        Stop that ended it, unless its budget did."""
-        if sources is None:
-            sources = self._sources
-            if counted and self.replies is not None:
-                sources = Sources(lm=self.replies.counted)
-        with self.turns.setdefault(operator + config.model_dump_json(), threading.Lock()):
-            if operator:
-                where = Where(self.folder / "broken" / operator, command=self.command)
-                heard = (self.listener, self.relay)
-                return run_broken(operator, config, sources, where, *heard)
+        against its budget too. Raises what a run raises, and the Stop that ended it, unless its
+        budget did."""
+        sources = self._sources
+        if counted and self.replies is not None:
+            sources = Sources(lm=self.replies.counted)
+        with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             where = Where(self.folder, command=self.command)
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
             return path
 
-    def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
-        """What a piece of work comes to that has no run of its own: with data, task and models."""
-        assembled = plan_run(config, self._sources).connect()
+    def work(
+        self,
+        config: Config,
+        work: Callable[[Assembled], Awaitable[T]],
+        sources: Sources | None = None,
+    ) -> T:
+        """What a piece of work comes to that has no run of its own: with data, task and models, of
+        the lab or of `sources`."""
+        assembled = plan_run(config, sources or self._sources).connect()
 
         async def whole() -> T:
             try:

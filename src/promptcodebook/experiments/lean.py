@@ -5,11 +5,12 @@ lean.toml has what was set before."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from promptcodebook.assemble import Sources
 from promptcodebook.config import merge
 from promptcodebook.experiments.experiment import (
     LEARNED,
@@ -28,8 +29,10 @@ from promptcodebook.experiments.experiment import (
     stopped,
     trained,
 )
-from promptcodebook.experiments.lab import Cell, Result
+from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
+from promptcodebook.experiments.teacher import Manner, Teacher
+from promptcodebook.experiments.what_learns import Taught, one_topic
 from promptcodebook.lm.spec import is_local, parse_spec
 
 _ROLES = ("critic", "attribution", "updater")
@@ -45,16 +48,31 @@ def _halves(spec: str) -> tuple[str, ...]:
 
 def _cells(order: Order, spec: str) -> Sequence[Cell]:
     """What decides the question comes first; the others take half of the simulated worlds."""
-    listed = read_table("lean")
+    listed, found = read_table("lean"), list[Cell]()
     first = [name for name, arm in listed["arms"].items() if not arm.get("capped")]
-    others = [name for name in listed["arms"] if name not in first]
-    return [
-        trained(f"{half}/{name}/{seed}", _settings(order, spec, half, name, seed))
-        for half in _halves(spec)
-        for names, count in ((first, order.seeds * listed[half]["each"]), (others, order.seeds))
-        for seed in range(count)
-        for name in names
-    ]
+    for names in (first, [name for name in listed["arms"] if name not in first]):
+        for seed in range(2 * order.seeds):
+            for half in _halves(spec):
+                times = listed[half]["each"] if names is first else 1
+                for name in names if seed < times * order.seeds else ():
+                    settings = _settings(order, spec, half, name, seed)
+                    found.append(trained(f"{half}/{name}/{seed}", settings, _SOURCES[half]))
+    return found
+
+
+def _taught(lab: Lab) -> Sources | None:
+    """On this machine: the model answers messages of one topic, and rules do all else."""
+    if lab.replies is None or not is_local(lab.spec):
+        return None
+    teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
+    data = one_topic(*read_table("lean")["model"]["messages"])
+    return Sources(lm=Taught(lab.replies.counted, teacher), data=data)
+
+
+_SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
+    "model": _taught,
+    "simulated": lambda lab: Sources(),
+}
 
 
 def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
@@ -66,7 +84,9 @@ def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[
     else:
         what = {"task": order.task or own["task"], "lm": spec}
         what |= {"data_dir": order.data} if order.data else {}
-        what = merge(what, own["local"]) if is_local(spec) else what
+        if is_local(spec):
+            general = {"init": {"instincts": read_table("teacher")["general"]}}
+            what = merge(what, own["local"], general)
     settings = merge(what, {"seed": seed}, arm["settings"])
     few = order.preset == "quick"
     if arm.get("capped"):

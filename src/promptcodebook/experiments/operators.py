@@ -12,7 +12,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from promptcodebook.assemble import Sources, plan_run
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.method.critic import Attribution, Critic, History, penalty
@@ -22,12 +22,12 @@ from promptcodebook.method.train import Credit, Learner
 from promptcodebook.method.update import Pending, Updater
 from promptcodebook.optimizers.base import Problem
 from promptcodebook.optimizers.pco import PCO, build_learner
-from promptcodebook.progress import Listener, silent
+from promptcodebook.progress import silent
 from promptcodebook.randomness import Draws
 from promptcodebook.routing.upkeep import Upkeep
 from promptcodebook.run.opening import Session, Where, open_run
-from promptcodebook.run.optimize import finish, fitting_runs
-from promptcodebook.sync import Relay, run_sync
+from promptcodebook.run.optimize import finish
+from promptcodebook.sync import run_sync
 from promptcodebook.types import (
     Channel,
     Example,
@@ -164,6 +164,15 @@ class FrozenAverages(Router):
         return replace(after, statistics=replace(after.statistics, ema=before.statistics.ema))
 
 
+class FrozenSuccess(Router):
+    """The encoder is shown the success that instincts had at the beginning: none."""
+
+    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
+        then, now = before.statistics, after.statistics
+        kept = replace(now, success=then.success, evidence=then.evidence, selected=then.selected)
+        return replace(after, statistics=kept)
+
+
 class NeverExploring(Router):
     """The encoder routes every example: ε = 0."""
 
@@ -231,30 +240,19 @@ OPERATORS: Mapping[str, Operator] = {
     "updater-identity": _fixed("encoder", "generator", "codebook", "critic"),
     "updater-blind": lambda parts: replace(parts, updater=Blind(parts.updater)),
     "ema-frozen": _routed(FrozenAverages),
+    "success-frozen": _routed(FrozenSuccess),
     "no-exploration": _routed(NeverExploring),
 }
 """By name, what is broken: from a sound learner to a broken one."""
 
 
-def run_broken(
-    operator: str,
-    config: Config,
-    sources: Sources,
-    where: Where,
-    listener: Listener = silent,
-    relay: Relay | None = None,
-) -> Path:
-    """The run of these settings with one broken operator: found where it is finished, else made
-    from its beginning. Its folder must hold no run with another operator. Raises the Stop that
-    ended it early."""
-    plan = plan_run(config, sources).require_training()
-    done = [run for run in fitting_runs(where.runs_dir, plan) if not (run.running or run.resumable)]
-    if done:
-        return done[-1].path
-    opened = open_run(config, sources, where, listener)
+def run_broken(operator: str, config: Config, sources: Sources, where: Where) -> Path:
+    """A run of these settings with one broken operator. Raises what a run raises, and the Stop
+    that ended it early."""
+    opened = open_run(config, sources, where)
     optimizer = PCO(lambda assembled: OPERATORS[operator](build_learner(assembled)))
-    session = Session(Problem(opened.assembled, opened.store, listener), optimizer)
-    run = run_sync(finish(session), session.interrupt, relay)
+    session = Session(Problem(opened.assembled, opened.store, silent), optimizer)
+    run = run_sync(finish(session), session.interrupt)
     if run.stop is not None:
         raise run.stop
     return run.path
