@@ -8,7 +8,7 @@ that differ in a last sentence about nothing.
 
 drawn: real messages of houserules on eight topics, and rewards that are drawn instead of answered,
 by the shares of docs/tasks/houserules.md (no model takes part). A front of the eight right rules
-must be worth deploying in 5 of 5 seeds; eight prompts of one rule, in at most 1 of 20.
+must be worth deploying in 5 of 5 seeds; six prompts of one rule, in at most 1 of 20.
 
 pool: the same rewards, 60 candidates of which eight are right, 1,504 rollouts, K = 16 with
 `update.pool`, against swaps of places drawn at random and against K = 60 at once; 5 seeds. A rule
