@@ -1,4 +1,4 @@
-"""How often each end of an interval of a mean misses, and how wide it is: ours beside eleven others.
+"""How often each end of an interval of a mean misses, and how wide it is: ours beside others.
 
 Worlds in pure numbers, of the forms that rewards and their paired differences take. An end should
 miss in 2.5 % of the worlds. Where fewer than six values differ from the commonest, every method
@@ -229,7 +229,9 @@ def cell(family: str, n: int) -> Mapping[str, tuple[float, float, float]]:
     for name, method in METHODS.items():
         lower, upper = known if name == "ours" else method(values, low)
         if name not in ("ours", "betting"):
-            lower, upper = (np.where(exact, k, e) for k, e in zip(known, (lower, upper)))
+            lower, upper = (
+                np.where(exact, k, e) for k, e in zip(known, (lower, upper), strict=True)
+            )
         lower, upper = np.clip(lower, low, 1.0), np.clip(upper, low, 1.0)
         misses = (100 * float(m.mean()) for m in (lower > truth + 1e-9, upper < truth - 1e-9))
         found[name] = (*misses, float((upper - lower).mean()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
@@ -22,7 +23,7 @@ from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section
-from promptcodebook.errors import ConfigError, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
@@ -290,8 +291,12 @@ def estimate(
     seconds = run_sync(measure(plan)) if probe else {}
     if seconds_per_call:
         seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call)
-    made = estimate_plan(plan, seconds)
-    show(lambda: _estimate_json(made), lambda: _estimate_text(made), as_json=as_json)
+    made, to_win = estimate_plan(plan, seconds), ""
+    with suppress(MissingExtra):
+        to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
+    first = f"{wrap_text(to_win, '')}\n\n" if to_win else ""
+    tree = {"headroom": to_win or None, **_estimate_json(made)}
+    show(lambda: tree, lambda: first + _estimate_text(made), as_json=as_json)
 
 
 def _estimate_json(made: Estimate) -> dict[str, Any]:
