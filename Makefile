@@ -66,6 +66,16 @@ $(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
 	@touch $@
 
+# What vLLM needs to read a batch file lies over the models' environment. Its wheel has 336 MB and is
+# for Linux: elsewhere the test that runs it is skipped.
+$(VENV)-vllm/.vllm: requirements/vllm.lock $(VENV)-local/.local
+	@echo "installing vLLM's reader of batch files in an environment of its own (once, 336 MB) ..." >&2
+	@test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-vllm
+	@$(VENV)-local/bin/python -c "$(OVER)" > $$($(VENV)-vllm/bin/python -c "$(SITE)")/over.pth
+	@$(BIN)/python -m pip --python $(VENV)-vllm/bin/python $(INSTALL) --no-deps --require-hashes -r requirements/vllm.lock \
+		|| echo "vLLM cannot be installed here: the test that runs it will be skipped" >&2
+	@touch $@
+
 $(VENV)-docs/.docs: requirements/docs.lock $(VENV)/.pip
 	@echo "installing MkDocs in an environment of its own (once) ..." >&2
 	@test -x $(VENV)-docs/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-docs
@@ -89,7 +99,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow  ## models with weights, served and asked by real clients
+test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-vllm/.vllm  ## with weights, real clients and vLLM
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
@@ -126,4 +136,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-vllm $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build

@@ -23,50 +23,29 @@ Every figure is simulated. It shows whether the loop is wired up, and nothing ab
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bench.figures import Figure, shown
 from promptcodebook.assemble import Sources
-from promptcodebook.calls import Usage
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
+from promptcodebook.experiments.operators import run_broken
 from promptcodebook.intervals import Interval, clustered_interval
-from promptcodebook.method.critic import Attribution, History, penalty
-from promptcodebook.method.policy import Router
-from promptcodebook.method.state import State
-from promptcodebook.method.train import Credit, Learner
-from promptcodebook.method.update import Pending, Updater
-from promptcodebook.optimizers.base import Problem
-from promptcodebook.optimizers.pco import PCO, build_learner
-from promptcodebook.progress import silent
-from promptcodebook.randomness import Draws, keyed_int
-from promptcodebook.run.opening import Session, Where, open_run
-from promptcodebook.run.optimize import finish
+from promptcodebook.randomness import keyed_int
+from promptcodebook.run.opening import Where
+from promptcodebook.run.optimize import run_once
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS
 from promptcodebook.tasks.constraints.task import compatible, draw_constraints, reward
 from promptcodebook.tasks.task import load_task
-from promptcodebook.types import (
-    Channel,
-    Example,
-    Gradients,
-    Part,
-    Reward,
-    Rewrite,
-    Route,
-    Score,
-    Trace,
-    Variable,
-    Verdict,
-)
+from promptcodebook.types import Example, Reward, Score
 
 WORLDS = int(os.environ.get("PCO_BENCH_WORLDS", "20"))
 BROKEN = {
@@ -82,132 +61,12 @@ SETTINGS: dict[str, Any] = {
     "validation": {"every": 10, "subset": 40},
 }
 LEAST_GAIN, KEPT, FALSE_ALARMS = 0.05, 0.2, 2
-
-
-class Misblaming(Attribution):
-    """Our attribution, whose complaints are then laid elsewhere: each at a part drawn at random, or
-    all of them at the channel that was rated least to blame."""
-
-    def __init__(self, inner: Attribution, where: Literal["random", "lowest"]) -> None:
-        self._inner = inner
-        self._where = where
-
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
-        found = await self._inner.split(history, verdict, draws)
-        active, draw = history.route.indices, draws.generator("misblame")
-        told = [found.encoder, found.generator, *found.codebook.values()]
-        channels: list[Channel] = ["encoder", "generator", "codebook"]
-        least = min(channels, key=lambda channel: found.severity.get(channel, 0.0))
-        unblamed = next((k for k in active if k not in found.codebook), active[0])
-        laid: dict[Variable, list[str]] = {}
-        for text in filter(None, told):
-            at: Variable = unblamed if least == "codebook" else least
-            if self._where == "random":
-                at = draw.choice(("encoder", "generator", *active))
-            laid.setdefault(at, []).append(text)
-        book = {k: " ".join(texts) for k, texts in laid.items() if isinstance(k, int)}
-        theta, phi = (" ".join(laid.get(part, ())) for part in ("encoder", "generator"))
-        return replace(found, encoder=theta, generator=phi, codebook=book)
-
-    def split_nothing(self) -> Gradients:
-        return self._inner.split_nothing()
-
-
-class Mishearing(Attribution):
-    """Our attribution, which is given what the critic said of the example before."""
-
-    def __init__(self, inner: Attribution) -> None:
-        self._inner = inner
-        self._before: Verdict | None = None
-
-    async def split(self, history: History, verdict: Verdict, draws: Draws) -> Gradients:
-        before, self._before = self._before or verdict, verdict
-        return await self._inner.split(history, before, draws)
-
-    def split_nothing(self) -> Gradients:
-        return self._inner.split_nothing()
-
-
-@dataclass(frozen=True)
-class RandomScores(Credit):
-    """Our credit assignment, whose ρ is made of a score that was drawn."""
-
-    async def assign(self, psi: str, history: History, draws: Draws) -> Trace:
-        trace = await super().assign(psi, history, draws)
-        if trace.verdict is None or trace.unit is None:
-            return trace
-        verdict = replace(trace.verdict, score=draws.generator("score").random())
-        rho = penalty(verdict, trace.unit, self.config.critic.penalty_weight)
-        return replace(trace, verdict=verdict, penalty=rho)
-
-
-class Keeping(Updater):
-    """Our updater, which is never asked to rewrite some variables."""
-
-    def __init__(self, inner: Updater, *fixed: Part) -> None:
-        self._inner = inner
-        self._fixed = fixed
-
-    async def rewrite_all(self, pending: Sequence[Pending], step: int) -> tuple[Rewrite, ...]:
-        names = ["codebook" if isinstance(p.variable, int) else p.variable for p in pending]
-        rest = [p for p, name in zip(pending, names, strict=True) if name not in self._fixed]
-        return await self._inner.rewrite_all(rest, step)
-
-
-class FrozenAverages(Router):
-    """ε-greedy, by an r̄ that stays as it was at the beginning."""
-
-    def learn(self, before: State, traces: Sequence[Trace], after: State) -> State:
-        return replace(after, statistics=replace(after.statistics, ema=before.statistics.ema))
-
-
-class NeverExploring(Router):
-    """The encoder routes every example: ε = 0."""
-
-    async def route(
-        self, example: Example, state: State, epsilon: float, draws: Draws
-    ) -> tuple[Route, Usage]:
-        return await super().route(example, state, 0.0, draws)
-
-
-def _credit(learner: Learner, attribution: Attribution) -> Learner:
-    return replace(learner, credit=replace(learner.credit, attribution=attribution))
-
-
-def _random_scores(learner: Learner) -> Learner:
-    old = learner.credit
-    made = RandomScores(old.critic, old.attribution, old.config, old.orders, old.tally)
-    return replace(learner, credit=made)
-
-
-def _routed(learner: Learner, router: type[Router]) -> Learner:
-    old = learner.router
-    assert type(old) is Router
-    return replace(learner, router=router(old.composer, old.settings, old.always))
-
-
-def _fixed(learner: Learner, part: Part) -> Learner:
-    return replace(learner, updater=Keeping(learner.updater, part))
-
-
-OURS: Mapping[str, Callable[[Learner], Learner]] = {
-    "codebook fixed": lambda parts: _fixed(parts, "codebook"),
-    "blame at random": lambda parts: _credit(parts, Misblaming(parts.credit.attribution, "random")),
-    "blame where it was rated lowest": lambda parts: _credit(
-        parts, Misblaming(parts.credit.attribution, "lowest")
-    ),
-    "another example's feedback": lambda parts: _credit(
-        parts, Mishearing(parts.credit.attribution)
-    ),
-    "random critic scores": _random_scores,
-    "r̄ frozen": lambda parts: _routed(parts, FrozenAverages),
-    "ε = 0": lambda parts: _routed(parts, NeverExploring),
-    "ψ fixed": lambda parts: _fixed(parts, "critic"),
-    "θ fixed": lambda parts: _fixed(parts, "encoder"),
-    "φ fixed": lambda parts: _fixed(parts, "generator"),
-}
-"""What is broken of our own code: broken operators, handed in where ours would be."""
-MUST_LOSE = "codebook fixed"
+OURS = (
+    *("codebook-fixed", "blame-random", "blame-lowest", "feedback-swapped", "scores-random"),
+    *("ema-frozen", "no-exploration", "psi-fixed", "theta-fixed", "phi-fixed"),
+)
+MUST_LOSE = "codebook-fixed"
+"""Which of `OPERATORS` are broken here, and the one that is bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +133,11 @@ def run(job: Job) -> Done:
     )
     with tempfile.TemporaryDirectory() as folder:
         sources = Sources(data=data, reward=graded)
-        opened = open_run(config, sources, Where(Path(folder)))
         if job.ours:
-            optimizer = PCO(lambda assembled: OURS[job.ours](build_learner(assembled)))
-            problem = Problem(opened.assembled, opened.store, silent)
-            opened = Session(problem, optimizer)
-        made = asyncio.run(finish(opened))
-        store = RunStore.open(made.path)
+            path = run_broken(job.ours, config, sources, Where(Path(folder)))
+        else:
+            path, _ = run_once(config, sources, Where(Path(folder)))
+        store = RunStore.open(path)
         try:
             rewards = {e.name: tuple(e.rewards) for e in store.test_evaluations()}
             worth = any(e.worth for e in store.events() if isinstance(e, Concluded))

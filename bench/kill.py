@@ -6,28 +6,197 @@ from, how many requests were in flight (answered, and not yet on disk), how many
 second time, and whether policy file and events equal the uninterrupted run's.
 
     python -m bench.kill
+
+How the proof works: the server counts the requests it has answered (`replies`) and how many of
+these had been answered before (`repeated`), so `replies - repeated` is the number of different
+requests answered. Each row of the run's journal is one of them. At a kill, the answered ones
+without a row are those that were in flight: `pending`. Only they may be answered again; a row that
+is there must never be asked for again.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.figures import Figure, shown
 from promptcodebook.randomness import keyed_random
+from promptcodebook.store.lock import FILE
+from promptcodebook.store.run import RunStore
 from tests.proof.runs import Finished
-from tests.proof.served import Served, served
-from tests.proof.test_kill import (
-    LATENCY,
-    Kill,
-    after,
-    assert_nothing_was_paid_twice,
-    killed_and_resumed,
-    left_by,
-    progress_of,
-    uninterrupted,
+from tests.proof.served import ROOT, Served, served
+
+FLAGS = (
+    *("--task", "constraints", "--plain", "--set", "cache=false", "--set", "concurrency=16"),
+    *("--set", "update.epochs=4", "--set", "update.batch_size=8"),
+    *("--set", "validation.every=2", "--set", "validation.subset=8"),
+    *("--set", "validation.finalists=2", "--set", "verdict_examples=16"),
 )
+IN_FLIGHT = 16
+LATENCY = "uniform:0.01-0.03"
+SETTLE_S = 0.1  # several times the server's longest latency
+_LONGEST_S = 120.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come on disk: events by kind, rows of the journal."""
+
+    events: Mapping[str, int]
+    journal: int
+    began: bool
+
+
+@dataclass
+class Kill:
+    """One kill -9: where the run stood, and what the server had answered for nothing.
+
+    `again` counts the requests that were answered a second time in the session after it.
+    """
+
+    progress: Progress
+    pending: int
+    repeated_before: int
+    again: int = 0
+
+
+When = Callable[[float, Progress], bool]
+"""Whether to kill now, given the seconds since the process began and the run's progress."""
+
+
+def after(seconds: float) -> When:
+    return lambda now, _: now >= seconds
+
+
+def progress_of(folder: Path) -> Progress:
+    """Read from outside, while another process writes."""
+    files = list((folder / "runs").glob(f"*/{FILE}"))
+    if not files:
+        return Progress({}, 0, False)
+    try:
+        with closing(sqlite3.connect(f"file:{files[0]}?mode=ro", uri=True)) as db:
+            events = dict(db.execute("SELECT kind, COUNT(*) FROM events GROUP BY kind"))
+            (journal,) = db.execute("SELECT COUNT(*) FROM journal").fetchone()
+            (headers,) = db.execute("SELECT COUNT(*) FROM header").fetchone()
+    except sqlite3.Error:  # its tables are just being made
+        return Progress({}, 0, False)
+    return Progress(events, journal, headers > 0)
+
+
+SAID = "stderr.txt"
+
+
+def typed(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A process of `pco` at home in the folder, where stderr is kept in a file."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PCO_RUNS": str(folder / "runs")}
+    command = [sys.executable, "-m", "promptcodebook.cli", *words]
+    with (folder / SAID).open("a") as said:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=said)
+
+
+class Training:
+    """One process of `pco train`, fresh or resumed; stderr is kept in a file."""
+
+    def __init__(self, folder: Path, lm: str, *more: str, flags: Sequence[str] = FLAGS) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        resumes = progress_of(folder).began
+        given = ["--resume", "last", "--plain"] if resumes else [*flags, "--lm", lm]
+        self.began = time.monotonic()
+        self.process = typed(folder, "train", *given, *more)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    @property
+    def said(self) -> str:
+        """All sessions' stderr so far."""
+        return (self.folder / SAID).read_text("utf-8")
+
+    def wait(self) -> int:
+        """The exit code, once it has ended by itself."""
+        try:
+            return self.process.wait(_LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def until(self, when: When) -> bool:
+        """Waits for the moment; False if the process ended before it came."""
+        while self.process.poll() is None:
+            if when(self.seconds, progress_of(self.folder)):
+                return True
+            if self.seconds > _LONGEST_S:
+                self.process.kill()
+            time.sleep(0.002)
+        return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) -> list[Kill]:
+    """A run that is killed at each moment in turn, resumed after each, and at last left alone.
+
+    A moment that lies behind the end of the run kills nothing.
+    """
+    server.reset()
+    kills: list[Kill] = []
+    for when in (*moments, None):
+        training = Training(folder, server.lm)
+        ended = when is None or not training.until(when)
+        if ended:
+            assert training.wait() == 0, training.said
+        else:
+            training.kill()
+            time.sleep(SETTLE_S)
+        stats, progress = server.stats(), progress_of(folder)
+        if kills:
+            kills[-1].again = stats["repeated"] - kills[-1].repeated_before
+        if ended:
+            break
+        pending = stats["replies"] - stats["repeated"] - progress.journal
+        kills.append(Kill(progress, pending, stats["repeated"]))
+        if progress.events.get("ended"):  # killed on its way out: nothing is left to do
+            break
+    return kills
+
+
+def uninterrupted(server: Served, folder: Path) -> tuple[Finished, float]:
+    """The run to compare with, and its seconds."""
+    server.reset()
+    training = Training(folder, server.lm)
+    assert training.wait() == 0, training.said
+    return left_by(folder), training.seconds
+
+
+def left_by(folder: Path) -> Finished:
+    """The run in this folder: the last, if it was killed before its first event."""
+    return Finished(max((folder / "runs").iterdir()))
+
+
+def assert_nothing_was_paid_twice(server: Served, folder: Path, kills: Sequence[Kill]) -> None:
+    """Counts at the end: every different request answered is a row of the journal, after each kill
+    no more were answered again than had been in flight, and what is booked differs from what the
+    server was asked at most by what a kill meets between a booking and its request's arrival."""
+    stats = server.stats()
+    assert stats["replies"] - stats["repeated"] == progress_of(folder).journal
+    for kill in kills:
+        assert 0 <= kill.again <= kill.pending <= 2 * IN_FLIGHT
+    with closing(RunStore.open(left_by(folder).path)) as store:
+        booked = sum(u.calls for u in (*store.usage().values(), *store.lost().values()))
+    assert stats["requests"] <= booked <= stats["requests"] + IN_FLIGHT * len(kills)
+
 
 KILLS = int(os.environ.get("PCO_KILLS", "25"))
 """PCO_KILLS=100 for the long proof."""

@@ -16,10 +16,10 @@ from collections import Counter
 from pathlib import Path
 
 from bench.figures import Figure, shown
+from bench.trained import Size, journal, killed_and_resumed, train, write_project
 from promptcodebook.lm.cache import unpack_reply
 from promptcodebook.store.lock import FILE
 from tests.local.served import Ours, served_by_us
-from tests.local.trained import Size, journal, killed_and_resumed, train, write_project
 
 STEPS = int(os.environ.get("PCO_STEPS", "2"))
 """PCO_STEPS=8 for more routes."""

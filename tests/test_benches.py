@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from importlib import import_module
 from pathlib import Path
 
-import openai
 import pytest
 
-from bench import mutants, overhead
-from bench.figures import LACKING, Figure, shown
+from bench import mutants
+from bench.figures import LACKING
 from bench.run import BENCHES, ROOT, outcome
 from bench.step import depth, refused, trained
 from bench.verdict_null import MODES, Job, looked, world
-from promptcodebook.errors import MissingExtra
 
 
 def test_every_bench_of_the_list_is_there() -> None:
@@ -28,50 +23,6 @@ def test_at_most_one_rewrite_in_ten_is_refused_on_the_simulated_model(tmp_path: 
     steps = [done.step for done in trained("simulated", tmp_path, epsilon=0.0)]
     assert refused(steps) <= 0.1
     assert {depth(step) for step in steps} <= {5, 6}, "no step waits for a second reply"
-
-
-def test_an_extra_that_is_missing_is_named_with_its_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measure() -> list[Figure]:
-        raise MissingExtra("the model smollm2", "smollm2")
-
-    monkeypatch.setattr(sys, "argv", ["bench"])
-    assert shown(measure, "About.") == LACKING
-    assert "next: pip install 'promptcodebook[smollm2]'" in capsys.readouterr().out
-
-
-def test_openai_is_measured_with_its_quicker_transport_or_not_at_all(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without it the client takes five times as long, and we would look five times as good."""
-
-    def missing(**_: object) -> object:
-        raise RuntimeError("To use the aiohttp client you must have installed the package")
-
-    monkeypatch.setattr(openai, "DefaultAioHttpClient", missing)
-    monkeypatch.setattr(sys, "argv", ["bench"])
-
-    def measure() -> list[Figure]:
-        overhead.openai_client("http://127.0.0.1:1/v1")
-        return []
-
-    assert shown(measure, "About.") == 1
-    said = capsys.readouterr().out
-    assert "failed: the openai client has no aiohttp transport here" in said
-    assert "next: pip install --require-hashes -r requirements/dev.lock" in said
-
-
-def test_figures_are_printed_beside_their_goals_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["bench", "--json", str(tmp_path / "f.json")])
-    good, bad = Figure("a", 1.0, "s", 2.0), Figure("b", 0.5, "", 0.9, at_least=True)
-    assert shown(lambda: [good], "About.") == 0
-    assert shown(lambda: [good, bad], "About.") == 1
-    assert "SHORT" in capsys.readouterr().out
-    kept = json.loads((tmp_path / "f.json").read_text("utf-8"))
-    assert [(each["name"], each["met"]) for each in kept] == [("a", True), ("b", False)]
 
 
 @pytest.mark.parametrize(
@@ -90,20 +41,6 @@ def test_what_is_passed_over_is_not_called_met(
 ) -> None:
     text, ended = outcome(codes, named=named)
     assert said in text and ended == code
-
-
-def test_the_engines_are_compared_over_rounds_that_pair_them_and_without_the_first() -> None:
-    local_engine = import_module("bench.local_engine")
-
-    async def ask(texts: object, cap: int) -> int:
-        return 0
-
-    own = local_engine.Way(ask, [1.0, 100.0, 200.0, 50.0], [90.0, 10.0, 12.0])
-    ours = local_engine.Way(ask, [1.0, 90.0, 190.0, 20.0], [10.0, 13.0, 14.0])
-    share, added = local_engine.figures({"own": own, "ours": ours})
-    assert share.value == pytest.approx(0.9) and share.met
-    assert added.value == pytest.approx(2.5)
-    assert share.beside == "190 against 200 tokens/s"
 
 
 @pytest.mark.parametrize(

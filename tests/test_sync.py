@@ -126,35 +126,6 @@ def test_a_second_ctrl_c_cancels() -> None:
         key.join()
 
 
-def test_a_third_ctrl_c_does_not_wait_for_what_does_not_end() -> None:
-    asked, cancelled, over = (threading.Event() for _ in range(3))
-    pressed: list[float] = []
-
-    async def deaf() -> None:
-        while not over.is_set():
-            try:
-                await asyncio.sleep(0.01)
-            except asyncio.CancelledError:
-                cancelled.set()
-
-    def press() -> None:
-        for before in (None, asked, cancelled):
-            assert before is None or before.wait(20)
-            time.sleep(0.1)
-            pressed.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-
-    keys = threading.Thread(target=press)
-    keys.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_sync(deaf(), asked.set)
-    took = time.monotonic() - pressed[-1]
-    over.set()
-    keys.join()
-    assert len(pressed) == 3
-    assert took < 2.5  # a second one alone waits for five seconds
-
-
 @both
 def test_tasks_that_nobody_waited_for_end_with_it(run: Any) -> None:
     ended: list[str] = []

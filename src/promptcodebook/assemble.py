@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from promptcodebook.calls import LM, Chat, Reply, Request, Role
@@ -125,10 +125,6 @@ class Plan:
         self.task.require()
         return self
 
-    def simulated(self, spec: Spec) -> LM:
-        """The simulated model in process: its world is made of the plan's own data."""
-        return simulated_model(self.config.task, self.dataset, spec)
-
     def connect(self, supplies: Supplies | None = None) -> Assembled:
         """With models and reward. Opens no connection yet; raises ConfigError for a bad spec."""
         given, private = supplies or Supplies(), self.task.private
@@ -136,8 +132,10 @@ class Plan:
         local, closes = given.local or self.sources.local, None
         if local is None:
             local = closes = local_models()
+        # Its world is made of the plan's own data.
+        world = partial(simulated_model, self.config.task, self.dataset)
         supplies = replace(
-            given, own=own, local=local, closes=closes, simulated=self.simulated, private=private
+            given, own=own, local=local, closes=closes, simulated=world, private=private
         )
         return Assembled(self, Models.build(self.config, supplies))
 
@@ -168,10 +166,14 @@ class Assembled:
         return describe_reward(self.config.reward if own is None else own, self.config.task)
 
     @cached_property
+    def reward(self) -> Reward:
+        """The task's, which may ask the judge."""
+        return self.task.reward(None if self.config.reward == STAND_IN else self.models.ask)
+
+    @cached_property
     def scorer(self) -> Scorer:
         """The task's reward, made uniform and held to its range."""
-        judge = None if self.config.reward == STAND_IN else self.models.ask
-        reward, reward_range = self.task.reward(judge), self.config.reward_range
+        reward, reward_range = self.reward, self.config.reward_range
         calls, private = self.plan.calls, self.task.private
 
         async def score(example: Example, output: Output) -> Score:
@@ -280,8 +282,9 @@ def plan_data(config: Config, base: Path) -> Dataset:
 
 
 def simulated_model(task: str, dataset: Dataset, spec: Spec) -> LM:
-    """The model of a `simulated?...` spec, in a world of the data. ConfigError, MissingExtra."""
-    return import_part(MODELS, "simulated", "the simulated model", "simulated")(task, dataset, spec)
+    """The model of a `simulated?...` or `rules?...` spec. ConfigError, MissingExtra."""
+    name = spec.text.partition("?")[0]
+    return import_part(MODELS, name, f"the model {name}", name)(task, dataset, spec)
 
 
 def _named_task(config: Config, base: Path) -> Task | None:

@@ -100,6 +100,17 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
     return entry_points(group=group)
 
 
+def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
+    """What a package registered under the value of a setting. ConfigError: none did, and it is none
+    of our `own`."""
+    entries = registered(group)
+    if name not in entries.names:
+        known = (*own, *sorted(entries.names))
+        hint = f"{key} = one of {', '.join(known)}"
+        raise ConfigError(f"unknown {key} {name!r}{did_you_mean(name, known)}", hint=hint)
+    return entries[name].load()
+
+
 def import_part(group: str, name: str, what: str, extra: str) -> Any:
     """What a part or a plug-in registered. MissingExtra: it is not installed; `what` needs it."""
     entries = registered(group).select(name=name)

@@ -193,18 +193,6 @@ def test_a_moved_copied_or_packed_run_of_ones_own_keeps_its_mark(
     assert result.code == 0, result.err
 
 
-def test_keys_go_only_to_the_address_that_they_were_given_for(gift: Gift, tmp_path: Path) -> None:
-    """A pco.toml of one's own with a header for one address, and another address typed."""
-    (tmp_path / "pco.toml").write_text(
-        'task = "constraints"\nlm = "http://127.0.0.1:9/v1#m"\n'
-        '[roles.encoder.headers]\nX-Loot = "$PCO_LOOT"\n'
-    )
-    with contextlib.chdir(tmp_path):
-        pco("doctor", "--lm", gift.server.spec, cwd=tmp_path)
-    assert gift.server.headers
-    assert "loot-victim" not in repr(gift.server.headers)
-
-
 def test_a_policy_file_can_hold_neither_code_nor_address(gift: Gift, tmp_path: Path) -> None:
     whole = json.loads(first_policy(gift.folder / "runs", gift.run).text())
     spec = gift.server.spec

@@ -88,16 +88,3 @@ def test_a_secret_that_stands_in_the_file_is_refused_unread(folder: Path, header
         result.error(2, header, "PCO_")
         _clean(result)
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.parametrize("spec", ["user:hush-pw@host:8000/v1#m", "http://user:hush-pw@host/v1#m"])
-def test_a_password_in_an_address_is_never_repeated(folder: Path, spec: str) -> None:
-    for typed in (("train", "--lm", spec), ("doctor", "--lm", spec), ("estimate", "--lm", spec)):
-        result = pco(*typed, cwd=folder)
-        result.error(2, "user name or password")
-        _clean(result)
-    (folder / "pco.toml").write_text(f'task = "constraints"\nlm = "{spec}"\n')
-    result = pco("train", cwd=folder)
-    result.error(2, "user name or password")
-    _clean(result)
-    assert not (folder / "runs").exists()

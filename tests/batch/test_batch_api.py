@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +18,12 @@ from openai.types.batch import Batch as TheirBatch
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from promptcodebook.batch.provider import read_results
+from promptcodebook.lm.wire import read_error_body
 from tests.batch.provider import Provider, completion, refused
 from tests.batch.rows import read_lines, write_rows
 from tests.cli.invoked import Result, pco, running, served
+from tests.local.served import offline
 
 ROWS = 12
 TOML = """
@@ -229,15 +235,45 @@ def test_requests_are_carried_by_hand(folder: Path, provider: Provider) -> None:
     second = evaluate(folder, provider, "--offline-file", "ask.jsonl")
     second.error(3, "ask.jsonl has 1 request to answer")
     assert [row["custom_id"] for row in read_lines(file)] == [rows[-1]["custom_id"]]
-    last = {"code": 400, "message": "too long", "type": "BadRequestError"}
-    line = {"id": "vllm-2", "custom_id": rows[-1]["custom_id"], "response": None, "error": last}
+    last = {"code": 400, "message": "too long", "type": "BadRequestError", "param": "messages"}
+    line = {"id": "vllm-2", "custom_id": rows[-1]["custom_id"], "error": {"error": last}}
+    line["response"] = {"status_code": 400, "request_id": "vllm-batch-2", "body": None}
     (folder / "ask.out.jsonl").write_text(json.dumps(line))
+    ((_, result),) = read_results((folder / "ask.out.jsonl").read_bytes())
+    assert read_error_body(result.raw).message == "too long"
     third = evaluate(folder, provider, "--offline-file", "ask.jsonl")
     assert third.code == 0 and third.json["failed"] == 1 and third.json["n"] == ROWS
     mine = folder / "mine.jsonl"
     mine.write_text('{"a": 1}\n')
     evaluate(folder, provider, "--offline-file", "mine.jsonl").error(2, "holds no requests of ours")
     assert mine.read_text() == '{"a": 1}\n'
+
+
+VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
+FINDS = "from importlib.util import find_spec; exit(find_spec('vllm') is None)"
+DRIVER = Path(__file__).parents[1] / "local" / "vllm_batch.py"
+
+
+@pytest.mark.local
+def test_vllms_own_run_batch_answers_what_we_wrote(folder: Path, provider: Provider) -> None:
+    """The command that we print, run by vLLM, all of it but the model, which refuses one row."""
+    if not VLLM.exists() or subprocess.run([VLLM, "-c", FINDS]).returncode:
+        pytest.skip("vLLM is not installed here: make test-local")
+    fields = "roles.executor.extra={top_k = 20, response_format = {type = 'json_object'}}"
+    typed = ("--offline-file", "ask.jsonl", "--set", fields)
+    written = evaluate(folder, provider, *typed)
+    printed = re.search(r"vllm run-batch (.*); then type", " ".join(written.err.split()))
+    assert printed is not None and written.code == 3, written.err
+    assert [row["body"]["top_k"] for row in read_lines(folder / "ask.jsonl")] == [20] * ROWS
+    command = [VLLM, DRIVER, *shlex.split(printed[1])]
+    ran = subprocess.run(command, cwd=folder, env=offline(folder), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    read = evaluate(folder, provider, *typed)
+    assert read.code == 0 and (read.json["n"], read.json["failed"]) == (ROWS, 1), read.err
+    assert read.json["score"]["mean"] == pytest.approx(1 - 1 / ROWS)
+    results = dict(read_results((folder / "ask.out.jsonl").read_bytes()))
+    (refusal,) = (read_error_body(r.raw) for r in results.values() if r.status == 400)
+    assert refusal.message.startswith("13 is too far") and refusal.param == "messages"
 
 
 SLOW = """
@@ -295,22 +331,6 @@ def test_a_kill_pays_for_nothing_twice(
     assert json.loads(out)["score"]["mean"] == 1.0
     assert provider.paid.total() == ROWS == len(provider.paid), provider.seen
     assert len(provider.batches) == 1 and provider.server.calls == live == ROWS
-
-
-@pytest.mark.slow
-def test_a_killed_file_of_rows_books_its_batch_once(folder: Path, provider: Provider) -> None:
-    provider.stops_at = "poll"
-    words = ("batch", "p.json", "in.jsonl", "out.jsonl", "--lm", provider.spec, "--batch-api")
-    words += ("--json", "--set", "cache=false")
-    with running(*words, cwd=folder) as process:
-        assert provider.reached.wait(60)
-        process.kill()
-    provider.stops_at = ""
-    with running(*words, cwd=folder) as process:
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    told = json.loads(out)
-    assert (told["calls"], told["lost"], provider.paid.total()) == (2 * ROWS, None, ROWS)
 
 
 @pytest.mark.slow

@@ -6,10 +6,8 @@ import _thread
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -28,7 +26,7 @@ from promptcodebook.batch.session import Batch, Order
 from promptcodebook.calls import Usage
 from promptcodebook.paths import cache_folder
 from promptcodebook.policy.file import read_policy_file
-from tests.batch.rows import answering, read_lines, write_rows
+from tests.batch.rows import answering, write_rows
 from tests.cli.invoked import pco, served
 from tests.lm.server import Server, says
 
@@ -248,28 +246,3 @@ def test_a_batch_that_was_killed_twice_ends_as_one_that_was_not(tmp_path: Path) 
     assert (killed / "out.jsonl").read_bytes() == (whole / "out.jsonl").read_bytes()
     assert paid_again(killed) <= 2 * AT_ONCE, "more than what was in flight"
     assert not list(killed.glob("*.part"))
-
-
-@pytest.mark.slow
-def test_ctrl_c_keeps_what_is_answered_and_the_same_command_goes_on(work: Path) -> None:
-    write_rows(work / "in.jsonl", 300)
-    server, answers = answering(delay=0.05)
-    with served(server):
-        spec = ("--lm", server.spec, "--set", "concurrency=4", "--set", "cache=false")
-        command = ["-m", "promptcodebook.cli", "batch", "p.json", "in.jsonl", "out.jsonl", *spec]
-        environment = {**os.environ, "HOME": str(work)}
-        first = subprocess.Popen(
-            [sys.executable, *command], cwd=work, env=environment, stderr=subprocess.PIPE, text=True
-        )
-        while server.calls < 60:
-            assert first.poll() is None
-            time.sleep(0.02)
-        first.send_signal(signal.SIGINT)
-        _, err = first.communicate(timeout=120)
-        assert first.returncode == 130 and "continues from here" in err, err
-        answers.delay = 0.0
-        done = subprocess.run([sys.executable, *command], cwd=work, env=environment, timeout=240)
-    assert done.returncode == 0
-    rows = read_lines(work / "out.jsonl")
-    assert [row["n"] for row in rows] == list(range(300)) and not any(r["error"] for r in rows)
-    assert server.calls == 600, "what was in flight came home and was kept"

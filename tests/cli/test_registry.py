@@ -243,19 +243,6 @@ def test_a_high_finding_is_shown_with_place_and_reason_and_exits_1(tmp_path: Pat
     assert tree.code == 1 and [f["where"] for f in tree.json["findings"]] == ["c1"]
 
 
-@pytest.mark.parametrize(
-    ("text", "last"),
-    [("Be brief.", "no rule fired"), ("See https://docs.example/a.", "no high finding")],
-)
-def test_without_a_judge_nothing_passes_and_all_else_exits_0(
-    text: str, last: str, tmp_path: Path
-) -> None:
-    a_policy(text).save(tmp_path / "p.json")
-    result = pco("codebook", "audit", "p.json", "--rules-only", cwd=tmp_path)
-    assert result.code == 0 and "passes" not in result.out
-    assert result.out.endswith(f"\n{last}; no model judged the texts\n")
-
-
 def test_a_policy_file_is_compared_with_the_data_that_are_named(tmp_path: Path) -> None:
     a_policy("Say one two three four five six seven eight.").save(tmp_path / "p.json")
     inputs = {"train": "one two three four five six seven eight", "val": "b", "test": "c"}

@@ -43,7 +43,7 @@ from promptcodebook.randomness import Draws
 from promptcodebook.store.run import RunStore
 from promptcodebook.types import Channel, Gradients
 
-TABLES = [n for n in experiment_names() if n != "small-real-model"]
+TABLES = [n for n in experiment_names() if n not in ("small-real-model", "what-learns")]
 
 
 @pytest.fixture(scope="module")

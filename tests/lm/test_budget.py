@@ -165,24 +165,6 @@ async def test_what_no_reply_can_have_taken_is_replaced_by_our_count(usage: Usag
     assert ledger.total == reply.usage
 
 
-async def test_stopping_lets_calls_in_flight_finish_and_starts_no_other():
-    bill = Bill(ONE, ONE, turns=20)
-    door = gate(calls=1)
-    lm = Attempted(bill, door, Counts())
-    running = asyncio.create_task(lm(ask()))
-    await asyncio.sleep(0)
-    waiting = asyncio.create_task(lm(ask()))
-    await asyncio.sleep(0)
-    door.stop(Interrupted("stopped by you", hint="pco train --resume r1"))
-    with pytest.raises(Interrupted, match="stopped by you") as caught:
-        await waiting
-    assert caught.value.hint == "pco train --resume r1"
-    assert (await running).text == "ok"
-    with pytest.raises(Interrupted):
-        await lm(ask())
-    assert bill.started == 1
-
-
 async def test_without_a_length_cap_no_budget_of_tokens_and_only_what_is_free_has_a_price():
     with pytest.raises(ConfigError, match="length cap") as caught:
         await budgeted(Bill(ONE), tokens=1000)(ask(cap=None))
@@ -474,25 +456,6 @@ async def test_what_is_kept_back_of_the_seconds_brings_the_deadline_forward_and_
     with pytest.raises(BudgetReached, match=r"1 seconds \(\d+ s gone\)"):
         await asyncio.wait_for(door.enter(MOST), 20)
     assert time.monotonic() - began > 0.5, "there was time again"
-
-
-@pytest.mark.parametrize("limits", [{"calls": 3}, {"tokens": 3 * EACH}, {"usd": 3.0001 * PRICE}])
-async def test_what_is_out_is_reserved_and_what_is_over_is_not(limits: dict[str, float]):
-    door = gate(**limits)
-    for _ in range(3):
-        await asyncio.wait_for(door.enter(MOST), 20)
-    for _ in range(2):  # one comes back for nothing: its place is the next one's
-        waiter = asyncio.create_task(door.enter(MOST))
-        await asyncio.sleep(0)
-        assert not waiter.done(), "three are out"
-        door.leave(MOST)
-        await asyncio.wait_for(waiter, 20)
-    door.ledger.end(door.ledger.begin("executor", MOST), MOST)
-    door.leave(MOST)
-    waiter = asyncio.create_task(door.enter(MOST))
-    await asyncio.sleep(0)
-    assert not waiter.done(), "two are out, and one is booked"
-    waiter.cancel()
 
 
 async def test_what_is_free_waits_for_nobody_under_a_budget_of_money():

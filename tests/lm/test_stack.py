@@ -23,7 +23,6 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.limit import AdaptiveLimit, Backoff
 from promptcodebook.lm.scripted import ScriptedLM
-from promptcodebook.lm.spec import parse_spec
 from promptcodebook.lm.stack import Endpoints, Models, Roles, Supplies
 from promptcodebook.lm.structured import Ask
 from promptcodebook.lm.wire import estimate_tokens
@@ -131,15 +130,6 @@ async def test_models_at_one_address_share_one_limit(server: Server, tally: Coun
         await asyncio.gather(*(lm(ASK) for lm in (a, b) for _ in range(10)))
     assert server.peak == 3
     assert {body["model"] for body in server.bodies} == {"a", "b"}
-
-
-async def test_pressure_halves_the_limit(server: Server, tally: Counts):
-    server.script(*(fails(429) for _ in range(8)))
-    async with endpoints(tally, concurrency=8) as opened:
-        lm = opened.connect(server.spec)
-        await asyncio.gather(*(lm(ASK) for _ in range(8)))
-        assert 4 <= opened.limit_of(parse_spec(server.spec, {})).current <= 6
-    assert tally == {"rate_limited": 8}
 
 
 async def test_headers_are_sent_and_their_keys_come_from_the_environment(

@@ -608,8 +608,8 @@ def test_a_rule_is_ours_or_an_installed_package_s(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_rule("gentle").__module__ == "gentle"
-    with pytest.raises(ConfigError, match=r"rule 'gentel' \(did you mean 'gentle'\?\)") as error:
+    with pytest.raises(ConfigError, match=r"accept 'gentel' \(did you mean 'gentle'\?\)") as error:
         find_rule("gentel")
-    assert error.value.hint == "choose one of: always, improve, improve_each, gentle, plain"
+    assert error.value.hint == "update.accept = one of always, improve, improve_each, gentle, plain"
     with pytest.raises(ConfigError, match="'plain' is no async function"):
         find_rule("plain")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.cli.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -134,24 +131,6 @@ def test_the_quick_suite_runs_as_printed(shell: Shell) -> None:
     [line] = [line for line in block.splitlines() if line.startswith("pco bench")]
     assert "suite quick: 6 finished, 0 failed" in shell.run(line).stdout
     assert "6 finished" in shell.run(line).stdout.replace("skipped", "")
-
-
-def test_templates_and_a_prompt_of_ones_own_are_used_as_the_page_says(shell: Shell) -> None:
-    page = (ROOT / "docs" / "how-to" / "start-from-a-prompt.md").read_text("utf-8")
-    flowing = " ".join(page.split())
-    assert "pco templates copy my-prompts" in flowing
-    assert 'templates = "./my-prompts"' in flowing
-    shutil.copytree(PROJECT, shell.folder / "mytask")
-    small = "--preset quick --set update.epochs=1 --set validation.every=0"
-    shell.run("pco templates copy my-prompts", "mytask")
-    shell.run(f"pco train {small} --set templates=./my-prompts", "mytask")
-    [options] = re.findall(r"`(--set init\.kind=from_prompt [^`]*)`", flowing)
-    (shell.folder / "mytask" / "prompt.txt").write_text(
-        "Answer in one word. Read the question twice. Name the category as it is spelt.\n"
-        "Mind exceptions. Check the total. Give no reasons.\n"
-    )
-    done = shell.run(f"pco train {small} {options} --set size=6 --set select=2", "mytask")
-    assert "test split, n = 6" in done.stdout
 
 
 def test_every_file_of_the_package_is_in_the_wheel(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def router(select: int = 2, repeats: bool = True, **settings: Any) -> OutcomeRou
 
 
 def uniform(select: int, repeats: bool = True, least: int = 0) -> OutcomeRouter:
-    return router(select, repeats, explore="upper", floor=1.0, least=least)
+    return router(select, repeats, floor=1.0, least=least)
 
 
 def seen(name: str, indices: tuple[int, ...], reward: float) -> Outcome:
@@ -93,30 +93,18 @@ async def test_a_uniform_route_has_its_size_first_and_none_as_often_as_one(least
         assert abs(counts[z] / 200 - chance) < 0.12, z
 
 
-@pytest.mark.parametrize(("explore", "floor"), [("thompson", 0.3), ("upper", 0.7)])
+@pytest.mark.parametrize("floor", [0.3, 0.7])
 @pytest.mark.parametrize("repeats", [True, False])
-async def test_the_logged_chances_are_those_the_routes_had(
-    explore: str, floor: float, repeats: bool
-) -> None:
+async def test_the_logged_chances_are_those_the_routes_had(floor: float, repeats: bool) -> None:
     """Whatever is drawn, one over its chance is on average how many sets may be drawn."""
     state = after(*(seen(f"x{i}", (i % 4,), 0.5 + 0.1 * (i % 4)) for i in range(12)))
-    by = router(1, repeats, explore=explore, floor=floor, scale=1.0)
+    by = router(1, repeats, floor=floor, scale=1.0)
     routes = await drawn(by, state, 300)
     allowed = set(sets(0, 1)) - (set() if repeats else {(0,)})
     inverse = [1.0 / (route.propensity or 1.0) for route in routes]
     assert sum(inverse) / 300 == pytest.approx(len(allowed), abs=0.7)
     assert {route.indices for route in routes} == allowed
     assert min(route.propensity or 0.0 for route in routes) >= floor / 5 - 1e-9
-
-
-async def test_upper_bounds_take_what_is_little_known() -> None:
-    """Nothing was seen of c_1: without a scale, what is known decides."""
-    worth = {(0,): 0.6, (2,): 0.2, (3,): 0.2, (): 0.5}
-    state = after(*(seen(f"x{i}", z, reward) for i in range(12) for z, reward in worth.items()))
-    for scale in (1.0, 0.0):
-        by = router(explore="upper", scale=scale, floor=0.0)
-        [indices] = {route.indices for route in await drawn(by, state, 9)}
-        assert 0 in indices and (1 in indices) == bool(scale) and not {2, 3} & set(indices)
 
 
 async def test_what_was_tried_is_not_drawn_and_leaves_its_chance_to_the_others() -> None:

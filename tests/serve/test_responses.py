@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import SecretStr, TypeAdapter
+from pydantic import TypeAdapter
 
 from promptcodebook.serve.spending import find_record
 from tests.lm.server import Step, drops, fails, raw, says
@@ -317,43 +316,3 @@ async def test_budgets_counts_and_records_are_those_of_chat_completions(tmp_path
     assert counts[f'pco_requests_total{{path="{path}",status="200"}}'] == 3
     record = find_record(tmp_path / "records.sqlite", headers["x-request-id"])
     assert (record.status, record.route) == (200, (1, 3)) and record.prompt
-
-
-async def test_langchains_model_calls_a_tool_and_reads_the_answer_whole_and_streamed() -> None:
-    from langchain_core.messages import HumanMessage, ToolMessage
-    from langchain_openai import ChatOpenAI
-
-    setup = Setup(options={"names": ("gpt-4o",)})
-    async with up(setup=setup) as served, httpx.AsyncClient() as http:
-        made = ChatOpenAI(
-            model="gpt-4o",
-            base_url=f"{served.url}/v1",
-            api_key=SecretStr("none"),
-            use_responses_api=True,
-            http_async_client=http,
-        )
-        model = made.bind_tools([{"type": "function", "function": LOOK}])
-        for whole in (True, False):
-            served.upstream.script(
-                says("", finish="tool_calls", message={"tool_calls": [CALL]})
-                if whole
-                else speaks(*DELTAS[3:6], finish="tool_calls"),
-                says("ok") if whole else speaks({"content": "o"}, {"content": "k"}),
-            )
-            talk: list[Any] = [HumanMessage(LATE)]
-            for text in ("", "ok"):
-                if whole:
-                    said = await model.ainvoke(talk)
-                else:
-                    pieces = [piece async for piece in model.astream(talk)]
-                    said = sum(pieces[1:], pieces[0])
-                assert said.text == text and said.usage_metadata
-                assert said.usage_metadata["total_tokens"] == 10
-                talk.append(said)
-                for call in said.tool_calls:
-                    assert (call["name"], call["args"]) == ("look", {"a": 1})
-                    talk.append(ToolMessage("nothing found", tool_call_id=call["id"]))
-            sent = served.upstream.bodies[-1]["messages"]
-            assert sent[0]["role"] == "system" and sent[1]["content"] == LATE
-            assert sent[2]["tool_calls"] == [CALL]
-            assert sent[3] == {"role": "tool", "tool_call_id": "c1", "content": "nothing found"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from functools import cache
@@ -18,7 +17,6 @@ from promptcodebook.sqlite import pack
 from promptcodebook.store.events import (
     Broke,
     Compared,
-    Concluded,
     Ended,
     Event,
     Resumed,
@@ -31,7 +29,7 @@ from promptcodebook.store.events import (
     pack_event,
     unpack_event,
 )
-from promptcodebook.types import Codebook, Evaluation, Parameters, Rollout, Step, Trace, Verdict
+from promptcodebook.types import Evaluation, Parameters, Rollout, Step
 
 # Lone surrogates included: a reply's JSON may hold "\ud800", and it must come back unchanged.
 texts = st.text(st.characters(), max_size=12)
@@ -94,19 +92,6 @@ def test_the_light_part_alone_is_the_event_without_its_bulk(event: Event) -> Non
         assert light == event
 
 
-def test_not_a_number_comes_back_as_such() -> None:
-    verdict = Verdict(math.nan, "")
-    step = Step(0, 0, math.inf, (Trace(Rollout("x"), verdict=verdict),), (), _NO, (), (), ())
-    back = again(Stepped(step))
-    assert isinstance(back, Stepped)
-    assert back.step.epsilon == math.inf
-    seen = back.step.traces[0].verdict
-    assert seen is not None and math.isnan(seen.score)
-
-
-_NO = Parameters("", "", Codebook(()), "")
-
-
 def test_a_damaged_event_says_where() -> None:
     with pytest.raises(StoreError, match=r"damaged at reason"):
         unpack_event("ended", pack({"reason": "tired", "detail": ""}))
@@ -156,20 +141,3 @@ def test_the_best_validation_is_the_highest_and_on_a_tie_the_earliest() -> None:
     whole = fold([*events, validated(19, 0.5, "full")]).best
     assert whole is not None and (whole.step, whole.scope, whole.score) == (19, "full", 0.5)
     assert fold([]) == RunState() and fold([]).best is None
-
-
-def test_the_verdict_has_its_rows_in_order(make_step: MakeStep) -> None:
-    conclusion = Concluded("worth it", True, ({"row": "learned", "score": 0.9},))
-    state = fold(
-        [
-            Stepped(make_step(7)),
-            Compared(seen(0.4, "zero-shot")),
-            Compared(seen(0.9, "learned")),
-            conclusion,
-        ]
-    )
-    assert [(m.name, m.score, m.step) for m in state.tests] == [
-        ("zero-shot", 0.4, 7),
-        ("learned", 0.9, 7),
-    ]
-    assert state.conclusion == conclusion

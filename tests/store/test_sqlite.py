@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,28 +83,6 @@ def test_a_file_that_a_process_is_still_making_is_waited_for_but_not_for_ever(
     connect(path, LAYOUT, write=True).close()
     soon.join()
     maker.close()
-
-
-def test_several_processes_may_make_the_same_file_at_once(path: Path) -> None:
-    make = (
-        "import sys, pathlib\n"
-        "from promptcodebook.sqlite import Layout, Writer\n"
-        "layout = Layout('x', 1, ('CREATE TABLE t (id INTEGER PRIMARY KEY, w TEXT)',))\n"
-        "sys.stdin.read()\n"
-        "w = Writer(pathlib.Path(sys.argv[1]), layout)\n"
-        "for i in range(50): w.write_now(lambda db: db.execute('INSERT INTO t (w) VALUES (1)'))\n"
-        "w.close()\n"
-    )
-    gate_read, gate_write = os.pipe()
-    processes = [
-        subprocess.Popen([sys.executable, "-c", make, str(path)], stdin=gate_read) for _ in range(4)
-    ]
-    os.close(gate_read)
-    os.close(gate_write)  # all start at once
-    assert [process.wait(60) for process in processes] == [0] * 4
-    db = sqlite3.connect(path)
-    assert db.execute("SELECT COUNT(*) FROM t").fetchone() == (200,)
-    db.close()
 
 
 def test_a_single_wrong_byte_in_a_packed_value_is_noticed() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import signal
 import sys
@@ -107,6 +108,29 @@ async def test_a_coroutine_that_hangs_is_cancelled_even_if_it_will_not_hear_of_i
         await UserCalls(seconds=0.05).call(deaf)
     assert time.monotonic() - began < 30
     stop.set()
+
+
+async def test_calls_in_turn_share_a_thread_that_ends_with_them() -> None:
+    calls, own, hung = UserCalls(seconds=0.2), list[threading.Thread](), threading.Event()
+
+    def work(wait: bool = False) -> None:
+        own.append(threading.current_thread())
+        if wait:
+            hung.wait(20)
+
+    for _ in range(3):
+        await calls.call(work)
+    with pytest.raises(Overdue):
+        await calls.call(work, True)
+    await calls.call(work)
+    first, other = own[0], own[-1]
+    assert own == [first] * 4 + [other] and other is not first
+    del calls
+    gc.collect()
+    hung.set()  # the one that hung ends as well, once it is through
+    for thread in (first, other):
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 async def test_waiting_for_a_thread_or_a_model_does_not_count() -> None:

@@ -274,30 +274,6 @@ def test_texts_of_a_run_that_attack_do_nothing(
         assert heard.foreign(base) == []
 
 
-def test_a_script_that_came_into_a_page_would_not_run(browser: Any, base: str) -> None:
-    with opened(browser, 1600, "light") as (page, heard):
-        page.goto(base)
-        page.evaluate(
-            "const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
-            "document.body.append(s);"
-            "const i = new Image(); i.src = 'http://127.0.0.2:1/x.png'; document.body.append(i)"
-        )
-        page.wait_for_timeout(200)
-        assert page.evaluate("window.ran") is None
-        assert any("Content Security Policy" in said for said in heard.complaints)
-
-
-def test_a_figure_is_saved_as_svg_and_as_csv(browser: Any, base: str, keys: dict[str, str]) -> None:
-    with opened(browser, 1600, "light") as (page, _):
-        page.goto(f"{base}/run/{keys[SIMULATED]}")
-        for kind, start in (("SVG", "<svg "), ("CSV", "series,step,")):
-            with page.expect_download() as saving:
-                page.get_by_label(f"Training reward as {kind}").click()
-            assert saving.value.suggested_filename == f"training-reward.{kind.lower()}"
-            text = Path(saving.value.path()).read_text("utf-8")
-            assert text.startswith(start) and "simulated" in text
-
-
 @pytest.mark.parametrize("width", SIZES)
 def test_the_report_is_readable_and_silent_without_a_network(
     browser: Any, runs_dir: Path, keys: dict[str, str], axe: str, tmp_path: Path, width: int

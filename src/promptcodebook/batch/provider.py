@@ -140,6 +140,9 @@ def read_results(data: bytes, seconds: float = 0.0) -> Iterator[tuple[str, Resul
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             row = json.loads(line)
             key, answer, error = str(row["custom_id"]), row.get("response"), row.get("error")
+            if isinstance(error, dict):
+                fields = cast("dict[str, Any]", error)
+                error = fields.get("error", fields)  # vLLM's refusals are whole bodies
             if answer:
                 status, body = int(answer["status_code"]), answer.get("body") or {"error": error}
             else:

@@ -42,7 +42,7 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="pco.toml or
 TaskName = Annotated[str | None, typer.Option("--task", help="A ready-made task.")]
 DataDir = Annotated[str | None, typer.Option("--data", help="Folder of the task's data.")]
 Model = Annotated[str | None, typer.Option("--lm", help="Model of all roles, e.g. URL#MODEL.")]
-Preset = Annotated[str | None, typer.Option("--preset", help="default, paper, quick or small.")]
+Preset = Annotated[str | None, typer.Option("--preset", help="default, lean, paper, quick, small.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Any key: a.b=value.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Lines instead of the live view.")]

@@ -319,7 +319,7 @@ def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
-        doubt = "  (the encoder gave no valid route: filled up by highest r̄)"
+        doubt = "  (the encoder gave no valid route: filled up by the best so far)"
     chosen = [wrap_text(instinct, f"  [{k}] ") for k, instinct in made.instincts]
     head = f"route {', '.join(map(str, route.indices))}{doubt}"
     yield "\n".join([head, *chosen, *_promises(made, texts)])

@@ -1,4 +1,4 @@
-"""All settings of a run, as one frozen tree; presets `default`, `paper`, `quick`, `small`.
+"""All settings of a run, as one frozen tree; with presets such as `lean`.
 
 `paper` is Table 6 to the letter. `presets.toml` has what each preset changes, and says where
 `default` departs from the paper, and why.

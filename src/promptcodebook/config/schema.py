@@ -81,10 +81,9 @@ class RouterSettings(Group):
     """E_θ, what each instinct earned (extra [router]), or what `pco distill` makes of E_θ."""
     features: Literal["words", "embeddings", "both"] = "words"
     """What tells inputs apart: words, embeddings by the encoder's model (a call each), or both."""
-    explore: Literal["thompson", "upper"] = "thompson"
-    """How training routes are drawn: by draws from what is known of each instinct, or by bounds."""
     scale: float | None = Field(default=None, ge=0.0)
-    """Their spread or height in standard deviations; none = 1, or 0.2 without repeats."""
+    """Spread of the draws that training routes follow, in standard deviations of what is known of
+    each instinct; none = 1, or 0.2 without repeats."""
     floor: Unit = 0.05
     """Share of training routes that are drawn uniformly, so that every route has a known chance."""
     repeats: Literal["auto", "yes", "no"] = "auto"
@@ -159,13 +158,17 @@ class Validation(Group):
     """Stop early once validation reaches this, in the task's range of rewards."""
 
 
+OWN_INITS = ("expert", "random", "from_prompt", "file")
+
+
 class Init(Group):
     """Where the first codebook comes from."""
 
-    kind: Literal["expert", "random", "from_prompt", "file"] = "expert"
-    """The task's seeds, generic ones that a model writes, your prompt taken apart, or a file."""
+    kind: str = "expert"
+    """expert = the task's seeds, random = a model's, from_prompt = your prompt taken apart, file;
+    or a package's reader, such as gepa."""
     path: str = ""
-    """For kind = "file": a policy with all that it has learned, or a JSON list of instincts."""
+    """For kind = "file" a policy with all it learned, or a JSON list; else what a reader reads."""
     instincts: tuple[str, ...] = ()
     """Your own seeds for kind = "expert", in place of the task's."""
     frozen: tuple[int, ...] = ()
@@ -174,6 +177,11 @@ class Init(Group):
     """Your present prompt: for kind = "from_prompt", and as the verdict's first row."""
     split: Literal["model", "sentences"] = "model"
     """For kind = "from_prompt": who takes it apart, a model, or we at its sentences and lines."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every instinct is a whole prompt, which a package read."""
+        return self.kind not in OWN_INITS
 
 
 class DataSettings(Group):
@@ -255,7 +263,7 @@ _OURS = {
     *("temperature", "top_p", "max_tokens", "max_completion_tokens"),
 }
 """Body fields that have a setting of their own, or that the method relies on."""
-Preset = Literal["default", "paper", "quick", "small"]
+Preset = Literal["default", "lean", "paper", "quick", "small"]
 
 
 class RoleSettings(Group):
@@ -333,7 +341,7 @@ class Config(Group):
     the installed optimizers (`OptimizerSettings`)."""
 
     preset: Preset = "default"
-    """What all other keys begin with: ours, the paper's Table 6, or fewer and smaller steps."""
+    """What all other keys begin with: ours, ours for fewer calls, or the paper's Table 6."""
     task: str = ""
     """Name of a ready-made task; "" = your own `data` and `reward`."""
     data_dir: str = ""

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+from promptcodebook.assemble import Sources
 from promptcodebook.calls import Usage
 from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
@@ -160,14 +161,18 @@ FORM = 4
 """Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""
 
 
-def trained(name: str, settings: Mapping[str, Any]) -> Cell:
-    """The run of these settings to its verdict. One that too many failures stopped is a result
-    without a learned row, and says why in `stopped`."""
+def trained(
+    name: str, settings: Mapping[str, Any], sources: Callable[[Lab], Sources | None] | None = None
+) -> Cell:
+    """The run of these settings to its verdict, on the lab's model unless `sources` gives another.
+    One that too many failures stopped is a result without a learned row, and says why in
+    `stopped`."""
 
     def measure(lab: Lab) -> Result:
         config = load_config(settings, where=f"the experiment's cell {name}")
         try:
-            return read_run(lab.train(config, counted=True))
+            own = None if sources is None else sources(lab)
+            return read_run(lab.train(config, counted=True, sources=own))
         except TooManyFailures as failures:
             if failures.run is None:
                 raise
@@ -317,17 +322,23 @@ def framed(measured: Measured, paper: str, blocks: Sequence[Block]) -> Page:
     return Page(title, [*about(measured, paper), *blocks, *missing(measured)])
 
 
+def made_by(measured: Measured) -> list[Block]:
+    """The command that made the page."""
+    order, spec = measured.order, measured.lab.spec
+    typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
+    named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
+    typed += " ".join([f"--lm {spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
+    return ["A generated page. Made by", f"```\n{typed}\n```"]
+
+
 def about(measured: Measured, paper: str) -> list[Block]:
     order, lab = measured.order, measured.lab
     what = said("what", order.experiment.name)
     task = task_of(order, lab.spec, paper)
     test = scale_of(order.preset)["verdict_examples"]
-    typed = f"pco reproduce {order.experiment.name} --preset {order.preset} --seeds {order.seeds} "
-    named = {key: getattr(order, key) for key in ("task", "data", "independent", "weak")}
-    typed += " ".join([f"--lm {lab.spec}", *(f"--{k} {v}" for k, v in named.items() if v)])
     words = lab_words(measured, test, "examples" + " at the most" * (test is not None))
     after = f" {order.experiment.paper} of the paper." if order.experiment.paper else ""
-    blocks: list[Block] = ["A generated page. Made by", f"```\n{typed}\n```"]
+    blocks = made_by(measured)
     blocks.append(said("shared", "about", what=what, paper=after, task=task, **words))
     if lab.simulated:
         blocks.insert(0, said("shared", "simulated"))

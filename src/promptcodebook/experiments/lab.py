@@ -160,9 +160,15 @@ class Lab:
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
             return path
 
-    def work(self, config: Config, work: Callable[[Assembled], Awaitable[T]]) -> T:
-        """What a piece of work comes to that has no run of its own: with data, task and models."""
-        assembled = plan_run(config, self._sources).connect()
+    def work(
+        self,
+        config: Config,
+        work: Callable[[Assembled], Awaitable[T]],
+        sources: Sources | None = None,
+    ) -> T:
+        """What a piece of work comes to that has no run of its own: with data, task and models, of
+        the lab or of `sources`."""
+        assembled = plan_run(config, sources or self._sources).connect()
 
         async def whole() -> T:
             try:

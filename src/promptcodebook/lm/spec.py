@@ -27,8 +27,8 @@ FORMS = (
 )
 MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called),
-`simulated` (an LM, given the name of a task, its data and a spec), and providers by the first word
-of a spec (a `Transport`, given the spec, credentials and a timeout)."""
+`simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
+first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
 SMOLLM2 = "smollm2"
 """The small model that a package of the ordinary index carries."""
 
@@ -74,14 +74,14 @@ def parse_spec(text: str, environment: Mapping[str, str] | None = None) -> Spec:
         kind = "openai" if head == "openai" else "provider"
         return Spec(text, kind, url, name, key_names=tuple(its["keys"]))
     head, _, query = text.partition("?")
-    if head != "simulated":
+    if head not in ("simulated", "rules"):
         raise _unknown(text)
     params: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not equals or not key:
             hint = "write simulated?load=0.1&latency=0.2&faults=429:0.1,500:0.05"
-            raise ConfigError(f"cannot read {part!r} in the simulated model's settings", hint=hint)
+            raise ConfigError(f"cannot read {part!r} in the settings of {head}", hint=hint)
         params[key] = unquote(value)
     return Spec(text, "simulated", params=params)
 

@@ -335,9 +335,10 @@ class Roles:
     async def __call__(self, request: Request) -> Reply:
         # Of an embedding nothing is written.
         sampling = Sampling(max_tokens=0) if request.embeds else request.sampling
-        if replace(sampling, extra={}) == Sampling():
+        if sampling.temperature is sampling.top_p is sampling.max_tokens is None:
             own = self.sampling_of(request.role, request.greedy)
-            sampling = replace(own, extra={**own.extra, **sampling.extra})
+            extra = sampling.extra
+            sampling = replace(own, extra={**own.extra, **extra}) if extra else own
         sample = 0 if request.embeds or sampling.temperature == 0 else request.sample
         model = request.model or self.model_of(request.role)
         asked = replace(request, model=model, sampling=sampling, sample=sample)

@@ -2,8 +2,9 @@
 
 `expert` takes the user's instincts or the task's own; `random` has the model write them;
 `from_prompt` splits the present prompt, by the model or at its sentences; `file` reads a codebook
-or a whole policy, but for ψ, which no policy holds. The requests of random and from_prompt, which
-the paper does not print, are ours. A short list is filled up from the set's general instincts.
+or a whole policy, but for ψ, which no policy holds; any other kind is a package's reader of whole
+prompts. The requests of random and from_prompt, which the paper does not print, are ours. A short
+list is filled up from the set's general instincts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
-from promptcodebook.config.schema import Init
-from promptcodebook.errors import ConfigError
+from promptcodebook.config.schema import OWN_INITS, Init
+from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
 from promptcodebook.method.state import RoutingStatistics, State, known_evidence
@@ -34,6 +35,8 @@ class InstinctsReply(ReplyShape):
     instincts: LenientTexts
 
 
+READERS = "promptcodebook.inits"
+"""Entry points: from the path to whole prompts, the best first."""
 _ROOM, _PER_WORD = 2600, 8
 """Characters asked for: of all instincts together (the updater's cap), and for each word of one."""
 
@@ -75,10 +78,14 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """A policy file, a list of texts, or {"instincts": [...]} at `init.path`. ConfigError."""
+        """A policy file, a list of texts, {"instincts": [...]}, or what a package reads at
+        `init.path`. ConfigError."""
+        path = base / init.path
+        if init.whole:
+            read = plug_in(READERS, init.kind, "init.kind", OWN_INITS)
+            return Earlier(tuple(Instinct(text) for text in read(path)))
         if init.kind != "file":
             return Earlier()
-        path = base / init.path
         try:
             tree = json.loads(path.read_text("utf-8"))
             book = _Book.model_validate({"codebook": tree} if isinstance(tree, list) else tree)
@@ -160,7 +167,7 @@ def listed_instincts(config: Config, seeds: Sequence[str], earlier: Earlier) -> 
     """Those at hand without a model: in a file, the settings or the task, or the sentences of the
     present prompt. ConfigError: that has more of them than K, or none."""
     init = config.init
-    if init.kind == "file":
+    if init.whole or init.kind == "file":
         return earlier.instincts
     if init.kind == "expert":
         return [Instinct(text) for text in init.instincts or seeds]
@@ -180,9 +187,9 @@ def _fill(
 ) -> tuple[tuple[Instinct, ...], list[int | None]]:
     """K different instincts, and the place in `given` of each (None = a general one). A repetition
     that is dropped leaves its `init.frozen` to the text that stays."""
-    general = map(Instinct, templates.text("instincts").splitlines())
+    general = [] if config.init.whole else templates.text("instincts").splitlines()
     kept: dict[str, tuple[Instinct, int | None]] = {}
-    for place, instinct in enumerate((*given, *general)):
+    for place, instinct in enumerate((*given, *map(Instinct, general))):
         text = instinct.text.strip()
         if not text:
             continue

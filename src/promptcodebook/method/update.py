@@ -15,7 +15,7 @@ from typing import Any
 from promptcodebook.calls import Request, Usage
 from promptcodebook.config import Config
 from promptcodebook.config.schema import Update
-from promptcodebook.errors import ConfigError, LMError, did_you_mean, registered
+from promptcodebook.errors import ConfigError, LMError, plug_in
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
@@ -499,15 +499,8 @@ def find_rule(name: str) -> Rule:
     """The rule of that name, ours or an installed package's. ConfigError: unknown, or not async."""
     if name in RULES:
         return RULES[name]
-    plugins = registered(GROUP)
-    if name in plugins.names:
-        rule = plugins[name].load()
-        if not iscoroutinefunction(rule):
-            said, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
-            raise ConfigError(said, hint=f"{hint} {name}(rerun, proposal)")
-        return rule
-    known = (*RULES, *sorted(plugins.names))
-    raise ConfigError(
-        f"update.accept: unknown rule {name!r}{did_you_mean(name, known)}",
-        hint=f"choose one of: {', '.join(known)}",
-    )
+    rule = plug_in(GROUP, name, "update.accept", RULES)
+    if not iscoroutinefunction(rule):
+        said, hint = f"update.accept: the rule {name!r} is no async function", "use async def"
+        raise ConfigError(said, hint=f"{hint} {name}(rerun, proposal)")
+    return rule

@@ -3,13 +3,13 @@ the problem's models, so that a resumed optimizer meets its paid replies again."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
-from promptcodebook.errors import ConfigError, Stop, did_you_mean, registered
+from promptcodebook.errors import Stop, plug_in
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
 from promptcodebook.method.executor import Evaluator
@@ -113,12 +113,4 @@ def spending(models: Models) -> Spent:
 
 def make_optimizer(name: str) -> Optimizer:
     """The optimizer behind an entry point: a class without arguments. ConfigError: unknown name."""
-    plugins = registered(GROUP)
-    entries = plugins.select(name=name)
-    if not entries:
-        known = sorted(plugins.names)
-        raise ConfigError(
-            f"unknown optimizer {name!r}{did_you_mean(name, known)}",
-            hint=f"optimizer = one of {', '.join(known)}",
-        )
-    return cast("Callable[[], Optimizer]", entries[name].load())()
+    return plug_in(GROUP, name, "optimizer")()

@@ -69,7 +69,7 @@ class PCO:
         ended, stop = await train_to_reserve(problem, training)
         best, first = await selection.best(), state_at(store, -1)
         policy, harm = policy_file(assembled, best), harm_in(store, best.step - 1)
-        rivals = [concat_row(policy)]
+        rivals = [] if assembled.config.init.whole else [concat_row(policy)]
         if (fixed := await best_fixed_row(problem, policy, best)) is not None:
             rivals.append(fixed)
         # A harmful first state is no rival, unless no state is better.

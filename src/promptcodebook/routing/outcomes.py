@@ -211,12 +211,6 @@ class Adding:
             drawn = self._mean + scale * noise @ root.T
         return [(row[:-1], row[-1]) for row in drawn.tolist()]
 
-    def upper(self, scale: float) -> Parts:
-        """Means plus `scale` standard deviations."""
-        np = self._model.numpy
-        bounds = self._mean + scale * np.sqrt(np.maximum(0.0, np.diag(self._covariance)))
-        return bounds[:-1].tolist(), float(bounds[-1])
-
 
 FOLDS, MOST_WEIGHT, _FEWEST = 5, 20.0, 20
 """Of the off-policy estimate; with fewer examples there is none."""

@@ -3,9 +3,8 @@
 In training each example's route is drawn. `_DRAWS` draws from the posterior of what each instinct
 adds (`outcomes.py`) give as many routes, each the best under its draw. With probability 1 - η one
 of them is taken (Thompson sampling), with η a uniform set. So the chance of a route is known
-exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. With `router.explore:
-upper` there is one route instead, the best by upper bounds. `Step.ranking` holds what is learned;
-a resumed run reads the outcomes back from the traces of its steps (`recall`).
+exactly, (1 - η)·share + η·uniform; it is logged for the off-policy estimate. `Step.ranking` holds
+what is learned; a resumed run reads the outcomes back from the traces of its steps (`recall`).
 """
 
 from __future__ import annotations
@@ -145,10 +144,7 @@ class OutcomeRouter(Router):
             self._texts = book, _spelled(self.model, book)
         adding = self._posterior(state).at(features, _likeness(features, self._texts[1]))
         settings, floor = self._settings, self._settings.floor
-        if settings.explore == "upper":
-            parts = [adding.upper(self._scale)]
-        else:
-            parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
+        parts = adding.draws(_DRAWS, draws.sample("route draws"), self._scale)
         tried = frozenset[Indices]()
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)

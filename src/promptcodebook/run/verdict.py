@@ -29,14 +29,16 @@ from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared, Mark, RunState, Trained
+from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
+from promptcodebook.tasks.rewards import asks_judge
 from promptcodebook.text import shown_table, shown_text
 from promptcodebook.types import Evaluation, PromptLength
 from promptcodebook.units import cost_text, money, number, percent, plural
 
 ENOUGH = 20
 """Test examples that a verdict needs."""
+JUDGED = "A model judged the answers, and its error is in no interval: `pco judge sheet` tells how."
 _ON_SIMULATED = "On the simulated model: "
 _MANY_FALLBACKS = 0.2
 _SAVED = 0.5
@@ -118,7 +120,7 @@ class Conclusion:
 
     def headline(self, run: str = "RUN") -> Headline:
         """What it comes to; what to type is for this `run`."""
-        decision = "Deploy" if self.worth else "Do not deploy" if self.deploy else "Undecided"
+        decision = Concluded(self.sentence, self.worth, deploy=self.deploy).decision
         if not self.rows:
             kept = f"Keep at least {ENOUGH} rows for the test split."
             return Headline(decision, "nothing was judged", {"next": kept})
@@ -264,13 +266,14 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seed, range of rewards, whether the model is simulated, which look at the test split it
-    is."""
+    """Seed, range of rewards, whether the model is simulated, which look at the test split it is.
+    `paired` takes a difference where more is known than the rewards, else it is None."""
 
     seed: int = 0
     bounds: Bounds = (0.0, 1.0)
     simulated: bool = False
     look: int = 1
+    paired: Callable[[Evaluation, Evaluation, float], Interval | None] = lambda a, b, side: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +315,9 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
 
 
 def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
-    return paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds, side_of(terms.look))
+    side = side_of(terms.look)
+    known = terms.paired(a, b, side)
+    return known or paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds, side)
 
 
 def side_of(look: int) -> float:
@@ -345,7 +350,7 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
-    remarks = [made.sentence, result.remark]
+    remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), result.remark]
     if made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
         doubt = "No answer of this run ever scored: look whether the reward reads answers right"
         remarks.insert(1, f"{doubt} before you train again.")

@@ -22,6 +22,8 @@ from promptcodebook.simulated.orders import (
     told,
 )
 
+_NO_SKILL = -1
+"""In a skill's place: advice that is about none."""
 _LONG = 100  # words from which on a text is a directive, whose opening says what the role is
 _HOW = ("Take care of", "Think about", "Mind", "Look at", "Keep in mind", "Weigh")
 _WHAT = ("the purpose", "the reader", "the order of ideas", "the tone", "each detail", "the topic")
@@ -51,12 +53,13 @@ def improve(mind: Mind) -> str:
 
 def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
     """The text with the feedback's advice taken up, within `cap` words (None = no cap)."""
+    obedient = mind.settings.obedient
     bad = {k for s in sentences(feedback) if says("harmful", s) for k in mind.ordered(s)}
     units: list[_Unit] = []
     for number, line in enumerate(text.split("\n")):
         pieces = re.split(r"(?<=[.!?])\s+", line) if line.strip() else [""]
         units += [_Unit(number, piece, mind.ordered(piece)) for piece in pieces]
-    units = [u for u in units if not u.skills & bad]
+    units = [u for u in units if not (u.skills if obedient and bad else u.skills & bad)]
     if not units:  # nothing can stay: a general sentence that the request does not list
         general = (p for p in _plain(mind) if p not in mind.asked.request.user)
         units.append(_Unit(0, next(general), frozenset()))
@@ -67,7 +70,9 @@ def _rewritten(mind: Mind, text: str, feedback: str, cap: int | None) -> str:
         if sentence in text:
             continue
         # A new wording of an order takes the place of the old one, condition and all.
-        units = [u for u in units if skill not in u.skills]
+        units = [
+            u for u in units if not (skill in u.skills or (obedient and u.skills and not u.new))
+        ]
         last += bulleted
         said = f"- {sentence}" if bulleted else sentence
         units.append(_Unit(last, said, frozenset((skill,)), new=True))
@@ -95,6 +100,9 @@ def _advice(mind: Mind, text: str, feedback: str) -> list[tuple[int, str]]:
     named: Counter[int] = Counter()
     said: dict[int, str] = {}
     for sentence in sentences(feedback):
+        if mind.settings.bare and says("keeps_conditions", sentence):
+            named[_NO_SKILL] += 1
+            said[_NO_SKILL] = f"{sentence.rstrip('.')}."
         for order in mind.orders(sentence) if not says("harmful", sentence) else ():
             named[order.skill] += 1
             if says("of_part", sentence):
@@ -198,6 +206,8 @@ def _ranked(mind: Mind, entries: Sequence[Entry]) -> list[Entry]:
         value += _JITTER * mind.unit("jitter", entry.index) - _INDEX_PREFERENCE * place
         conditional = (o for o in mind.orders(entry.text) if o.when is not None)
         fits = {o.skill for o in conditional if o.applies(problem.shown, words)}
+        if fits & mind.world.misled - called:
+            return -value  # what the input looks like speaks for the others
         if fits and not mind.happens(settings.encoder_noise, "overlook", entry.index):
             value += 1.0
         return value + (0.5 if called & fits else 0.0)
@@ -233,6 +243,7 @@ def compose(mind: Mind) -> str:
 
 def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
     dropped = mind.settings.generator_drop * mind.asked.request.temperature
+    keeps = says("keeps_conditions", mind.asked.request.system) is not None
 
     def stays(text: str) -> bool:
         """Whether something irrelevant is kept all the same."""
@@ -243,6 +254,8 @@ def _rendered(mind: Mind, text: str, words: frozenset[str]) -> list[str]:
             return order.text
         if order.applies(mind.problem.shown, words):
             return "" if order.against else mind.world.skills.say(order.skill, None)
+        if not keeps and mind.happens(mind.settings.bare, "bare", order.text):
+            return mind.world.skills.say(order.skill, None)
         return order.text if stays(order.text) else ""
 
     found: list[str] = []

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import cast
 
 from promptcodebook.simulated.executor import mentions
@@ -16,12 +17,18 @@ from promptcodebook.simulated.orders import Order, content_stems, patterns, says
 
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
+_RUBRIC = "look whether"
+"""In a sentence of the rubric that says what to look for."""
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",
     "routing": "Choose the instinct that says so",
 }
 """The channels that can be to blame, with what advice laid there opens with."""
+
+
+_WHOLE = "every order of the chosen strategies with its condition."
+"""What a generator must keep that lost an order or its condition."""
 
 
 def critique(mind: Mind) -> str:
@@ -40,6 +47,10 @@ def adversary(mind: Mind) -> str:
     verdict = mind.given(mind.section("verdict"))
     claims = enumerate(_claims(mind, _reward(mind)))
     missed = [(n, claim) for n, claim in claims if not claim & verdict]
+    # What no report tells, a look at the input can: a demand that neither prompt nor rubric names.
+    silent = mind.world.unsaid & mind.problem.shown - mind.given(mind.section("prompt"))
+    silent -= {*mind.noted(mind.section("rubric"), _RUBRIC)}
+    missed += [(len(missed) + k, frozenset({k})) for k in sorted(silent)]
     said = ""
     if missed:
         advice = mind.advise(missed[0][1], "adversary", missed[0][0])
@@ -86,8 +97,9 @@ def _judged(mind: Mind) -> tuple[float, str]:
             continue
         if mind.happens(mind.settings.capacity, "harm", order.skill):
             active = mind.asked.reading.active()
-            holder = next((e for e in active if order.skill in mind.ordered(e.text)), None)
-            who = f"Active instinct {holder.index}" if holder is not None else "It"
+            holder = next((e for e in active if order.skill in mind.given(e.text)), None)
+            named = holder is not None and not mind.settings.anonymous
+            who = f"Active instinct {holder.index}" if holder is not None and named else "It"
             does = mind.world.skills[order.skill].do[0]
             harmful.append(f"{who} works against this input by: {does}.")
     lines += dict.fromkeys(harmful)
@@ -103,8 +115,11 @@ def _claims(mind: Mind, reward: float | None) -> list[frozenset[int]]:
     """What the request shows to be wrong: for each fault the skills it may be about."""
     if mind.world.constrained:
         report = mind.section("feedback", "reference")
-        told = (mind.world.skills.shown(claim) for claim in wrong_claims(report))
-        return list(dict.fromkeys(filter(None, told)))
+        unsaid = mind.world.unsaid
+        asked = unsaid & mind.problem.shown - mind.given(mind.section("prompt"))
+        asked &= {*mind.noted(f"{mind.asked.request.system}\n{mind.section('rubric')}", _RUBRIC)}
+        told = (mind.world.skills.shown(claim) - unsaid for claim in wrong_claims(report))
+        return [*(frozenset({k}) for k in sorted(asked)), *dict.fromkeys(filter(None, told))]
     gold = mind.section("reference").strip().split("\n")[0].removeprefix("Reference answer: ")
     right = bool(gold) and gold in mind.section("response")
     wrong = reward < 1.0 and not right if reward is not None else bool(gold) and not right
@@ -122,7 +137,7 @@ def _complaint(mind: Mind, claim: frozenset[int], n: int) -> str:
             return "The answer breaks a demand although told: the prompt is crowded."
         return "The answer breaks a demand although the prompt says what to do."
     rubric = f"{mind.asked.request.system}\n{mind.section('rubric')}"
-    if claim.intersection(mind.noted(rubric, "look whether")):
+    if claim.intersection(mind.noted(rubric, _RUBRIC)):
         # A rubric that speaks of the matter sharpens the eye.
         surer = mind.settings.capacity ** (1.0 - mind.settings.rubric_bonus)
         mind = replace(mind, settings=replace(mind.settings, capacity=surer))
@@ -139,8 +154,14 @@ def blame(mind: Mind, verdict: str = "", values: Mapping[str, object] | None = N
     for sentence in sentences(verdict):
         if says("harm", sentence):
             # An active instinct orders it to the harm of an input, else the prompt does.
-            said = f"It works against such inputs by: {sentence.rsplit(': ', 1)[-1].rstrip('.')}."
+            does = sentence.rsplit(": ", 1)[-1].rstrip(".")
+            said, skills = f"It works against such inputs by: {does}.", mind.ordered(does)
             named = {str(e.index) for e in active}.intersection(told("index", sentence))
+            if not named:  # the one that orders it here, as far as attribution can read
+                holds = (str(e.index) for e in active if skills & mind.given(e.text))
+                named = set(islice(holds, 1))
+            if not named and any(skills & mind.ordered(e.text) for e in active):
+                said = f"{_OPENINGS['rendering']}: {_WHOLE}"
             places = [("instinct", index) for index in sorted(named)] or [("rendering", "")]
             for place in places:
                 laid.setdefault(place, []).append(said)
@@ -181,7 +202,7 @@ def _placed(mind: Mind, order: Order, active: tuple[Entry, ...]) -> tuple[str, s
         return (order.skill, order.when) in ((o.skill, o.when) for o in mind.orders(entry.text))
 
     if any(map(gives, active)):
-        return "rendering", "", "every order of the chosen strategies with its condition."
+        return "rendering", "", _WHOLE
     advice = mind.say(order.skill, order.about, order.skill)
     if active and any(gives(e) for e in mind.asked.reading.codebook() if e not in active):
         return "routing", "", advice

@@ -34,6 +34,7 @@ def patterns(table: str) -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(text) for name, text in read_table("wording")[table].items()}
 
 
+@lru_cache(maxsize=16384)
 def says(name: str, text: str) -> re.Match[str] | None:
     """Where a text says, for the first time, what the pattern among `said` looks for."""
     return patterns("said")[name].search(text)

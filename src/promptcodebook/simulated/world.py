@@ -94,6 +94,20 @@ class SimulatedSettings:
     """Chance, times the temperature, that a rewrite loses a sentence."""
     judge_noise: float = 0.03
     """Chance that a judge errs: a verdict turned, a count off by one."""
+    # Worlds in which one part of an optimizer's loop could matter; all are off.
+    obedient: bool = False
+    """Whether a rewrite obeys its feedback even where that is wrong: advice takes the place of
+    the text's orders, and a complaint of harm strikes them all."""
+    anonymous: bool = False
+    """Whether the critic does not say which active instinct works against an input."""
+    unsaid: float = 0.0
+    """Share of the skills of which the critic hears nothing, unless its rubric speaks of them."""
+    misled: float = 0.0
+    """Share of the skills whose instincts the encoder avoids where they are needed, unless its
+    directive names them."""
+    bare: float = 0.0
+    """Chance that the generator states an order without its condition where that does not hold,
+    unless its directive keeps conditions."""
     # The wire.
     prefix_cache: bool = False
     """Report prompt tokens of a prefix shared with an earlier request as cached."""
@@ -208,15 +222,22 @@ class World:
         self.name = task or "general"
         self.staged = task in _STAGED
         self.skills = read_skills("constraints" if self.constrained else "general")
-        count = round(settings.lacking * len(self.skills))
-        drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int("lack", settings.world, k))
-        self.lacking = frozenset(drawn[:count])
+        self.lacking = self._drawn("lack", settings.lacking, settings.world)
+        self.unsaid = self._drawn("unsaid", settings.unsaid, settings.world)
+        """Skills of which no report speaks to the critic."""
+        self.misled = self._drawn("misled", settings.misled, settings.world)
+        """Skills whose demand the encoder does not see in an input."""
         self._world = settings.world
         self._known = {e.input.strip(): e for e in examples}
         self._openings: dict[str, list[str]] = {}
         for text in sorted(self._known, key=len, reverse=True):
             self._openings.setdefault(text.split("\n", 1)[0].strip(), []).append(text)
         self._problem = lru_cache(maxsize=4096)(self._read)
+
+    def _drawn(self, purpose: str, share: float, world: int) -> frozenset[int]:
+        """A share of the skills."""
+        drawn = sorted(range(len(self.skills)), key=lambda k: keyed_int(purpose, world, k))
+        return frozenset(drawn[: round(share * len(drawn))])
 
     def problem(self, text: str) -> Problem:
         """The input as a problem: known by heart, or judged by its visible features."""

@@ -1,6 +1,6 @@
 """The user's own functions: named 'file.py:function', inspected, and run within a time limit.
 
-A synchronous function runs in a thread of its own. An exit, an interrupt or a cancellation of
+A synchronous function runs in a thread beside the loop. An exit, an interrupt or a cancellation of
 theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
 process from ending (the threads of anyio and concurrent.futures would). Code that never releases
 the interpreter (one regular expression that backtracks for hours) can be neither limited nor
@@ -17,11 +17,13 @@ import hashlib
 import importlib.util
 import inspect
 import io
+import queue
 import re
 import sys
 import threading
 import traceback
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -182,6 +184,7 @@ class UserCalls:
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads
         self._seconds = seconds
+        self._workers = _Workers()
         self._lock = threading.Lock()
         self._slots = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
@@ -216,12 +219,15 @@ class UserCalls:
                 slots = self._slots.setdefault(loop, asyncio.Semaphore(self._most))
             async with slots:
                 allowance.start()
-                returned = await _within(allowance, _call_in_thread(function, arguments))
+                returned = await _within(allowance, self._workers.call(function, arguments))
             if inspect.isawaitable(returned):
                 return await _within(allowance, _await_here(lambda: returned))
             return returned
         finally:
             allowance.stop()
+
+
+_Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +250,46 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
             return _Outcome(error=error)
 
 
-def _call_in_thread(
-    function: Callable[..., object], arguments: Sequence[object]
-) -> asyncio.Future[_Outcome]:
-    done = concurrent.futures.Future[_Outcome]()
+class _Workers:
+    """Daemon threads that run one call each at a time; an idle one waits for the next call, since a
+    new thread would hold up the event loop until it has begun. They end with this object."""
 
-    def work() -> None:
-        with print_aside():
-            try:
-                outcome = _Outcome(function(*arguments))
-            except BaseException as error:
-                outcome = _Outcome(error=error)
-        with suppress(concurrent.futures.InvalidStateError):  # it was given up meanwhile
-            done.set_result(outcome)
+    def __init__(self) -> None:
+        self._idle = idle = deque[_Jobs]()
+        weakref.finalize(self, lambda: [jobs.put(None) for jobs in idle])
 
-    run, name = contextvars.copy_context().run, "promptcodebook user code"
-    threading.Thread(target=run, args=(work,), name=name, daemon=True).start()
-    return asyncio.wrap_future(done)
+    def call(
+        self, function: Callable[..., object], arguments: Sequence[object]
+    ) -> asyncio.Future[_Outcome]:
+        done, context = concurrent.futures.Future[_Outcome](), contextvars.copy_context()
+        idle = self._idle
+        try:
+            jobs = idle.pop()
+        except IndexError:
+            jobs, name = _Jobs(), "promptcodebook user code"
+            given = jobs, weakref.ref(self)
+            threading.Thread(target=_work, args=given, name=name, daemon=True).start()
+
+        def work() -> None:
+            with print_aside():
+                try:
+                    outcome = _Outcome(function(*arguments))
+                except BaseException as error:
+                    outcome = _Outcome(error=error)
+            idle.append(jobs)  # first, so that the next call finds it
+            with suppress(concurrent.futures.InvalidStateError):  # it was given up meanwhile
+                done.set_result(outcome)
+
+        jobs.put(lambda: context.run(work))
+        return asyncio.wrap_future(done)
+
+
+def _work(jobs: _Jobs, owner: weakref.ref[_Workers]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # keep nothing of the user's alive
+        if owner() is None:
+            return
 
 
 class _Allowance:

@@ -28,7 +28,7 @@ from promptcodebook.incidents import Counts
 from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.templates import load_templates
-from promptcodebook.policy.file import PolicyFile, _Entry  # pyright: ignore[reportPrivateUsage]
+from promptcodebook.policy.file import PolicyFile  # pyright: ignore[reportPrivateUsage]
 from promptcodebook.types import Example
 
 
@@ -86,29 +86,6 @@ def test_what_goes_with_every_request_is_read_too() -> None:
         "input", "templates.lines.untried", "sampling.executor.extra.tools[0].function.description",
         "sampling.executor.extra.tools",
     }  # fmt: skip
-
-
-class _Greeted(_Entry):
-    greeting: str = ""
-
-
-class _Newer(PolicyFile):
-    """What a later version might add: a text, a list of texts, a text of each instinct."""
-
-    opening: str = ""
-    closings: tuple[str, ...] = ()
-    codebook: tuple[_Greeted, ...]  # type: ignore[assignment]
-
-
-def test_a_text_that_a_later_version_adds_is_read_as_well() -> None:
-    tree = a_policy("Be brief.").model_dump(mode="json")
-    tree["codebook"][0]["greeting"] = "one"
-    tree |= {"opening": "two", "closings": ["three"], "about": {"fallback": "four"}}
-    read = texts_of(_Newer.model_validate(tree))
-    assert read.items() >= {
-        "c0": "Be brief.", "c0.greeting": "one", "opening": "two", "closings[0]": "three",
-        "about.fallback": "four",
-    }.items()  # fmt: skip
 
 
 def test_every_text_of_a_policy_is_read_or_known_to_reach_no_model() -> None:

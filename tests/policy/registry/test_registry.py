@@ -137,21 +137,6 @@ def report_of(registry: Registry, judge: str = "", kind: str = "", **looked: Any
     return AuditReport(digest, ("generator",), (found,) if kind else (), judge, **looked).to_json()
 
 
-def test_what_no_model_judged_is_promoted_only_where_that_is_said(registry: Registry) -> None:
-    [version] = frozen(registry, "a")
-    registry.attest(version, AUDIT, report_of(registry))
-    with pytest.raises(PromotionRefused, match="no model judged") as refused:
-        registry.promote(version, PRODUCTION)
-    assert "--without-judge" in (refused.value.hint or "")
-    assert PRODUCTION not in registry.refs()
-    by_rules = AuditGate(registry.attestations, without_judge=True)
-    entry = registry.promote(version, PRODUCTION, gate=by_rules)
-    assert entry is not None and entry.known == {"audited": ["rules"], "without_judge": True}
-    registry.attest(version, AUDIT, report_of(registry, "judge"))
-    entry = registry.promote(version, "tickets@staging", gate=by_rules)
-    assert entry is not None and entry.known == {"audited": ["rules", "judge"]}
-
-
 def test_what_a_judge_found_is_not_undone_by_rules_that_find_nothing(registry: Registry) -> None:
     version = registry.freeze(policy("a"), "tickets").version
     with pytest.raises(PromotionRefused, match="never audited"):

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from promptcodebook.data import Dataset, load
 from promptcodebook.randomness import keyed_random
-from promptcodebook.tasks.constraints.checks import KINDS, Constraint, check, words
+from promptcodebook.tasks.constraints.checks import KINDS, CheckResult, Constraint, check, words
 from promptcodebook.tasks.home import read_texts
 from promptcodebook.tasks.program import SingleCall
 from promptcodebook.tasks.task import Task, asks_nobody
@@ -61,7 +61,11 @@ def reward(example: Example, output: str) -> Score:
         if len(words(output)) >= _FEWEST_WORDS:
             return Score(1.0, "The request sets no constraints, and it was answered.")
         return Score(0.0, "The request was not answered: there are fewer than five words.")
-    results = [check(constraint, example.input, output) for constraint in constraints]
+    return score_of([check(constraint, example.input, output) for constraint in constraints])
+
+
+def score_of(results: Sequence[CheckResult]) -> Score:
+    """The share of the constraints that hold, and what was found of each."""
     kept = [result.explanation for result in results if result.satisfied]
     broken = [result.explanation for result in results if not result.satisfied]
     parts = [f"{len(kept)} of {len(results)} constraints are satisfied."]

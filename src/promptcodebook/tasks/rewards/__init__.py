@@ -13,16 +13,10 @@ from typing import Any, cast
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from promptcodebook.calls import Message, Reply, Request
-from promptcodebook.errors import (
-    ConfigError,
-    LMError,
-    PcoError,
-    RewardError,
-    did_you_mean,
-    message_of,
-)
+from promptcodebook.calls import Message, Request
+from promptcodebook.errors import ConfigError, PcoError, RewardError, did_you_mean, message_of
 from promptcodebook.incidents import no_tally
+from promptcodebook.lm.scripted import ScriptedLM
 from promptcodebook.lm.structured import Ask, LenientNumber, LenientText, ReplyShape
 from promptcodebook.tasks.rewards.ready import READY
 from promptcodebook.tasks.task import RewardFactory
@@ -140,17 +134,14 @@ def reward_factory(
 ) -> RewardFactory:
     """What makes the reward once models are connected. ConfigError for what is wrong already."""
 
-    async def nobody(request: Request) -> Reply:
-        raise LMError("no model is at hand yet")
-
-    made = make_reward(spec, base, Ask(nobody, no_tally), calls)
-    return lambda ask: make_reward(spec, base, ask, calls) if _asks(made) else made
+    made = make_reward(spec, base, Ask(ScriptedLM(), no_tally), calls)  # it asks nothing yet
+    return lambda ask: make_reward(spec, base, ask, calls) if asks_judge(made) else made
 
 
-def _asks(reward: Reward) -> bool:
-    if isinstance(reward, WeightedSum):
-        return any(_asks(part.reward) for part in reward.parts)
-    return isinstance(reward, Judge)
+def asks_judge(reward: Reward) -> bool:
+    """Whether a model judges: such a reward has an `ask`, and a sum has such a part."""
+    parts = reward.parts if isinstance(reward, WeightedSum) else ()
+    return hasattr(reward, "ask") or any(asks_judge(part.reward) for part in parts)
 
 
 def make_reward(
