@@ -233,8 +233,8 @@ def cell(family: str, n: int) -> Mapping[str, tuple[float, float, float]]:
                 np.where(exact, k, e) for k, e in zip(known, (lower, upper), strict=True)
             )
         lower, upper = np.clip(lower, low, 1.0), np.clip(upper, low, 1.0)
-        misses = (100 * float(m.mean()) for m in (lower > truth + 1e-9, upper < truth - 1e-9))
-        found[name] = (*misses, float((upper - lower).mean()))
+        below, above = (lower > truth + 1e-9).mean(), (upper < truth - 1e-9).mean()
+        found[name] = 100 * float(below), 100 * float(above), float((upper - lower).mean())
     return found
 
 

@@ -43,7 +43,7 @@ from promptcodebook.units import percent, plural
 
 KEPT = Path("headroom.json")
 _TWICE = 4
-"""One input in so many is answered twice, where the executor is not greedy."""
+"""One input in four is answered twice, where the executor is not greedy."""
 _CAVEAT = (
     "It speaks of the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."
@@ -68,7 +68,7 @@ class Design:
 
     @classmethod
     def of(cls, plan: Plan, prompts: Sequence[str], rollouts: int, of: str) -> Design:
-        """Every prompt that so many rollouts allow on twenty inputs. ConfigError, DataError."""
+        """Every prompt for which the rollouts suffice on twenty inputs. ConfigError, DataError."""
         prompts, greedy = list(dict.fromkeys(prompts)), _greedy(plan.config)
         examples = plan.dataset.split(of)
         if len(examples) < ENOUGH:
