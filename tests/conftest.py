@@ -17,9 +17,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A busy machine is slow; what must be quick has a test of its own that says how quick.
+# A busy machine is slow; what must be quick has a test of its own that says how quick. Every run
+# of the suite draws other examples.
 settings.register_profile(
-    "promptcodebook", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "promptcodebook",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("promptcodebook")
 
