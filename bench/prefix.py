@@ -32,7 +32,7 @@ from promptcodebook.simulated.orders import tokens
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Parameters
 from tests.proof.served import Served, served
-from tests.serve.proxied import Setup, repeated, up
+from tests.serve.proxied import Setup, repeated, up, words_of
 
 SIZE = 16
 SHORT_WORDS = 40
@@ -80,12 +80,13 @@ async def counted(
     return share, length, stats["cached_tokens"] / stats["prompt_tokens"]
 
 
-async def conversed(texts: Sequence[str], size: int, **options: object) -> float:
-    """The share of a conversation's prompt tokens that repeat, its first turn left out."""
+async def conversed(texts: Sequence[str], size: int, **options: object) -> tuple[float, float]:
+    """The share of a conversation's prompt tokens that repeat, its first turn left out; and the
+    greatest that there is, all but the turn that is new and the answer before it."""
     words = " ".join(texts).split()
     system = {"role": "system", "content": " ".join(words[:size])}
     answer = {"role": "assistant", "content": " ".join(words[-ANSWER:])}
-    shares: list[float] = []
+    shares, most = list[float](), list[float]()
     async with up(policy(), Setup(options=options)) as asked:
         for begin in range(0, len(texts) - TURNS + 1, TURNS):
             talk = [system]
@@ -94,8 +95,10 @@ async def conversed(texts: Sequence[str], size: int, **options: object) -> float
                 await asked.ask(json={"messages": talk})
                 talk.append(answer)
             shares.append(repeated(asked.upstream.bodies))
+            lengths = [len(words_of(body)) for body in asked.upstream.bodies]
+            most.append(sum(lengths[:-1]) / sum(lengths[1:]))
             asked.upstream.bodies.clear()
-    return sum(shares) / len(shares)
+    return sum(shares) / len(shares), sum(most) / len(most)
 
 
 def conversations(texts: Sequence[str]) -> list[Figure]:
@@ -107,8 +110,9 @@ def conversations(texts: Sequence[str]) -> list[Figure]:
         ("--sticky conversation, short system text", None, FEW, {"sticky": "conversation"}),
         ("every turn routed, short system text", None, FEW, {}),
     ):
-        share = asyncio.run(conversed(texts, size, **options))
-        figures.append(Figure(f"repeats, {name}", share, "", goal, True, f"{size} tokens of it"))
+        share, most = asyncio.run(conversed(texts, size, **options))
+        said = f"{size} tokens of it; at the most {most:.3f}"
+        figures.append(Figure(f"repeats, {name}", share, "", goal, True, said))
     return figures
 
 

@@ -39,7 +39,7 @@ COMMANDS = {
     "paper": {"reproduce table1": "bench", "data fetch aime": "bench"},
     "sim": {"demo --world 1": "simulated", "eval last --lm simulated": "simulated"},
     "integrations": {"route prompts": "router"},
-    "start": {"init --from data.jsonl": "start"},
+    "start": {"init --from data.jsonl": "start", "headroom": "start"},
     "judge": {"judge calibrate labels.csv": "judge"},
 }
 """By part, commands that need it, and the extra that each says to install."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,7 +19,12 @@ from openai.types.batch import Batch as TheirBatch
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from promptcodebook.batch.provider import Provider as Batches
+from promptcodebook.batch.provider import Result as Landed
 from promptcodebook.batch.provider import read_results
+from promptcodebook.errors import RunBusy
+from promptcodebook.lm.limit import StopSignal
+from promptcodebook.lm.spec import ApiKey, Credentials, parse_spec
 from promptcodebook.lm.wire import read_error_body
 from tests.batch.provider import Provider, completion, refused
 from tests.batch.rows import read_lines, write_rows
@@ -249,6 +255,27 @@ def test_requests_are_carried_by_hand(folder: Path, provider: Provider) -> None:
     assert mine.read_text() == '{"a": 1}\n'
 
 
+async def test_of_two_that_find_nothing_one_submits(tmp_path: Path, provider: Provider) -> None:
+    landed = list[str]()
+
+    async def land(key: str, result: Landed) -> None:
+        landed.append(key)
+
+    key = ApiKey("PCO_API_KEY", "sk-test")
+    heard = StopSignal(), lambda text: None
+    spec, home = parse_spec(provider.spec, {}), tmp_path / "kept" / "batches"
+    made = [Batches(spec, Credentials(key), home, heard, 10.0, False) for _ in range(2)]
+    for each in made:
+        await each.open()
+    rows = {"a": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
+    asking = (each.answer(rows, land) for each in made)
+    first, second = await asyncio.gather(*asking, return_exceptions=True)
+    for each in made:
+        await each.close()
+    assert first is None and isinstance(second, RunBusy)
+    assert landed == ["a"] and len(provider.uploads) == 1 and not [*home.glob("*/batch.json")]
+
+
 VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "python"
 FINDS = "from importlib.util import find_spec; exit(find_spec('vllm') is None)"
 DRIVER = Path(__file__).parents[1] / "local" / "vllm_batch.py"
@@ -351,3 +378,30 @@ def test_ctrl_c_leaves_the_batch_to_be_fetched(folder: Path, provider: Provider)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert json.loads(out)["n"] == ROWS and provider.paid.total() == ROWS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--n", "6")])
+def test_a_second_process_that_wants_the_same_rows_pays_for_none(
+    folder: Path, provider: Provider, more: tuple[str, ...]
+) -> None:
+    """It says who waits for them; once that process has them, it has them too."""
+    provider.states = ["in_progress"] * 10_000
+    words = ("eval", "p.json", "pco.toml", "--lm", provider.spec, "--batch-api", "--json")
+    env = {**os.environ, "HOME": str(folder)}
+    with running(*words, cwd=folder, env=env) as first:
+        until = time.monotonic() + 60
+        while "poll" not in provider.seen:
+            assert time.monotonic() < until and first.poll() is None
+            time.sleep(0.01)
+        with running(*words, *more, cwd=folder, env=env) as second:
+            _, err = second.communicate(timeout=60)
+        assert second.returncode == 2 and f"being waited for by process {first.pid}" in err
+        assert f"kill -INT {first.pid}" in err
+        del provider.batches[0]["_states"][:-1]
+        out, err = first.communicate(timeout=120)
+    assert first.returncode == 0 and json.loads(out)["n"] == ROWS, err
+    with running(*words, *more, cwd=folder, env=env) as again:
+        out, err = again.communicate(timeout=60)
+    assert again.returncode == 0 and json.loads(out)["score"]["mean"] == 1.0, err
+    assert provider.paid.total() == ROWS and len(provider.batches) == 1

@@ -183,8 +183,8 @@ ROWS = [
 def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a third of the tour's updates."""
-    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 10})
+    """In two of the tour's updates; what all of them gain: tests/proof/test_controls.py."""
+    monkeypatch.setitem(cli._SETTINGS, "update", {"epochs": 2})
     done = pco("demo", "--world", "3", cwd=tmp_path)
     assert done.code == 0, done.err
     worlds = done.json
@@ -192,8 +192,6 @@ def test_one_world_gives_its_raw_rewards_and_leaves_nothing_behind(
     for rows in worlds.values():
         assert set(rows) == {"present", "concat", "best_fixed", "untrained", "learned", "oracle"}
         assert all(len(row["rewards"]) == 60 for row in rows.values())
-        mean = {name: sum(row["rewards"]) / 60 for name, row in rows.items()}
-        assert mean["present"] < mean["learned"] < mean["oracle"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -34,6 +34,7 @@ def test_show_has_every_instinct_with_its_figures(trained: Path, run_id: str) ->
     assert [e["text"] for e in shown["codebook"]] == [e["text"] for e in file["codebook"]]
     assert [e["index"] for e in shown["codebook"]] == list(range(16))
     text = " ".join(pco("codebook", "show", "last", cwd=trained).out.split())
+    assert "success selected frozen" in text and not set("r̄εθφψ") - set("r") & set(text)
     for entry in shown["codebook"]:
         assert entry["text"] in text
     assert shown.pop("ref") == run_id and of_file.pop("ref") == "policy.json"
@@ -78,7 +79,7 @@ def test_log_of_one_part(trained: Path, store: RunStore) -> None:
         assert all(e["variable"] == variable for e in log)
     pco("codebook", "log", "last", "--index", "16", cwd=trained).error(2, "0..15")
     wrong = pco("codebook", "log", "last", "--part", "teta", cwd=trained)
-    wrong.error(2, "did you mean 'theta'")
+    wrong.error(2, "not one of 'encoder', 'generator', 'critic'")
 
 
 def test_diff_of_a_run_from_its_first_codebook_and_of_two(

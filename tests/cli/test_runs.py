@@ -10,23 +10,38 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Reply
+from promptcodebook.intervals import Interval
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.store.run import RunStore
 from tests.cli.conftest import QUICK
 from tests.cli.invoked import Terminal, pco
 
 
-def test_the_list_has_one_line_per_run(trained: Path, run_id: str) -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_list_has_a_line_per_run_with_its_verdict(
+    trained: Path, run_id: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     none = pco("runs", "list", cwd=trained / "runs")
     assert none.code == 0 and "no run" in none.out and "pco train" in none.out
-    head, line, told = pco("runs", "list", cwd=trained).out.splitlines()
-    assert head.split()[:3] == ["run", "state", "updates"]
-    assert line.split()[:3] == [run_id, "finished", "4"]
-    assert re.search(r"\d\* ", line) and told.startswith("* of the simulated model")
-    assert len(head) <= 80 and len(line) <= 80
-    [run] = pco("runs", "list", "--json", cwd=trained).json
-    assert run["id"] == run_id and run["ended"] == "finished" and not run["resumable"]
-    assert run["simulated"]
+    headline = pco("runs", "show", run_id, "--json", cwd=trained).json["headline"]
+    for _ in range(2):  # as it is read, and as its summary was kept
+        [run] = pco("runs", "list", "--json", cwd=trained).json
+        assert run["id"] == run_id and run["ended"] == "finished" and not run["resumable"]
+        assert run["simulated"] and run["step"] == 3
+        assert run["decision"] == headline["decision"] == "Undecided"
+        gain = Interval(**run["gain"])
+        assert f"{gain.mean:.3f} more" in headline["lines"]["gain"] and gain.n == 6
+        lines = pco("runs", "list", cwd=trained).out.splitlines()
+        ends = gain.text(signed=True, level="", between="..")
+        told = ["Undecided", *ends.split(), f"{run['score']['mean']:.3f}"]
+        assert lines[0].split()[:5] == ["run", "verdict", "gain", "test", "score"]
+        assert lines[1].split()[:5] == [run_id, *told]
+        assert all(len(line) <= width for line in lines)
+        shown = [line for line in lines if line.startswith(f"{run_id}  ")]
+        assert len(shown) == (2 if width == 80 else 1)
+        assert "  finished" in shown[0] and re.search(r" \d\.\d+\* ", shown[-1])
+        assert lines[-1].startswith("* of the simulated model")
 
 
 def test_show_has_the_settings_the_spend_and_the_verdict(trained: Path, run_id: str) -> None:
@@ -125,7 +140,7 @@ def test_a_run_goes_by_its_name_in_every_command(folder: Path) -> None:
     result = pco("train", *QUICK, "--name", "tickets", "--json", cwd=folder)
     assert result.code == 0 and result.json["name"] == "tickets"
     run = result.json["run"]
-    head, line, _ = pco("runs", "list", cwd=folder).out.splitlines()
+    head, line, *_ = pco("runs", "list", cwd=folder).out.splitlines()
     assert head.split()[:2] == ["run", "name"] and line.split()[:2] == [run, "tickets"]
     assert "name     tickets" in pco("runs", "show", "tickets", cwd=folder).out
     assert pco("codebook", "show", "tickets", "--json", cwd=folder).json["ref"] == run

@@ -7,17 +7,20 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
 import pytest
 
 import promptcodebook as pco
-from promptcodebook.calls import Request
+from promptcodebook.calls import Message, Reply, Request, Usage
 from promptcodebook.errors import ConfigError, DataError, EndpointDown, MissingExtra, PolicyError
 from promptcodebook.integrations.dspy import PCO, ComposedProgram
 from promptcodebook.integrations.gepa import PolicyAdapter
+from promptcodebook.optimizers.mipro import dspy_model
 from tests.integrations.programs import CONFIG, RULES, TOPICS, TwoSteps, metric, model, reply, rows
 
 QUESTION = "7: what are clocks?"
@@ -86,6 +89,42 @@ def test_the_model_that_dspy_is_configured_with_answers(tmp_path: Path) -> None:
     assert not any(r.role == "executor" for r in lm.history)
     assert compiled.run is not None and "executor" not in compiled.run.usage
     assert RULES[2] in dummy.history[-1]["messages"][0]["content"]
+
+
+class Apart(dspy.Module):
+    """Its steps run in a thread of dspy's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = TwoSteps()
+
+    def forward(self, question: str) -> Any:
+        parallel = dspy.Parallel(num_threads=1, disable_progress_bar=True)
+        return parallel([(self.steps, {"question": question})])[0]
+
+
+@pytest.mark.parametrize("student", [TwoSteps, Apart])
+def test_what_dspy_says_that_calls_took_is_metered(tmp_path: Path, student: Any) -> None:
+    """Where some calls do not say it, as of a model that counts no tokens, nothing is claimed."""
+
+    def ask(messages: Sequence[Message]) -> Reply:
+        text = reply(SimpleNamespace(role="executor", messages=messages))
+        return Reply(text, usage=Usage(1, 10, 3))
+
+    says, silent = student(), student()
+    answer = {"reasoning": "hm", "answer": "CLOCKS"}
+    [say] = (p for name, p in silent.named_predictors() if name.endswith("say.predict"))
+    say.lm = dspy.utils.DummyLM({"what are": answer})
+    rows_of: list[Any] = []
+    with dspy.context(lm=dspy_model(dspy, ask, "own")):
+        for each in (says, silent):
+            run = compile(tmp_path, student=each, testset=rows(20)[12:]).run
+            assert run is not None and run.conclusion is not None
+            rows_of.append((run.usage.get("executor", Usage()), run.conclusion.rows[0]))
+    (paid, row), (unknown, other) = rows_of
+    assert row.metered and (row.per_query.calls, row.per_query.tokens) == (2, 26)
+    assert row.per_query.cost is None and paid.tokens == 13 * paid.calls > 0
+    assert not other.metered and unknown.calls == 0
 
 
 def test_feedback_reaches_the_critic_and_so_does_what_could_not_be_parsed(tmp_path: Path) -> None:

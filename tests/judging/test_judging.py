@@ -195,7 +195,7 @@ def test_repeats_show_the_noise_of_a_judge(
         odd = int(shown["reference"]) % 5 == 0
         return {"score": float(right(shown) ^ (again > 1 and odd))}
 
-    found = calibrated(judging(wavers), tmp_path).json
+    found = calibrated(judging(wavers), tmp_path, "--set", "cache=false").json
     assert found["turned"]["mean"] == 0.2 and found["why"] == "repeats turn its decisions"
     assert found["noise"] == pytest.approx((0.2 * 0.5) ** 0.5)
     alone = calibrated(judging(wavers), tmp_path, "--repeats", "1").json
@@ -270,7 +270,7 @@ def flattered(shown: Mapping[str, Any]) -> Any:
         return {"score": float(words == [["please"], ["now"]]["quick" in shown["input"]])}
     asked, number = shown["messages"][0]["content"], int(shown["text"].split()[2])
     said = [word for word in ("please", "now") if f"Say {word}" in asked]
-    return " ".join([str(number + 1 + number % 2), *said])
+    return " ".join([f"={number + 1 + number % 2}", *said])  # a formula to a spreadsheet
 
 
 @pytest.fixture
@@ -297,7 +297,7 @@ def label(folder: Path, keep: Callable[[str], bool] = lambda answer: True) -> No
     with (folder / "labels.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        is_right = row["answer"].split()[0] == row["target"]
+        is_right = row["answer"].split()[0] == f"'={row['target']}"
         row["label"] = ("yes" if is_right else "no") if keep(row["answer"]) else ""
     write(folder / "labels.csv", rows)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from promptcodebook.audit.report import hazards_schema
@@ -74,6 +74,7 @@ def filled(templates: TemplateSet, role: str, values: dict[str, str]) -> list[st
 @pytest.mark.parametrize("name", ["default", "paper"])
 @pytest.mark.parametrize("role", [*ROLES, *NEWER])
 @given(value=TEXT, place=st.sampled_from(PLACES))
+@settings(max_examples=15)
 def test_any_text_passes_through_unchanged(name, role: str, value: str, place: str):
     """Braces, role markers and template syntax do nothing, whatever place they stand in."""
     templates = load_templates(name)

@@ -65,13 +65,13 @@ AIME: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("settings", [AIME, SMALL], ids=lambda tree: tree["task"])
-def test_a_run_in_process_is_that_over_http(tmp_path: Path, settings: dict[str, Any]) -> None:
-    """Not only the end: every route, prompt, output, verdict and gradient on the way."""
-    with served("simulated", settings["task"]) as server:
-        there = finished(tmp_path / "http", server.lm, settings)
+def test_a_run_in_process_is_that_over_http(tmp_path: Path) -> None:
+    """Not only the end: every route, prompt, output, verdict and gradient on the way. Another task
+    and among faults: tests/proof/test_faults.py."""
+    with served("simulated", AIME["task"]) as server:
+        there = finished(tmp_path / "http", server.lm, AIME)
         assert server.stats()["replies"] > 0
-    here = finished(tmp_path / "here", "simulated", settings)
+    here = finished(tmp_path / "here", "simulated", AIME)
     assert here.policy == there.policy
     assert list(here.rewards()) == ["present", "concat", "best_fixed", "untrained", "learned"]
     assert here.rewards() == there.rewards() and here.events() == there.events()

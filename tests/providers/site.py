@@ -9,25 +9,35 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from aiohttp import web
-from anthropic.types import (
-    Message,
-    RawMessageStreamEvent,
-    message_count_tokens_params,
-    message_create_params,
-)
-from google.genai import types
 from pydantic import BaseModel, TypeAdapter
 
 Tree = dict[str, Any]
-_PLAIN = TypeAdapter(message_create_params.MessageCreateParamsNonStreaming)
-_STREAMING = TypeAdapter(message_create_params.MessageCreateParamsStreaming)
-_COUNTED = TypeAdapter(message_count_tokens_params.MessageCountTokensParams)
-_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 _SAMPLING = {"temperature", "top_p", "top_k"}
 """What the library's types leave out since new models refuse it; older ones take it."""
+
+
+@cache
+def library(name: str) -> Any:
+    """Imported by the test that needs it: a worker that collects the tests would wait seconds."""
+    return import_module(name)
+
+
+@cache
+def _shape(name: str) -> TypeAdapter[Any]:
+    """One of Anthropic's shapes, made once."""
+    types = library("anthropic.types")
+    home = types if name == "RawMessageStreamEvent" else types.message_create_params
+    home = types.message_count_tokens_params if "Count" in name else home
+    return TypeAdapter(getattr(home, name))
+
+
+def google_type(name: str) -> type[BaseModel]:
+    return getattr(library("google.genai.types"), name)
 
 
 @dataclass(frozen=True)
@@ -111,12 +121,13 @@ async def opened_site() -> AsyncGenerator[Site, None]:
 def _check(path: str, body: Tree) -> None:
     """Raises where the provider's own types do not take the request."""
     if path == "/v1/messages":
-        shape = _STREAMING if body.get("stream") else _PLAIN
-        shape.validate_python(body)
-        unknown = body.keys() - _fields(message_create_params) - _SAMPLING
+        kind = "Streaming" if body.get("stream") else "NonStreaming"
+        _shape(f"MessageCreateParams{kind}").validate_python(body)
+        params = library("anthropic.types").message_create_params
+        unknown = body.keys() - _fields(params) - _SAMPLING
         assert not unknown, unknown
     elif path.endswith("count_tokens"):
-        _COUNTED.validate_python(body)
+        _shape("MessageCountTokensParams").validate_python(body)
     elif path.endswith("enerateContent"):
         _check_gemini(dict(body))
 
@@ -132,10 +143,10 @@ def _annotations(shape: Any) -> set[str]:
 
 def _check_gemini(body: Tree) -> None:
     for each in body.pop("contents"):
-        types.Content.model_validate(each)
+        google_type("Content").model_validate(each)
     for name, shape in _PARTS.items():
         for each in _list(body.pop(name, None)):
-            shape.model_validate(each)
+            google_type(shape).model_validate(each)
     assert not body, body
 
 
@@ -143,12 +154,12 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
-_PARTS: Mapping[str, type[BaseModel]] = {
-    "systemInstruction": types.Content,
-    "generationConfig": types.GenerationConfig,
-    "safetySettings": types.SafetySetting,
-    "tools": types.Tool,
-    "toolConfig": types.ToolConfig,
+_PARTS = {
+    "systemInstruction": "Content",
+    "generationConfig": "GenerationConfig",
+    "safetySettings": "SafetySetting",
+    "tools": "Tool",
+    "toolConfig": "ToolConfig",
 }
 
 
@@ -160,7 +171,8 @@ def says(*blocks: Tree | str, stop: str = "end_turn", **usage: int) -> Answer:
     head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude"}
     counts = {"input_tokens": 7, "output_tokens": 3, **usage}
     tree = {**head, "content": content, "stop_reason": stop, "stop_sequence": None, "usage": counts}
-    return Answer(Message.model_validate(tree).model_dump(mode="json"))
+    message = library("anthropic.types").Message
+    return Answer(message.model_validate(tree).model_dump(mode="json"))
 
 
 def refuses(status: int, kind: str, message: str, **headers: str) -> Answer:
@@ -169,7 +181,7 @@ def refuses(status: int, kind: str, message: str, **headers: str) -> Answer:
 
 
 def streams(*events: Tree, drops: bool = False) -> Answer:
-    made = [_EVENT.validate_python(each) for each in events]
+    made = [_shape("RawMessageStreamEvent").validate_python(each) for each in events]
     texts = [f"event: {e.type}\ndata: {e.model_dump_json(exclude_none=True)}\n\n" for e in made]
     return Answer(events=texts, drops=drops)
 
@@ -184,7 +196,7 @@ def generates(*parts: Tree | str, finish: str = "STOP", **usage: int) -> Answer:
 def _generated(parts: Sequence[Tree | str], finish: str | None, usage: Mapping[str, int]) -> Tree:
     content = [{"text": part} if isinstance(part, str) else part for part in parts]
     counts = {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10, **usage}
-    return _google(types.GenerateContentResponse, {
+    return _google("GenerateContentResponse", {
         "candidates": [{"content": {"role": "model", "parts": content}, "finishReason": finish}],
         "usageMetadata": counts, "modelVersion": "gemini", "responseId": "r1",
     })  # fmt: skip
@@ -192,7 +204,7 @@ def _generated(parts: Sequence[Tree | str], finish: str | None, usage: Mapping[s
 
 def blocks(reason: str) -> Answer:
     tree = {"promptFeedback": {"blockReason": reason}, "usageMetadata": {"promptTokenCount": 7}}
-    return Answer(_google(types.GenerateContentResponse, tree))
+    return Answer(_google("GenerateContentResponse", tree))
 
 
 def google_refuses(status: int, word: str, message: str, *details: Tree) -> Answer:
@@ -208,5 +220,6 @@ def google_streams(*chunks: Sequence[Tree | str], drops: bool = False) -> Answer
     return Answer(events=[f"data: {json.dumps(each)}\r\n\r\n" for each in made], drops=drops)
 
 
-def _google(shape: type[BaseModel], tree: Tree) -> Tree:
-    return shape.model_validate(tree).model_dump(mode="json", by_alias=True, exclude_none=True)
+def _google(name: str, tree: Tree) -> Tree:
+    made = google_type(name).model_validate(tree)
+    return made.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-from google.genai import types
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from promptcodebook.calls import Message, Request, Sampling
@@ -31,6 +30,7 @@ from tests.providers.site import (
     generates,
     google_refuses,
     google_streams,
+    library,
 )
 from tests.providers.test_anthropic import CALL, CONVERSATION, TOOL
 
@@ -142,6 +142,7 @@ async def test_a_tool_call_keeps_its_signature(site: Site, gemini: Provider) -> 
 
 
 async def test_an_embedding_is_asked_for_and_read(site: Site, gemini: Provider) -> None:
+    types = library("google.genai.types")
     made = types.EmbedContentResponse(embeddings=[types.ContentEmbedding(values=[0.6, 0.8])])
     site.script(Answer(made.model_dump(mode="json", by_alias=True, exclude_none=True)))
     asked = Request(

@@ -57,13 +57,15 @@ def by_words() -> PolicyFile:
     return file_of(ranking=ranking, compose="verbatim")
 
 
+def words_of(body: dict[str, Any]) -> list[str]:
+    """All that a request says, in order."""
+    return [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
+
+
 def repeated(bodies: Sequence[dict[str, Any]]) -> float:
     """Of the words that requests say after the first one, the share that an earlier one began with:
     what a server that caches prefixes does not read again."""
-    streams = [
-        [word for m in body["messages"] for word in (m["role"], *str(m["content"]).split())]
-        for body in bodies
-    ]
+    streams = list(map(words_of, bodies))
 
     def common(a: Sequence[str], b: Sequence[str]) -> int:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

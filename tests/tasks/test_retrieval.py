@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.errors import DataError, MissingExtra
+from promptcodebook.paths import cache_folder
 from promptcodebook.tasks.retrieval import Page, Search, open_retriever, passage_of, title_of
 from tests.tasks.shared import shared
 
@@ -94,9 +95,9 @@ def test_a_damaged_index_is_built_again(corpus: Path, name: str, content: bytes 
 
 @pytest.mark.parametrize("blocked", [False, True])
 def test_a_read_only_folder_has_its_index_in_the_cache_or_nowhere(
-    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, blocked: bool
+    corpus: Path, caplog: pytest.LogCaptureFixture, blocked: bool
 ) -> None:
-    cache = tmp_path / "home" / "cache" / "promptcodebook"
+    cache = cache_folder()
     cache.parent.mkdir(parents=True, exist_ok=True)
     if blocked:
         cache.write_text("no folder")

@@ -108,7 +108,8 @@ async def test_the_stop_button_is_ctrl_c_for_the_process_that_writes(tmp_path: P
     store = write_run(tmp_path, replace(_ONE, steps=10, config=_PLANNED))
     store.close()
     hold = (
-        "import sys, pathlib; from promptcodebook.store.lock import RunLock\n"
+        "import sys, pathlib, signal; from promptcodebook.store.lock import RunLock\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's shell ignores it\n"
         "lock = RunLock(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -345,6 +346,33 @@ async def test_the_registry_tells_of_a_promotion_and_of_a_rollback(
                 _, text, _ = await ask(base, "/registry")
                 assert f'data-mark="{mark}"' in text and 'data-live="/live/registry"' in text
         assert "worse" in text
+
+
+async def test_the_paper_tells_of_a_table_and_of_a_drawing(tmp_path: Path) -> None:
+    name, other = experiment_names()[:2]
+    (tmp_path / name).mkdir()
+    write = (
+        ("results.json", '{"preset": "quick", "model": "m", "seeds": 2}'),
+        ("f.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>"),
+        ("results.json", '{"preset": "quick", "model": "m", "seeds": 5}'),
+    )
+    async with viewing(Site(tmp_path / "runs", results=tmp_path)) as base:
+        marks = {
+            path: (await _news(base, f"/live{path}"))[0] for path in ("/paper", f"/paper/{name}")
+        }
+        still, _ = await _news(base, f"/live/paper/{other}")
+        _, before, _ = await ask(base, f"/paper/{name}")
+        for file, text in write:
+            (tmp_path / name / file).write_text(text, "utf-8")
+            for path in marks:
+                if file == "results.json" or path != "/paper":
+                    told = _news(base, f"/live{path}?mark={marks[path]}")
+                    marks[path], _ = await asyncio.wait_for(told, 1.0 * crowding())
+        _, after, _ = await ask(base, f"/paper/{name}")
+        assert "It was not measured here" in before and "Measured with m" in after
+        assert f'src="/paper/{name}/f.svg?as_of={marks[f"/paper/{name}"]}"' in after
+        assert (await _news(base, f"/live/paper/{other}"))[0] == still
+        assert (await ask(base, f"/paper/{name}/f.svg?as_of=1"))[0] == 200
 
 
 _RUN = ScriptedRun(steps=12, size=6, select=2, batch=2, hostile="", verdict=False)

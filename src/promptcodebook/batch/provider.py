@@ -20,7 +20,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -283,16 +283,31 @@ class Provider:
             elif noted.facts["at"] == self._spec.base_url:
                 yield noted
 
+    def _alone(self) -> AbstractContextManager[object]:
+        """Within it no other process notes a batch here."""
+        from filelock import FileLock  # takes long to import
+
+        with on_disk(self._home):
+            self._home.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._home.parent)
+        return FileLock(self._home.with_suffix(".lock"))
+
     def knows(self, key: str) -> bool:
         return self._at is not None and key in self._at
 
     async def answer(self, bodies: Mapping[str, Mapping[str, Any]], land: Landing) -> None:
         assert self._at is not None, "it is open"
-        lines = {k: request_line(k, body) for k, body in bodies.items() if k not in self._at}
-        for part in _parts(lines):
-            noted = Noted.write(self._home, self._spec.base_url, part)
-            self._noted[noted.folder.name] = noted
-            self._at |= dict.fromkeys(part, noted)
+        with self._alone():
+            for noted in self._left_behind():  # another process may have come first
+                if noted.folder.name not in self._noted:
+                    self._noted[noted.folder.name] = noted
+                    self._at |= dict.fromkeys(noted.keys, noted)
+            lines = {k: request_line(k, body) for k, body in bodies.items() if k not in self._at}
+            for part in _parts(lines):
+                noted = Noted.write(self._home, self._spec.base_url, part)
+                noted.lock()
+                self._noted[noted.folder.name] = noted
+                self._at |= dict.fromkeys(part, noted)
         wanted = dict[str, set[str]]()
         for key in bodies:
             wanted.setdefault(self._at[key].folder.name, set()).add(key)

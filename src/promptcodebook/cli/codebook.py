@@ -6,14 +6,14 @@ from __future__ import annotations
 import sys
 from contextlib import closing, suppress
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from promptcodebook.cli import command
 from promptcodebook.cli.app import COMMAND_GROUP, outer_command
 from promptcodebook.cli.command import Json, columns, emit, note, options, show, wrap_text
-from promptcodebook.errors import ConfigError, PcoError, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, PcoError, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import (
     first_policy,
@@ -44,6 +44,7 @@ _ORDER = (
 _EXTRA = "serve"
 """What to install for the registry, audits and exports."""
 _GREEK = {"theta": "encoder", "phi": "generator", "psi": "critic"}
+_Part = Literal["encoder", "generator", "critic", "theta", "phi", "psi"]
 
 
 class _Codebook(command.CommandGroup):
@@ -119,7 +120,7 @@ def _effect_text(made: Effect, name: str, paid: int) -> str:
 
 @codebook.command("show")
 def show_codebook(ref: command.Ref, as_json: Json = False) -> None:
-    """Every instinct with its success, r̄, how often it was selected, and whether it is frozen.
+    """Every instinct with its success, how often it was selected, and whether it is frozen.
 
     Where routes were learned from outcomes: what it earned over the n inputs that the policy's run
     tried with it, each counted once, and what it adds to the reward of any input.
@@ -174,9 +175,7 @@ def _entry_cells(row: dict[str, Any]) -> dict[str, str]:
         figures = {"earned": number(row["earned"], 2), "n": str(row["tried"])}
         figures["adds"] = number(row["adds"], signed=True)
     else:
-        tried = row["selected"] > 0
-        figures = {"success": number(row["success"] if tried else None, 2)}
-        figures["r̄"] = number(row["ema"] if tried else None, 2)
+        figures = {"success": number(row["success"] if row["selected"] else None, 2)}
     return {
         "k": str(row["index"]),
         **figures,
@@ -194,9 +193,7 @@ def log(
         "for a whole codebook; none = the whole registry.",
     ),
     index: int | None = typer.Option(None, help="Only this instinct, 0..K-1."),
-    part: str | None = typer.Option(
-        None, help="Only theta (encoder), phi (generator) or psi (critic)."
-    ),
+    part: Annotated[_Part | None, typer.Option(help="Only this prompt of the method.")] = None,
     as_json: Json = False,
 ) -> None:
     """Of a run, every rewrite in order: kept, or refused and why, and the feedback that asked for
@@ -232,10 +229,6 @@ def _show_rewrites(run: str, index: int | None, part: str | None, as_json: bool)
 
 def _variable(store: RunStore, index: int | None, part: str | None) -> str | None:
     if part is not None:
-        known = (*_GREEK, *_GREEK.values())
-        if part not in known:
-            message = f"unknown part {part!r}{did_you_mean(part, known)}"
-            raise ConfigError(message, hint="--part theta, phi or psi")
         return _GREEK.get(part, part)
     if index is None:
         return None

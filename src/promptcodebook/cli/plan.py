@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from itertools import groupby
@@ -22,7 +23,7 @@ from promptcodebook.data import examine, load
 from promptcodebook.data.dataset import DataCheck
 from promptcodebook.doctor.checkup import checkup
 from promptcodebook.doctor.probe import Section
-from promptcodebook.errors import ConfigError, did_you_mean, import_part
+from promptcodebook.errors import ConfigError, MissingExtra, did_you_mean, import_part
 from promptcodebook.estimation.estimate import Estimate, estimate_plan, measure
 from promptcodebook.lm.stack import specs_of
 from promptcodebook.method.templates import copy_templates, load_templates, template_sets
@@ -125,8 +126,7 @@ def _select_keys(keys: Sequence[Key], name: str) -> list[Key]:
     selected = selected or [each for each in keys if each.key.endswith(f".{name}")]
     if not selected:
         known = [*(each.key for each in keys), *(each.key.rpartition(".")[2] for each in keys)]
-        message = f"no key {name!r}{did_you_mean(name, known)}"
-        raise ConfigError(message, hint="pco config, which lists them all")
+        raise ConfigError(f"no key {name!r}{did_you_mean(name, known)}", hint="pco config")
     return selected
 
 
@@ -199,11 +199,9 @@ def _check_text(checked: DataCheck, warnings: Sequence[str]) -> str:
     lines += [f"fail  {leak} have the same input" for leak in checked.overlaps[:_SHOWN]]
     if (more := len(checked.overlaps) - _SHOWN) > 0:
         lines.append(f"fail  and {more} more (--json shows all)")
-    if checked.clean:
-        lines += ["ok    no input appears in two splits", "next: pco estimate, then pco train"]
-    else:
-        lines.append("next: remove them from one split, or let the splits be drawn")
-    return "\n".join(lines)
+    mend = ["next: remove them from one split, or let the splits be drawn"]
+    ok = ["ok    no input appears in two splits", "next: pco estimate, then pco train"]
+    return "\n".join([*lines, *(ok if checked.clean else mend)])
 
 
 @data.command()
@@ -287,11 +285,12 @@ def estimate(
         raise ConfigError("--probe measures what --seconds-per-call gives", hint="leave one out")
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base)).require_training()
-    seconds = run_sync(measure(plan)) if probe else {}
-    if seconds_per_call:
-        seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call)
-    made = estimate_plan(plan, seconds)
-    show(lambda: _estimate_json(made), lambda: _estimate_text(made), as_json=as_json)
+    given = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
+    made, to_win = estimate_plan(plan, run_sync(measure(plan)) if probe else given), ""
+    with suppress(MissingExtra):
+        to_win = import_part(COMMAND_GROUP, "estimate.headroom", "pco headroom", "start")(plan)
+    tree = {"headroom": to_win or None, **_estimate_json(made)}
+    show(lambda: tree, lambda: _estimate_text(made, to_win), as_json=as_json)
 
 
 def _estimate_json(made: Estimate) -> dict[str, Any]:
@@ -302,11 +301,12 @@ def _estimate_json(made: Estimate) -> dict[str, Any]:
     return {"roles": roles, "total": total, **facts, "assumptions": list(made.assumptions)}
 
 
-def _estimate_text(made: Estimate) -> str:
+def _estimate_text(made: Estimate, to_win: str) -> str:
     roles, total = made.roles, made.total
     models = {share.model for share in roles}
     one = f"model {total.model}" if len(models) == 1 else "models by role"
-    lines = [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
+    lines = [wrap_text(to_win, ""), ""] if to_win else []
+    lines += [wrap_text(f"{made.updates} updates; {one}; low / expected / high", ""), ""]
     if len(models) > 1:
         lines += [columns([{"role": r.role, "model": r.model} for r in roles]), ""]
     rows: list[dict[str, str]] = []

@@ -70,12 +70,13 @@ def evaluate(
     """Reward with its 95 % interval, failures, and what a query costs.
 
     What the policy's run was answered is not asked for again, unless --again: the same row, split
-    and model have the figure of the verdict. Greedy, or with --samples N the mean of N sampled runs
-    per example (AIME's published metric is the mean of five). A run is evaluated under its own
-    settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
-    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
-    best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
-    the output of --json to compare it later: pco compare A.json B.json
+    and model have the figure of the verdict. An agent with a client of its own asks again.
+    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
+    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
+    named, and by its own models, unless others are given. --row evaluates another row of its
+    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
+    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
+    pco compare A.json B.json
     """
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
@@ -319,7 +320,7 @@ def _explained(made: Explanation, texts: Sequence[str], record: Record | None) -
         yield "\n".join(["constraints", *(wrap_text(c, "  - ") for c in route.constraints)])
     doubt = "  (the encoder was asked twice)" if route.repaired else ""
     if route.fallback:
-        doubt = "  (the encoder gave no valid route: filled up by highest r̄)"
+        doubt = "  (the encoder gave no valid route: filled up by the best so far)"
     chosen = [wrap_text(instinct, f"  [{k}] ") for k, instinct in made.instincts]
     head = f"route {', '.join(map(str, route.indices))}{doubt}"
     yield "\n".join([head, *chosen, *_promises(made, texts)])

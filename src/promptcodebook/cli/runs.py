@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from promptcodebook.cli import command
-from promptcodebook.cli.command import Json, Yes, columns, emit, note, show, wrap_text
+from promptcodebook.cli.command import BETWEEN, Json, Yes, columns, emit, note, show, wrap_text
 from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
@@ -50,17 +50,14 @@ _QUOTED = 5
 
 @runs.command("list")
 def list_runs(as_json: Json = False) -> None:
-    """One line per run, oldest first."""
+    """One line per run, oldest first: its verdict, its gain (95 %), its test score and its cost."""
     summaries, unreadable = read_runs(runs_dir())
     lines = [printable(f"{path.name}: unreadable: {error}") for path, error in unreadable.items()]
     if as_json:
-        states = [{"running": each.running, "resumable": each.resumable} for each in summaries]
-        pairs = zip(summaries, states, strict=True)
+        more = [{"running": each.running, "resumable": each.resumable} for each in summaries]
+        pairs = zip(summaries, more, strict=True)
         emit([asdict(each) | {"path": str(each.path)} | state for each, state in pairs])
-        for line in lines:
-            note(line)
-        return
-    if summaries:
+    elif summaries:
         named = any(summary.name for summary in summaries)
         print(columns([_summary_cells(summary, named) for summary in summaries]))
         if any(summary.simulated for summary in summaries):
@@ -68,16 +65,19 @@ def list_runs(as_json: Json = False) -> None:
     elif not lines:
         print(f"no run in {runs_dir()} yet\nnext: pco train")
     for line in lines:
-        print(line.replace("\n", " "))
+        (note if as_json else print)(line.replace("\n", " "))
 
 
 def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
     """`named`: some run has a name, so that there is a column for it."""
+    gain, score = summary.gain, summary.score
     return {
         "run": summary.id,
         **({"name": summary.name or "-"} if named else {}),
+        "verdict": summary.decision or "-",
+        "gain": gain.text(signed=True, level="", between=BETWEEN) if gain else "-",
+        "test score": number(score and score.mean),
         "state": "running" if summary.running else summary.ended or "stopped",
-        "updates": str(summary.step + 1),
         "best": f"{number(summary.best)}{'*' if summary.simulated else ''}",
         "calls": count_text(summary.usage.calls),
         "cost": money(summary.usage.cost),

@@ -17,8 +17,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import add, attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -97,7 +98,7 @@ class Work:
     rounds: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Work(*map(add, _AMOUNTS(self), _AMOUNTS(other)))
 
     def times(self, factor: float, *, rounds: float = 1.0) -> Work:
         """The calls and tokens times one factor, the rounds times another."""
@@ -105,6 +106,7 @@ class Work:
         return Work(factor * self.calls, *tokens, rounds * self.rounds)
 
 
+_AMOUNTS = attrgetter("calls", "prompt_tokens", "completion_tokens", "rounds")
 DryWork = Mapping[tuple[str, Role], Work]
 """What each phase of a run asks of each role."""
 

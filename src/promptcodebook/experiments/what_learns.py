@@ -173,7 +173,11 @@ def cell_of(
                 learner = replace(learner, trial=replace(learner.trial, scorer=flipping))
             if operator:
                 learner = OPERATORS[operator](learner)
-            return await learned(assembled, learner, judged_before=arm == SOUND)
+            found = await learned(assembled, learner, judged_before=arm == SOUND)
+            # One trace of each arm is enough to read.
+            traced = {"instincts", "changed"} if seed else set[str]()
+            found = {**found, "changed": found["changed"][:12]}
+            return {key: value for key, value in found.items() if key not in traced}
 
         return lab.work(config, run, sources)
 
@@ -200,7 +204,7 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
         ended = State.after(step)
         trained.append(fmean(t.unit or 0.0 for t in step.traces))
         changed += [
-            [step.index, str(r.variable), r.gradient[:200], r.after[-200:]]
+            [step.index, str(r.variable), r.gradient[:150], r.after[-150:]]
             for r in step.rewrites
             if r.kept and r.after != r.before
         ]
@@ -212,7 +216,7 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
         "trained": trained,
         "instincts": list(ended.parameters.codebook.texts),
         "routes": list(ended.statistics.selected),
-        "changed": changed[-40:],
+        "changed": changed,
     }
 
 
@@ -265,8 +269,10 @@ _HEAD = ["world", "arm", "gain with", "gain without", "difference", "calls with"
 
 
 def real_blocks(measured: Measured) -> list[Block]:
-    table, found = read_table("what_learns"), list[Block]()
+    table = read_table("what_learns")
+    texts: Mapping[str, str] = table["findings"]["real"]
     listed = worlds(measured.order.preset)
+    found: list[Block] = [texts["summary"]]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
         rows = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
@@ -276,7 +282,7 @@ def real_blocks(measured: Measured) -> list[Block]:
         name = f"real-{mine[0].name.partition('-')[0]}"
         found += [f"### {part}", "\n".join(told)]
         found.append(Table(name, [*_HEAD, "seeds", "so"], [row for row in rows if row]))
-        if part in (texts := table.get("findings", {}).get("real", {})):
+        if part in texts:
             found.append(texts[part])
     return found
 

@@ -104,14 +104,14 @@ def _markdown(file: PolicyFile, name: str) -> Export:
         "choice of instincts for each input is not in this file (`--to json` has it).",
         "## Instincts",
         *(
-            f"### {k}\n\nSuccess {entry.success:.2f}, r̄ {entry.ema:.2f}, selected "
-            f"{entry.selected} times{', frozen' if entry.frozen else ''}.\n\n{_fenced(entry.text)}"
+            f"### {k}\n\nSuccess {entry.success:.2f}, selected {entry.selected} times"
+            f"{', frozen' if entry.frozen else ''}.\n\n{_fenced(entry.text)}"
             for k, entry in enumerate(file.codebook)
         ),
     ]
     texts = {
-        "Encoder θ": file.encoder,
-        "Generator φ": file.generator,
+        "Encoder": file.encoder,
+        "Generator": file.generator,
         "Before every prompt": file.base_prompt,
         "Output format": file.output_format,
     }

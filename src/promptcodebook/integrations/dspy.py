@@ -29,7 +29,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from promptcodebook.assemble import Sources
-from promptcodebook.calls import LM, Chat, Message, Reply
+from promptcodebook.calls import LM, Chat, Message, Reply, Usage
 from promptcodebook.config import Config, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.data.dataset import Split, draw_splits
@@ -226,8 +226,8 @@ class PCO(_dspy.teleprompt.Teleprompter):
 
     `metric` is dspy's: (example, prediction, trace) -> number, bool, or a Prediction with `score`
     and `feedback`, which reaches the critic. The other parameters are those of `pco.optimize`. What
-    the program asks itself is asked of the dspy LM that it or dspy is configured with, past our
-    budget; where there is none, of our role `executor`, within it.
+    the program asks itself is asked of the dspy LM that it or dspy is configured with; what dspy
+    says that this took is counted. Where there is none, our role `executor` is asked.
     """
 
     def __init__(  # noqa: PLR0913 - the keywords of `optimize`
@@ -281,6 +281,15 @@ class PCO(_dspy.teleprompt.Teleprompter):
         return made
 
 
+class _Spent(_dspy.utils.usage_tracker.UsageTracker):
+    """What dspy's models say that their calls took; threads that a program starts share it."""
+
+    usage_data: Mapping[str, list[Mapping[str, Any]]]
+
+    def __deepcopy__(self, memo: object) -> _Spent:
+        return self
+
+
 class _Runner:
     def __init__(
         self, student: Any, metric: Callable[..., object], rows: Mapping[str, Any], floor: float
@@ -298,6 +307,7 @@ class _Runner:
     def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         row = self._rows[example.id]
         settings: dict[str, Any] = {**self._settings, "trace": [], "disable_history": True}
+        spent = settings["usage_tracker"] = _Spent()
         if self._asks_us:
 
             def ask(messages: Sequence[Message]) -> Reply:
@@ -311,11 +321,23 @@ class _Runner:
                 wanted = ", ".join(error.signature.output_fields)
                 said = f"The reply could not be parsed into the fields that it must have: {wanted}."
                 score = Score(self._floor, said)
-                return scored_output(str(error.lm_response), self._taken(), score)
-            taken = self._taken()
+                return scored_output(
+                    str(error.lm_response), self._taken(), score, self._paid(spent)
+                )
+            taken, paid = self._taken(), self._paid(spent)
         with _dspy.context(**self._settings):
             score = self._score(row, prediction)
-        return scored_output(_text(prediction), taken, score)
+        return scored_output(_text(prediction), taken, score, paid)
+
+    def _paid(self, spent: _Spent) -> Usage | None:
+        """Of calls past our meter. None where fewer say it than were made, such as those that
+        dspy's own cache answered: then it is not known what a query takes."""
+        said = [call for each in spent.usage_data.values() for call in each]
+        calls = [call for call in said if call.get("prompt_tokens")]
+        if self._asks_us or len(calls) < max(1, len(_dspy.settings.trace)):
+            return None
+        kinds = ("prompt_tokens", "completion_tokens")
+        return Usage(len(calls), *(sum(call.get(kind) or 0 for call in calls) for kind in kinds))
 
     def _taken(self) -> list[Stage]:
         names = {id(p): name for name, p in self._student.named_predictors()}

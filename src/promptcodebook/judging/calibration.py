@@ -52,7 +52,7 @@ _WORDS = {
     **dict.fromkeys(("no", "false", "wrong", "bad", "fail"), 0.0),
 }
 _SIDES = {"a": 1.0, "b": 0.0, "tie": 0.5}
-_ESCAPED = re.compile(r"'(?=[ ]*[=+\-@＝＋－＠])")
+_ESCAPED = re.compile(r"'(?=\s*[=+\-@＝＋－＠]|[\t\r\n])")
 """What keeps a spreadsheet from taking a text for a formula."""
 
 
@@ -79,43 +79,38 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a file holds; `blank` rows have no label yet, and `named` = it has a column `id`."""
+    """What a file holds; `blank` rows have no label yet."""
 
     items: tuple[Item, ...]
     blank: int
-    named: bool
 
     @classmethod
     def read(cls, path: Path, bounds: Bounds, scale: Bounds | None = None) -> Labels:
-        """Rows with the columns input, answer and label, answer_b for pairs; id, target and rater
-        if there are any. `scale` is that of the labels (None = the reward's). Equal answers to one
-        input are one item with the labels of several people. DataError."""
+        """Rows with the columns input, answer and label, answer_b for pairs; id and target if there
+        are any. `scale` is that of the labels (None = the reward's). The same answer to the same
+        input once more is another person's label. DataError."""
         table = read_source(path)
         if isinstance(table, Mapping):
             raise DataError(f"{path} is a folder", hint="name one file of labels")
         for column in ("input", "answer", "label"):
             if column not in table.columns:
-                hint = "the columns are input, answer and label; answer_b, target, rater and id too"
+                hint = "the columns are input, answer and label; answer_b, target and id too"
                 raise DataError(f"{path} has no column {column!r}", hint=hint)
-        blank, found = 0, dict[tuple[str, ...], list[tuple[str, float]]]()
-        kept = dict[tuple[str, ...], Item]()
+        blank, kept, pair = 0, dict[tuple[str, ...], Item](), "answer_b" in table.columns
         for row in table.rows:
             text = {name: cell_text(v) for name, v in row.values.items() if v is not None}
             if not text.get("label", "").strip():
                 blank += 1
                 continue
-            pair = "answer_b" in table.columns
             label = _label(row, text["label"], bounds, scale or bounds, pair=pair)
             first, other = (_ESCAPED.sub("", text.get(c, ""), 1) for c in ("answer", "answer_b"))
-            name = text.get("id") or hashlib.sha256(text.get("input", "").encode()).hexdigest()[:16]
+            input = text.get("input", "")
+            name = text.get("id") or answer_key(input)
             key = (name, answer_key(first), answer_key(other))
-            example = Example(name, text.get("input", ""), text.get("target"), fields=row.values)
-            kept.setdefault(key, Item(example, first, other if pair else None, ()))
-            found.setdefault(key, []).append((text.get("rater", ""), label))
-        for key, labels in found.items():
-            labels.sort(key=lambda one: one[0])
-            kept[key] = replace(kept[key], labels=tuple(value for _, value in labels))
-        return cls(tuple(kept.values()), blank, "id" in table.columns)
+            example = Example(name, input, text.get("target"), fields=row.values)
+            item = kept.get(key, Item(example, first, other if pair else None, ()))
+            kept[key] = replace(item, labels=(*item.labels, label))
+        return cls(tuple(kept.values()), blank)
 
 
 def _label(row: Record, text: str, bounds: Bounds, scale: Bounds, *, pair: bool) -> float:

@@ -75,9 +75,9 @@ def calibrate_judge(
 ) -> None:
     """Ask the judge about answers that people labelled, and say whether to trust it.
 
-    LABELS has the columns input, answer and label, and target, rater and id if you have them. Pairs
-    have a second answer in answer_b, and a, b or tie as label. What was paid for is kept: type the
-    same again after an interruption.
+    LABELS has the columns input, answer and label, and target and id if you have them. Pairs have a
+    second answer in answer_b, and a, b or tie as label. What was paid for is kept: type the same
+    again after an interruption.
     """
     named = {"kind": "judge", "rubric": rubric} if rubric else reward
     settled, base = command.gather_settings(
@@ -140,7 +140,7 @@ def _calibration_text(made: Calibration) -> str:
     if made.first_place is not None:
         place = figure(made.first_place, " of wins go to the first answer")
     facts = {
-        "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}: {made.reward}",
+        "judge": f"{made.judge}{' (simulated)' if made.simulated else ''}",
         "rows": rows + "".join(f"; the first: {failure}" for failure in made.failures[:1]),
         "agrees": figure(made.agreement),
         "kappa": figure(made.kappa),

@@ -29,7 +29,7 @@ from promptcodebook.errors import StoreError
 from promptcodebook.intervals import SIDE, Bounds, Interval, mean_interval, paired_interval
 from promptcodebook.optimizers.base import Problem, Result, evaluate
 from promptcodebook.optimizers.fixed import UNTRAINED, baselines
-from promptcodebook.store.events import Compared, Mark, RunState, Trained
+from promptcodebook.store.events import Compared, Concluded, Mark, RunState, Trained
 from promptcodebook.store.header import Header
 from promptcodebook.tasks.rewards import asks_judge
 from promptcodebook.text import shown_table, shown_text
@@ -120,7 +120,7 @@ class Conclusion:
 
     def headline(self, run: str = "RUN") -> Headline:
         """What it comes to; what to type is for this `run`."""
-        decision = "Deploy" if self.worth else "Do not deploy" if self.deploy else "Undecided"
+        decision = Concluded(self.sentence, self.worth, deploy=self.deploy).decision
         if not self.rows:
             kept = f"Keep at least {ENOUGH} rows for the test split."
             return Headline(decision, "nothing was judged", {"next": kept})

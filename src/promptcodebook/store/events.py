@@ -102,6 +102,10 @@ class Concluded:
     settings: Mapping[str, Any] = field(default_factory=lambda: dict[str, Any]())
     candidates: tuple[Candidate, ...] = ()
 
+    @property
+    def decision(self) -> str:
+        return "Deploy" if self.worth else "Do not deploy" if self.deploy else "Undecided"
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from promptcodebook.calls import Usage
 from promptcodebook.errors import RunNotFound, StoreError, did_you_mean
+from promptcodebook.intervals import Interval
 from promptcodebook.paths import BENCH, cache_folder, write_whole
 from promptcodebook.sqlite import store_os_error
 from promptcodebook.store.lock import (
@@ -34,14 +35,14 @@ from promptcodebook.store.lock import (
 
 if TYPE_CHECKING:
     from promptcodebook.store.events import EndReason
-    from promptcodebook.store.header import Header
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """`step` is -1 before the first; `writer` is the pid of who writes it."""
+    """`step` is -1 before the first; `writer` is the pid of who writes it. `decision` to `score`
+    are the verdict's: what it decides, the row to deploy, the result's gain and test reward."""
 
     id: str
     path: Path
@@ -55,6 +56,10 @@ class RunSummary:
     writer: int | None
     name: str = ""
     simulated: bool = False
+    decision: str = ""
+    deploy: str = ""
+    gain: Interval | None = None
+    score: Interval | None = None
 
     @property
     def running(self) -> bool:
@@ -66,8 +71,9 @@ class RunSummary:
         return not self.running and self.ended not in ("finished", "early_stop", "target")
 
 
-_FORM = 3
+_FORM = 4
 """Counts what a kept summary holds: those of an earlier form are made again."""
+_FIGURES = ("gain", "score")
 _LIST = "pco runs list"
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
 """A writer signs the lock as soon as it has it: an unchanged file means that no process wrote."""
@@ -130,12 +136,15 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
         if kept["mark"] == marks:
             told: dict[str, Any] = {**kept["summary"]}
             told["usage"] = Usage(**told["usage"])
+            told |= {name: told[name] and Interval(**told[name]) for name in _FIGURES}
             return RunSummary(**told, path=path, writer=None), kept
     from promptcodebook.store.run import RunStore
 
     writer = holder(path)
     with closing(RunStore.open(path)) as store:
         state = store.outline()
+        verdict = state.conclusion
+        row: Mapping[str, Any] = verdict.rows[-1] if verdict and verdict.rows else {}
         summary = RunSummary(
             id=path.name,
             path=path,
@@ -149,6 +158,9 @@ def _summary(path: Path, kept: Any) -> tuple[RunSummary, Any]:
             writer=writer,
             name=store.header.name,
             simulated=store.header.simulated,
+            decision=verdict.decision if verdict else "",
+            deploy=verdict.deploy if verdict else "",
+            **{name: Interval(**row[name]) if row.get(name) else None for name in _FIGURES},
         )
     if writer is not None or summary.ended is None or marks != file_marks(path):
         return summary, None
@@ -185,10 +197,9 @@ def find_run(runs_dir: Path, ref: str) -> Path:
     folders = run_folders(runs_dir)
     if (runs_dir / ref) in folders:
         return runs_dir / ref
-    headers = _headers(folders if ref else ())
-    called = [path for path, header in headers.items() if ref in ("last", header.name)]
-    if called:
-        return max(called, key=lambda path: (headers[path].created, path.name))
+    runs = list_runs(runs_dir) if ref else []
+    if called := [run for run in runs if ref in ("last", run.name)]:
+        return called[-1].path
     if ref == "last":
         if folders:
             said, hint = f"no run in {runs_dir} can be read", f"pco runs show {folders[0].name}"
@@ -203,21 +214,8 @@ def find_run(runs_dir: Path, ref: str) -> Path:
         shown = ", ".join(str(path) if exact else path.name for path in matches[:5])
         hint = "type its path" if exact else "type more of the id"
         raise RunNotFound(f"{ref!r} matches more than one run: {shown}", hint=hint)
-    known = [path.name for path in folders] + [h.name for h in headers.values() if h.name]
+    known = [path.name for path in folders] + [run.name for run in runs if run.name]
     raise RunNotFound(f"no run {ref!r} in {runs_dir}{did_you_mean(ref, known)}", hint=_LIST)
-
-
-def _headers(folders: Sequence[Path]) -> Mapping[Path, Header]:
-    from promptcodebook.store.run import RunStore
-
-    headers: dict[Path, Header] = {}
-    for folder in folders:
-        try:
-            with closing(RunStore.open(folder)) as store:
-                headers[folder] = store.header
-        except StoreError as error:
-            _log.warning("run %s: %s", folder.name, error)
-    return headers
 
 
 def remove_run(path: Path) -> None:

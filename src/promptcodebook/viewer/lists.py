@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 from promptcodebook.audit.report import AuditReport
 from promptcodebook.errors import PolicyError, StoreError
-from promptcodebook.intervals import Interval
 from promptcodebook.registry.log import Entry
 from promptcodebook.registry.registry import AUDIT, Registry, open_registry
 from promptcodebook.report.context import Context
 from promptcodebook.report.pages import render
-from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.header import has_simulated
 from promptcodebook.store.lock import FILE, holder
 from promptcodebook.store.run import RunStore
@@ -37,16 +35,12 @@ _Files = tuple[list[list[int] | None], int | None]
 
 class _Line(NamedTuple):
     """Validation scores in order, and over how many examples the best was; how long a run that is
-    at work still takes; what the verdict decides, the row that it names, the result's figures."""
+    at work still takes."""
 
     scores: tuple[float, ...] = ()
     n: int = 0
     simulated: bool = False
     left: str = ""
-    decision: str = ""
-    deploy: str = ""
-    gain: Interval | None = None
-    score: Interval | None = None
 
 
 _Listed = tuple[RunSummary, _Line]
@@ -87,7 +81,7 @@ class Wanted(NamedTuple):
         return known + [each for each in found if value(*each) is None]
 
     def _fits(self, run: RunSummary, line: _Line) -> bool:
-        kinds = line.decision, state_of(run)
+        kinds = run.decision, state_of(run)
         text = " ".join((run.id, run.name, run.task, *kinds)).lower()
         return self.only in ("", *kinds) and all(w in text for w in self.words.lower().split())
 
@@ -99,9 +93,9 @@ def state_of(run: RunSummary) -> str:
 _ORDERS: Mapping[str, Callable[[RunSummary, _Line], Any]] = {
     "run": lambda run, _: run.created,
     "task": lambda run, _: run.task,
-    "verdict": lambda _, line: line.decision or None,
-    "gain": lambda _, line: line.gain and line.gain.mean,
-    "test score": lambda _, line: line.score and line.score.mean,
+    "verdict": lambda run, _: run.decision or None,
+    "gain": lambda run, _: run.gain and run.gain.mean,
+    "test score": lambda run, _: run.score and run.score.mean,
     "state": lambda run, _: state_of(run),
     "steps": lambda run, _: run.step,
     "best validation": lambda run, _: run.best,
@@ -194,20 +188,12 @@ def _read_line(path: Path) -> _Line:
         with closing(RunStore.open(path)) as store:
             state, header = store.outline(), store.header
             left = time_left(Context.of(store, {})) if holder(path) is not None else ""
-            made = Conclusion.of(state, header)
     except StoreError as error:
         _log.debug("run %s: %s", path.name, error)
         return _Line()
     scored = (m.score for m in state.validations if m.scope == "subset")
     scores = tuple(score for score in scored if score is not None)
-    line = _Line(scores, state.best.n if state.best is not None else 0, header.simulated, left)
-    if made is None:
-        return line
-    result = made.rows[-1] if made.rows else None
-    figures = (result.gain, result.score) if result is not None else (None, None)
-    return line._replace(
-        decision=made.headline().decision, deploy=made.deploy, gain=figures[0], score=figures[1]
-    )
+    return _Line(scores, state.best.n if state.best is not None else 0, header.simulated, left)
 
 
 def _spark(scores: Sequence[float]) -> str:

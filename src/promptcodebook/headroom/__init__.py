@@ -1,0 +1,1 @@
+"""What there is to win before anything is trained: `pco headroom`."""

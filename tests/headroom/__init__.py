@@ -1,0 +1,1 @@
+"""What `pco headroom` says, where the answer is known."""
