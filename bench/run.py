@@ -36,6 +36,7 @@ BENCHES = (
     "retrieval",
     "ifbench",
     "verdict_null",
+    "front",
     "local_engine",
     "local_server",
     "smollm2_http",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import closing
 from pathlib import Path
 
@@ -34,13 +33,13 @@ def test_the_list_has_a_line_per_run_with_its_verdict(
         assert f"{gain.mean:.3f} more" in headline["lines"]["gain"] and gain.n == 6
         lines = pco("runs", "list", cwd=trained).out.splitlines()
         ends = gain.text(signed=True, level="", between="..")
-        told = ["Undecided", *ends.split(), f"{run['score']['mean']:.3f}"]
+        told = ["Undecided*", *ends.split(), f"{run['score']['mean']:.3f}"]
         assert lines[0].split()[:5] == ["run", "verdict", "gain", "test", "score"]
         assert lines[1].split()[:5] == [run_id, *told]
         assert all(len(line) <= width for line in lines)
         shown = [line for line in lines if line.startswith(f"{run_id}  ")]
         assert len(shown) == (2 if width == 80 else 1)
-        assert "  finished" in shown[0] and re.search(r" \d\.\d+\* ", shown[-1])
+        assert "  finished" in shown[0]
         assert lines[-1].startswith("* of the simulated model")
 
 

@@ -342,7 +342,7 @@ def test_a_stored_configuration_keeps_its_keys() -> None:
     newer = ("max_reply_mb", "optimizer", "router", "telemetry", "user_code", "verdict_examples")
     for key in newer:  # since 0.2.0
         tree.pop(key)
-    for newer in ("accept_on", "maintain_every", "shared_by"):
+    for newer in ("accept_on", "maintain_every", "pool", "shared_by"):
         tree["update"].pop(newer)
     tree["encoder"].pop("max_fallback")
     tree["critic"].pop("safety")

@@ -74,11 +74,11 @@ def _summary_cells(summary: RunSummary, named: bool) -> dict[str, str]:
     return {
         "run": summary.id,
         **({"name": summary.name or "-"} if named else {}),
-        "verdict": summary.decision or "-",
+        "verdict": f"{summary.decision or '-'}{'*' if summary.simulated else ''}",
         "gain": gain.text(signed=True, level="", between=BETWEEN) if gain else "-",
         "test score": number(score and score.mean),
         "state": "running" if summary.running else summary.ended or "stopped",
-        "best": f"{number(summary.best)}{'*' if summary.simulated else ''}",
+        "best": number(summary.best),
         "calls": count_text(summary.usage.calls),
         "cost": money(summary.usage.cost),
         "time": duration(summary.elapsed_s),

@@ -130,6 +130,8 @@ class Update(Group):
     """Which examples judge: the batch itself, or as many others, run without and with them."""
     maintain_every: int = Field(default=0, ge=0)
     """Batches between tidyings: split grab-bags, merge twins, replace dead ones; 0 = never."""
+    pool: str = ""
+    """A file of sentences, one a line, that take the places of instincts without use by outcome."""
     encoder_on_explored: bool = False
     """Whether θ also learns from explored routes, which it did not choose."""
     shared_by: int = Field(default=2, ge=1)
@@ -158,12 +160,10 @@ class Validation(Group):
     """Stop early once validation reaches this, in the task's range of rewards."""
 
 
-OWN_INITS = ("expert", "random", "from_prompt", "file")
-
-
 class Init(Group):
     """Where the first codebook comes from."""
 
+    OWN: ClassVar = ("expert", "random", "from_prompt", "file")
     kind: str = "expert"
     """expert = the task's seeds, random = a model's, from_prompt = your prompt taken apart, file;
     or a package's reader, such as gepa."""
@@ -181,7 +181,12 @@ class Init(Group):
     @property
     def whole(self) -> bool:
         """Whether every instinct is a whole prompt, which a package read."""
-        return self.kind not in OWN_INITS
+        return self.kind not in self.OWN
+
+    @property
+    def written(self) -> bool:
+        """Whether a model writes the first codebook."""
+        return self.kind == "random" or (self.kind == "from_prompt" and self.split == "model")
 
 
 class DataSettings(Group):

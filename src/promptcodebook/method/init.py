@@ -19,7 +19,7 @@ from pydantic import AliasChoices, BaseModel, Field
 
 from promptcodebook.calls import Request, Schema
 from promptcodebook.config import Config
-from promptcodebook.config.schema import OWN_INITS, Init
+from promptcodebook.config.schema import Init
 from promptcodebook.errors import ConfigError, plug_in
 from promptcodebook.lm.structured import Ask, LenientTexts, ReplyShape
 from promptcodebook.lm.wire import schema_of
@@ -78,11 +78,10 @@ class Earlier:
 
     @staticmethod
     def read(init: Init, base: Path) -> Earlier:
-        """A policy file, a list of texts, {"instincts": [...]}, or what a package reads at
-        `init.path`. ConfigError."""
+        """A policy file, a list of texts, or what a package reads at `init.path`. ConfigError."""
         path = base / init.path
         if init.whole:
-            read = plug_in(READERS, init.kind, "init.kind", OWN_INITS)
+            read = plug_in(READERS, init.kind, "init.kind", init.OWN)
             return Earlier(tuple(Instinct(text) for text in read(path)))
         if init.kind != "file":
             return Earlier()
@@ -115,12 +114,7 @@ class Initialiser:
     async def first(self, seeds: Sequence[str], earlier: Earlier = Earlier()) -> State:
         """The state to begin with; `seeds` are the task's own. ConfigError: too few for K."""
         config, init, text = self.config, self.config.init, self.templates.text
-        if init.kind == "random":
-            given = await self._write("")
-        elif init.kind == "from_prompt" and init.split == "model":
-            given = await self._write(init.prompt)
-        else:
-            given = listed_instincts(config, seeds, earlier)
+        given = await self._write() if init.written else listed_instincts(config, seeds, earlier)
         instincts, origins = _fill(given, self.templates, config)
         statistics = earlier.statistics or RoutingStatistics.fresh(len(given))
         theta = (earlier.encoder or text("theta")) if config.has_encoder else ""
@@ -128,9 +122,9 @@ class Initialiser:
         parameters = Parameters(theta, phi, Codebook(instincts), text("psi"))
         return State.first(parameters, statistics.pick(origins))
 
-    async def _write(self, prompt: str) -> list[Instinct]:
+    async def _write(self) -> list[Instinct]:
         """What the model makes of the present prompt, or (kind random) writes without one."""
-        kind = self.config.init.kind
+        kind, prompt = self.config.init.kind, self.config.init.prompt
         if kind == "from_prompt" and not prompt.strip():
             what = "init.kind = 'from_prompt' needs the present prompt"
             raise ConfigError(what, hint="set init.prompt to it")
@@ -158,8 +152,7 @@ def check_seeds(
     seeds: Sequence[str], earlier: Earlier, templates: TemplateSet, config: Config
 ) -> None:
     """Raises ConfigError unless a codebook of K can be made of the lists that are at hand."""
-    init = config.init
-    if init.kind != "random" and (init.kind != "from_prompt" or init.split == "sentences"):
+    if not config.init.written:
         _fill(listed_instincts(config, seeds, earlier), templates, config)
 
 

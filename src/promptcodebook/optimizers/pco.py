@@ -15,13 +15,13 @@ from promptcodebook.assemble import Assembled
 from promptcodebook.calls import Usage
 from promptcodebook.config import Config
 from promptcodebook.data import sample
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.incidents import Incident
 from promptcodebook.method.critic import Attribution, Critic
 from promptcodebook.method.init import Initialiser
 from promptcodebook.method.policy import Composer, Deployed, FixedPrompt, join_prompts
 from promptcodebook.method.state import Schedule, State
-from promptcodebook.method.train import Credit, Learner, train
+from promptcodebook.method.train import BatchHooks, Credit, Learner, train
 from promptcodebook.method.update import (
     AllChecks,
     LengthCheck,
@@ -129,6 +129,10 @@ def build_learner(assembled: Assembled) -> Learner:
     updater = Updater(*parts[:2], config, AllChecks(checks, models.tally), models.tally)
     critic = Critic(*parts, SafetyClause.read() if safe else None)
     credit = Credit(critic, Attribution(*parts), config, order_check, models.tally)
+    upkeep: BatchHooks = Upkeep(updater, router, min(config.update.batch_size, len(train)))
+    if config.update.pool:
+        made = import_part("promptcodebook.hooks", "pool", "update.pool", "router")
+        upkeep = made(upkeep, updater, router, assembled.plan.sources.base)
     return Learner(
         config=config,
         composer=composer,
@@ -137,7 +141,7 @@ def build_learner(assembled: Assembled) -> Learner:
         credit=credit,
         updater=updater,
         rerun=Rerun(config, composer, trial, router, train, credit.judge),
-        upkeep=Upkeep(updater, router, min(config.update.batch_size, len(train))),
+        upkeep=upkeep,
     )
 
 
@@ -148,7 +152,7 @@ async def first_or_stored(problem: Problem) -> State:
     if outline.parameters is not None:
         store.append(Resumed(outline.step, datetime.now(UTC).isoformat(timespec="seconds")))
         return state_at(store, outline.step)
-    if asks_for_codebook(config):
+    if config.init.written:
         problem.tell(Phase("writing the first codebook", 0, 1))
     state = await initialise(problem.assembled)
     store.append(Started(state.parameters, config.init.kind, state.statistics))
@@ -162,14 +166,9 @@ async def initialise(assembled: Assembled) -> State:
     return await initialiser.first(plan.task.seeds, plan.earlier)
 
 
-def asks_for_codebook(config: Config) -> bool:
-    init = config.init
-    return init.kind == "random" or (init.kind == "from_prompt" and init.split == "model")
-
-
 def with_listed_codebook(config: Config) -> Config:
     """The same, but our general list replaces a first codebook that a model would write."""
-    if not asks_for_codebook(config):
+    if not config.init.written:
         return config
     stand_in = config.init.model_copy(update={"kind": "expert", "instincts": ()})
     return config.model_copy(update={"init": stand_in})

@@ -61,13 +61,13 @@ class OutcomeModel:
         inputs: Mapping[str, str],
         vectors: Mapping[str, Sequence[float]] | None = None,
         words: float = 1.0,
+        priors: Priors = Priors(),
     ) -> None:
-        self.inputs = inputs
+        self.inputs, self.priors = inputs, priors
         self.vocabulary = Vocabulary.of(list(inputs.values()))
         if vectors is not None:
             listed = [vectors[name] for name in inputs]
             self.vocabulary = self.vocabulary.with_vectors(listed, words)
-        self.priors = Priors()
         what = "a router that learns from outcomes"
         self.numpy = np = import_extra("numpy", what, "router")
         self._threads = import_extra("threadpoolctl", what, "router").ThreadpoolController()

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 from promptcodebook.calls import LM, Usage
 from promptcodebook.config import Config
-from promptcodebook.config.schema import RouterSettings
+from promptcodebook.config.schema import RoleSettings, RouterSettings
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import Composer, OffPolicy, Router
 from promptcodebook.method.state import State
 from promptcodebook.randomness import Draws
-from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Terms, off_policy
+from promptcodebook.routing.outcomes import OutcomeModel, Posterior, Priors, Terms, off_policy
 from promptcodebook.routing.ranking import Embedder, Features, chosen, dot
 from promptcodebook.types import Codebook, Example, Expected, Outcome, Route, Step, Trace
 
@@ -37,11 +37,13 @@ def make_router(config: Config, examples: Sequence[Example], composer: Composer,
     """Who routes the training examples. MissingExtra where the settings need one."""
     if not config.learns_routes:
         return Router(composer, config.explore, always=config.encoder.mode == "none")
-    executor = config.roles.get("executor")
-    steady = executor is not None and executor.temperature == 0.0
+    steady = config.roles.get("executor", RoleSettings()).temperature == 0.0
     repeats = not steady if config.router.repeats == "auto" else config.router.repeats == "yes"
     embedder = None if config.router.features == "words" else Embedder(lm)
-    model = OutcomeModel({example.id: example.input for example in examples})
+    # What takes an instinct's place from a pool has nothing of it.
+    swapped = config.update.pool and not config.update.text_updates
+    priors = Priors(kept=0.0) if swapped else Priors()
+    model = OutcomeModel({example.id: example.input for example in examples}, priors=priors)
     return OutcomeRouter(config.router, config.select, model, repeats, embedder)
 
 
@@ -107,7 +109,7 @@ class OutcomeRouter(Router):
         read = await gather_all(self._embedder.read(text) for text in inputs.values())
         vectors = {name: vector for name, (vector, _) in zip(inputs, read, strict=True)}
         words = _WORDS[self._settings.features]
-        self.model = OutcomeModel(inputs, vectors, words)
+        self.model = OutcomeModel(inputs, vectors, words, self.model.priors)
 
     def begin(self, state: State) -> State:
         return replace(state, outcomes=(), versions=(0,) * len(state.parameters.codebook))

@@ -427,15 +427,15 @@ def _require_unfinished(
 
 
 def code_files(plan: Plan) -> dict[str, str]:
-    """SHA-256 of each file of code that the settings name, by its name in them."""
-    config = plan.config
+    """SHA-256 of the pool and of each file of code that the settings name, by its name in them."""
+    config, base = plan.config, plan.sources.base
+    found = {pool: file_digest(base / pool)} if (pool := config.update.pool) else dict[str, str]()
     if config.task:
-        return {}
-    found: dict[str, str] = {}
+        return found
     for text in texts_in([config.reward, config.executor, plan.sources.executor]):
         name, colon, _ = text.rpartition(":")
         if colon and name.endswith(".py"):
-            found[name] = file_digest(plan.sources.base / name)
+            found[name] = file_digest(base / name)
     return found
 
 
