@@ -389,12 +389,12 @@ SCHEMAS: list[tuple[Role, Schema]] = [
 
 def test_every_typed_reply_is_among_them():
     def shapes(base: type[ReplyShape]) -> set[str]:
-        rooms = "promptcodebook.method", "promptcodebook.safety"  # other parts ask by themselves
-        below = (shape for shape in base.__subclasses__() if shape.__module__.startswith(rooms))
+        below = (shape for shape in base.__subclasses__() if shape.__module__.startswith("prompt"))
         return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
 
     asked = {schema.name for _, schema in SCHEMAS}
-    assert shapes(ReplyShape) == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"
+    own = {"_Choice"}  # of a part that asks it of a judge by itself, if another test imported that
+    assert shapes(ReplyShape) - own == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"
 
 
 @pytest.mark.parametrize(("role", "schema"), SCHEMAS, ids=lambda each: str(each)[:30])
