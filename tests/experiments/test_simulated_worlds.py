@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from promptcodebook.experiments import simulated_worlds
 from promptcodebook.experiments.experiment import Measured, Order
 from promptcodebook.experiments.lab import Lab
 from promptcodebook.experiments.operators import OPERATORS
-from promptcodebook.experiments.page import markdown, read_table
+from promptcodebook.experiments.page import Page, markdown, read_table
 from promptcodebook.experiments.reproduce import experiment_named
 from promptcodebook.experiments.simulated_worlds import (
     Flipping,
@@ -23,8 +23,10 @@ from promptcodebook.experiments.simulated_worlds import (
 from promptcodebook.simulated.executor import chance_of, obey
 from promptcodebook.simulated.world import SimulatedSettings, World
 from promptcodebook.tasks.constraints.task import draw_constraints, reward
+from promptcodebook.types import Output
 
 DATA = draw_constraints(2)
+SHORT = {"epochs": 2, "batch_size": 6}
 SETTINGS = SimulatedSettings(world=2)
 WORLD = World("constraints", [e for _, split in DATA.items() for e in split], SETTINGS)
 
@@ -59,17 +61,28 @@ def test_what_pays_late_is_the_last_eighth_of_a_codebook(size: int) -> None:
     assert all(worth(text) > worth() + 0.03 for text in texts[-paying:])
 
 
-def test_a_flipped_reward_turns_a_share_of_the_training_demands_and_no_test() -> None:
+async def test_a_flipped_reward_turns_a_share_of_the_demands() -> None:
     flips, wrong, whole = Flipping(0.3, 2), 0.0, 0
     for example in DATA.train:
         if demands := len(WORLD.problem(example.input).demands):
             whole += demands
             for text in ("hello", "a, b"):
-                apart = flips(example, text).value - reward(example, text).value
-                wrong += abs(apart) * demands / 2
+                score = await flips(example, Output(text))
+                wrong += abs(score.value - reward(example, text).value) * demands / 2
     assert 0.1 < wrong / whole < 0.35, "within an example two may cancel each other"
-    test = DATA.test[0]
-    assert flips(test, "hello") == reward(test, "hello")
+
+
+def test_flipped_rewards_are_seen_in_training_and_never_in_a_test(tmp_path: Path) -> None:
+    """The first state earns the same with them and without; what is learned differs."""
+    few = {s.name: s for s in setups()}
+    noisy, sound = (
+        simulated_worlds.cell_of(replace(few[name], matters=(), idle=(), measured=()), 2, SHORT)
+        for name in ("noise-0.3", "shipped")
+    )
+    lab = Lab(tmp_path, "simulated", None)
+    made = [cell.measure(lab)["sound"] for cell in (noisy, sound)]
+    assert made[0]["first"] == made[1]["first"]
+    assert made[0]["calls"] != made[1]["calls"]
 
 
 def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected() -> None:
@@ -77,18 +90,15 @@ def test_each_arm_is_an_operator_or_listed_and_each_world_says_what_is_expected(
     for setup in setups():
         assert setup.why
         assert all((arm in OPERATORS) != (arm in listed) for arm in setup.arms), setup.name
-    assert max(Counter(setup.name for setup in setups()).values()) == 1
+    assert len({setup.name for setup in setups()}) == len(setups())
 
 
-def test_a_world_is_measured_with_all_arms_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = [s for s in setups() if s.name in ("late-8", "bare")]
-    monkeypatch.setattr(simulated_worlds, "setups", lambda: few)
+def test_a_world_is_measured_with_all_arms_and_shown(tmp_path: Path) -> None:
     order = Order(experiment_named("what-learns"), "quick", 1)
-    lab, cell = Lab(tmp_path, "simulated", None), cells(order)[0]
-    result = cell.measure(lab)
-    assert {*result} == {f"{s.name}/{arm}" for s in few for arm in ("sound", *s.arms)}
-    page = markdown(simulated_worlds.Page("x", blocks(Measured(order, lab, {"sim/1": result}, {}))))
+    lab = Lab(tmp_path, "simulated", None)
+    names = ("sim/late-8/1", "sim/bare/1")
+    results = {c.name: c.measure(lab) for c in cells(order) if c.name in names}
+    assert [*results["sim/bare/1"]] == ["sound", "phi-fixed"]
+    page = markdown(Page("x", blocks(Measured(order, lab, results, {}))))
     assert "**Simulated.** 1 worlds" in page
     assert page.count("| late-8 |") == 4

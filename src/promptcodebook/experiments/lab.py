@@ -152,11 +152,12 @@ class Lab:
         self, config: Config, *, counted: bool = False, sources: Sources | None = None
     ) -> Path:
         """The run of this configuration: found, resumed or made; `counted`: known replies count
-        against its budget too; `sources`: another model than the lab's, or other data. Raises what
-        a run raises, and the Stop that ended it, unless its budget did."""
-        if sources is None and counted and self.replies is not None:
-            sources = Sources(lm=self.replies.counted)
-        sources = sources or self._sources
+        against its budget too. `sources` take the place of the lab's own. Raises what a run raises,
+        and the Stop that ended it, unless its budget did."""
+        if sources is None:
+            sources = self._sources
+            if counted and self.replies is not None:
+                sources = Sources(lm=self.replies.counted)
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             where = Where(self.folder, command=self.command)
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)

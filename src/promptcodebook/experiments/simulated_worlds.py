@@ -8,7 +8,7 @@ real model. A gain is the test reward of the last state minus that of the first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -18,12 +18,13 @@ from promptcodebook.assemble import Assembled, Sources
 from promptcodebook.calls import Reply, Request, request_key
 from promptcodebook.config import load_config, merge
 from promptcodebook.experiments import what_learns
-from promptcodebook.experiments.experiment import Measured, Order, said
+from promptcodebook.experiments.experiment import Measured, Order, runs_of, said
 from promptcodebook.experiments.lab import Cell, Lab, Result
 from promptcodebook.experiments.operators import OPERATORS
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.experiments.what_learns import SOUND, judged, learned, over_seeds
 from promptcodebook.lm.spec import parse_spec
+from promptcodebook.method.train import Learner
 from promptcodebook.optimizers.pco import build_learner
 from promptcodebook.progress import Phase
 from promptcodebook.randomness import keyed_int, keyed_random
@@ -36,7 +37,7 @@ from promptcodebook.tasks.constraints.task import (
     reward,
     score_of,
 )
-from promptcodebook.types import Example, Score
+from promptcodebook.types import Example, Output, Score
 
 
 @dataclass(frozen=True)
@@ -66,24 +67,25 @@ def setups() -> list[Setup]:
 
 @dataclass(frozen=True)
 class Flipping:
-    """The reward of the task, in which each demand of a training example is judged the wrong way
-    round in a `share` of cases, its feedback alike."""
+    """The reward in training, with each demand judged the wrong way round in a `share` of cases,
+    its feedback alike."""
 
     share: float
     world: int
 
-    def __call__(self, example: Example, output: str) -> Score:
-        if not (self.share and example.id.startswith("train")):
-            return reward(example, output)
-        draw = keyed_random("flip", self.world, example.id, output)
-        results = [check(c, example.input, output) for c in constraints_of(example)]
-        turned = (draw.random() < self.share for _ in results)
-        return score_of(
-            [
-                replace(r, satisfied=r.satisfied != turn)
-                for r, turn in zip(results, turned, strict=True)
-            ]
-        )
+    async def __call__(self, example: Example, output: Output) -> Score:
+        draw = keyed_random("flip", self.world, example.id, output.text)
+        results = [check(c, example.input, output.text) for c in constraints_of(example)]
+        turns = [draw.random() < self.share for _ in results]
+        if not results:
+            return reward(example, output.text)
+        pairs = zip(results, turns, strict=True)
+        return score_of([replace(r, satisfied=r.satisfied != turn) for r, turn in pairs])
+
+    def over(self, learner: Learner) -> Learner:
+        """A learner whose training is rewarded so; what judges it is not."""
+        trial = replace(learner.trial, scorer=self)
+        return replace(learner, trial=trial, rerun=replace(learner.rerun, trial=trial))
 
 
 @dataclass
@@ -122,49 +124,47 @@ def first_instincts(first: str, world: World, size: int, seed: int) -> tuple[str
 
 
 def cells(order: Order) -> list[Cell]:
-    """A cell a world, with all setups and arms, so that a run that is cut off has whole worlds."""
+    """A cell for each world and setup; all setups of a world come before the next world."""
     table = read_table("simulated_worlds")
     scale = table[order.preset]
-    told = ("why", "part")  # what decides no figure
-    listed = [{k: v for k, v in each.items() if k not in told} for each in table["worlds"]]
-    settings = {"setups": listed, "arms": table["arms"], "base": table["settings"], **scale}
-
-    def cell(seed: int) -> Cell:
-        return Cell(f"sim/{seed}", settings, lambda lab: _measured(lab, seed, scale))
-
-    return [cell(seed) for seed in range(1, 1 + scale["worlds"])]
+    numbers = range(1, 1 + scale["worlds"])
+    return [cell_of(setup, seed, scale["update"]) for seed in numbers for setup in setups()]
 
 
-def _measured(lab: Lab, seed: int, scale: Mapping[str, Any]) -> Result:
-    """All arms in one world."""
-    table, data = read_table("simulated_worlds"), draw_constraints(seed)
-    jobs = [(setup, arm) for setup in setups() for arm in (SOUND, *setup.arms)]
-    found, models = dict[str, Result](), dict[str, Memory]()
-    for number, (setup, arm) in enumerate(jobs):
-        lab.listener(Phase(f"simulated world {seed}", number, len(jobs)))
-        change = table["arms"].get(arm, {})
-        operator = change.get("operator", "" if change or arm == SOUND else arm)
-        spec = f"simulated?world={seed}&noise_seed={seed}{setup.spec}"
-        own = {"lm": spec, "seed": seed}
-        updates = {"update": scale["update"]}
-        parts = (table["settings"], updates, setup.settings, change.get("settings", {}), own)
-        settings = merge(*parts)
-        if spec not in models:
-            models[spec] = Memory(simulated_model("constraints", data, parse_spec(spec)))
-        memory = models[spec]
-        size = settings.get("size", 16)
-        texts = first_instincts(setup.first, memory.model.world, size, seed)
-        config = load_config({**settings, "init": {"instincts": texts}})
-        sources = Sources(data=data, reward=Flipping(setup.flip, seed), lm=memory)
-        found[f"{setup.name}/{arm}"] = lab.work(config, _work(operator, arm == SOUND), sources)
-    return found
+def cell_of(setup: Setup, seed: int, update: Mapping[str, Any]) -> Cell:
+    """All arms of a setup in one world; the argument decides no figure."""
+    table = read_table("simulated_worlds")
+    changes = {arm: table["arms"].get(arm, {}) for arm in (SOUND, *setup.arms)}
+    spec = f"simulated?world={seed}&noise_seed={seed}{setup.spec}"
+    base = merge(table["settings"], {"update": update}, setup.settings, {"lm": spec, "seed": seed})
+
+    def measure(lab: Lab) -> Result:
+        data, found = draw_constraints(seed), dict[str, Result]()
+        memory = Memory(simulated_model("constraints", data, parse_spec(spec)))
+        world, size = memory.model.world, base.get("size", 16)
+        texts = first_instincts(setup.first, world, size, seed)
+        for number, (arm, change) in enumerate(changes.items()):
+            name = f"simulated world {seed}, {setup.name}"
+            lab.listener(Phase(name, number, len(changes)))
+            settings = merge(base, change.get("settings", {}), {"init": {"instincts": texts}})
+            operator = change.get("operator", "" if change or arm == SOUND else arm)
+            sources = Sources(data=data, lm=memory)
+            work = _work(operator, Flipping(setup.flip, seed), judged_before=arm == SOUND)
+            found[arm] = lab.work(load_config(settings), work, sources)
+        return found
+
+    known = {"changes": changes, "first": setup.first, "flip": setup.flip}
+    return Cell(f"sim/{setup.name}/{seed}", {**base, **known}, measure)
 
 
-def _work(operator: str, sound: bool) -> Any:
+def _work(
+    operator: str, flipping: Flipping, *, judged_before: bool
+) -> Callable[[Assembled], Awaitable[Result]]:
     async def work(assembled: Assembled) -> Result:
         learner = build_learner(assembled)
+        learner = flipping.over(learner) if flipping.share else learner
         learner = OPERATORS[operator](learner) if operator else learner
-        made = await learned(assembled, learner, judged_before=sound)
+        made = await learned(assembled, learner, judged_before=judged_before)
         parts = Counter("codebook" if k.isdigit() else k for _, k, *_ in made["changed"])
         figures = {key: fmean(made[key]) for key in ("rewards", "first") if made[key]}
         return {**figures, "calls": sum(made["calls"].values()), "changed": dict(parts)}
@@ -178,17 +178,18 @@ def _work(operator: str, sound: bool) -> Any:
 def blocks(measured: Measured) -> list[Block]:
     """Each setup with its argument and its arms, over the worlds that are measured."""
     table, found = read_table("simulated_worlds"), list[Block]()
-    worlds = [run for name, run in measured.results.items() if name.startswith("sim/")]
-    if not worlds:
+    runs = {setup.name: runs_of(measured.results, f"sim/{setup.name}") for setup in setups()}
+    if not any(runs.values()):
         return []
-    update = table["settings"]["update"]
-    found += ["## The simulated model", said("what-learns", "simulated", n=len(worlds), **update)]
+    worlds, update = max(map(len, runs.values())), table["settings"]["update"]
+    found += ["## The simulated model", said("what-learns", "simulated", n=worlds, **update)]
     for part in dict.fromkeys(setup.part for setup in setups()):
-        mine = [setup for setup in setups() if setup.part == part]
-        told = [f"- `{setup.name}`: {setup.why}" for setup in mine]
-        rows = [_row(setup, arm, worlds) for setup in mine for arm in (SOUND, *setup.arms)]
-        name = f"simulated-{mine[0].name.partition('-')[0]}"
-        found += [f"### {part}", "\n".join(told), Table(name, table["page"]["head"], rows)]
+        mine = [setup for setup in setups() if setup.part == part and runs[setup.name]]
+        told = [f"- `{setup.name}`, {len(runs[setup.name])} worlds: {setup.why}" for setup in mine]
+        rows = [_row(s, arm, runs[s.name]) for s in mine for arm in (SOUND, *s.arms)]
+        if rows:
+            name = f"simulated-{mine[0].name.partition('-')[0]}"
+            found += [f"### {part}", "\n".join(told), Table(name, table["page"]["head"], rows)]
         if part in table["findings"]:
             found.append(table["findings"][part])
     return found
@@ -196,18 +197,22 @@ def blocks(measured: Measured) -> list[Block]:
 
 def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
     """An arm's gain, what is lost by it (paired by world), and its training calls."""
-    pairs = [(world[f"{setup.name}/{SOUND}"], world[f"{setup.name}/{arm}"]) for world in worlds]
-    gain = over_seeds([own["rewards"] - sound["first"] for sound, own in pairs])
-    calls = fmean(own["calls"] for _, own in pairs)
+    gain = over_seeds([world[arm]["rewards"] - world[SOUND]["first"] for world in worlds])
+    calls = fmean(world[arm]["calls"] for world in worlds)
     row = [setup.name, arm, shown(gain, signed=True)]
     figures = [f"{calls:,.0f}", f"{1000 * gain.mean / calls:+.3f}"]
     if arm == SOUND:
         return [*row, "", *figures, "", ""]
-    lost = over_seeds([sound["rewards"] - own["rewards"] for sound, own in pairs])
+    lost = over_seeds([world[SOUND]["rewards"] - world[arm]["rewards"] for world in worlds])
     expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
     words = read_table("what_learns")["expected"].get(expected, "")
-    so = judged(expected, lost) if expected else ""
-    return [*row, shown(lost, signed=True), *figures, words, so]
+    return [
+        *row,
+        shown(lost, signed=True),
+        *figures,
+        words,
+        judged(expected, lost) if words else "",
+    ]
 
 
 def _page(measured: Measured) -> Page:
