@@ -36,10 +36,11 @@ from promptcodebook.assemble import Sources
 from promptcodebook.config import load_config
 from promptcodebook.data import Dataset
 from promptcodebook.experiments.operators import run_broken
-from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.intervals import Interval
 from promptcodebook.randomness import keyed_int
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import run_once
+from promptcodebook.simulated.cli import clustered_interval
 from promptcodebook.store.events import Concluded
 from promptcodebook.store.run import RunStore
 from promptcodebook.tasks.constraints.checks import KINDS

@@ -10,12 +10,9 @@ import statistics
 import pytest
 
 from promptcodebook.experiments.experiment import crossed_interval, crossed_ratio
-from promptcodebook.intervals import (
-    clustered_interval,
-    mean_interval,
-    paired_interval,
-    unpaired_interval,
-)
+from promptcodebook.intervals import mean_interval, paired_interval
+from promptcodebook.simulated.cli import clustered_interval
+from promptcodebook.viewer.codebook import unpaired_interval
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 20, 60, 200])

@@ -26,7 +26,6 @@ from promptcodebook.randomness import keyed_random
 
 SIDE = 0.025
 """How often each end may err, unless a call names another `side`."""
-RESAMPLES = 2000
 _REFUSED = 25
 """Random subsets beyond each end: 1,000 in all at 2.5 % a side."""
 _MOST_SUBSETS = 65_536
@@ -108,37 +107,6 @@ def paired_interval(
     width = bounds[1] - bounds[0]
     differences = [round(x - y, DIGITS) for x, y in zip(a, b, strict=True)]
     return mean_interval(differences, seed, (-width, width), side)
-
-
-def unpaired_interval(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
-) -> Interval:
-    """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
-    the smaller group. ValueError where one is empty."""
-    first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
-    mean = first.mean - second.mean
-    below = math.hypot(first.mean - first.low, second.high - second.mean)
-    above = math.hypot(first.high - first.mean, second.mean - second.low)
-    width = bounds[1] - bounds[0]
-    low, high = max(-width, mean - below), min(width, mean + above)
-    return Interval(mean, round(low, DIGITS), round(high, DIGITS), min(len(a), len(b)))
-
-
-def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
-    """The mean over groups (worlds, runs) of equal weight, which covers another draw of groups as
-    well: groups are drawn with replacement, then values within each."""
-    if not groups or not all(groups):
-        raise ValueError("no values to take an interval of")
-    draw = keyed_random(seed, "clustered", len(groups))
-
-    def resampled() -> float:
-        chosen = draw.choices(groups, k=len(groups))
-        return sum(sum(draw.choices(g, k=len(g))) / len(g) for g in chosen) / len(groups)
-
-    mean = sum(sum(g) / len(g) for g in groups) / len(groups)
-    means = sorted(resampled() for _ in range(RESAMPLES))
-    low, high = means[int(SIDE * RESAMPLES)], means[int((1 - SIDE) * RESAMPLES) - 1]
-    return Interval(mean, low, high, sum(map(len, groups)))
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:

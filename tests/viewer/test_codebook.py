@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from promptcodebook.calls import Usage
-from promptcodebook.intervals import Interval, unpaired_interval
+from promptcodebook.intervals import Interval
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import POLICY
@@ -20,7 +20,12 @@ from promptcodebook.store.effects import Effect, EffectStore, read_effects
 from promptcodebook.store.events import Event, Stepped
 from promptcodebook.types import Rewrite, Rollout, Route, Step, Trace
 from promptcodebook.units import number
-from promptcodebook.viewer.codebook import biography_screen, codebook_screen, measured_mark
+from promptcodebook.viewer.codebook import (
+    biography_screen,
+    codebook_screen,
+    measured_mark,
+    unpaired_interval,
+)
 from promptcodebook.viewer.following import FollowedRun
 from promptcodebook.viewer.server import Site, viewing
 from tests.cli.conftest import PROJECT

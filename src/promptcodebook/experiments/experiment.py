@@ -21,7 +21,6 @@ from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, read_table
 from promptcodebook.intervals import (
     DIGITS,
-    RESAMPLES,
     SIDE,
     Bounds,
     Interval,
@@ -156,6 +155,7 @@ def _minus(a: Sequence[float], b: Sequence[float]) -> list[float]:
 
 
 LEARNED = "learned"  # the row of a codebook's policy in its verdict
+RESAMPLES = 2000
 SHOWN = 6  # deployed prompts that are kept of a run
 FORM = 4
 """Counts what `read_run` gives: where a cell is of an earlier form, its run is read once more."""

@@ -26,12 +26,13 @@ from promptcodebook.cli.live import watch_run
 from promptcodebook.cli.runs import write_run_report
 from promptcodebook.config import load_config
 from promptcodebook.errors import MissingExtra, PcoError, import_part
-from promptcodebook.intervals import Interval, clustered_interval
+from promptcodebook.intervals import SIDE, Interval
 from promptcodebook.lm.spec import parse_spec
 from promptcodebook.optimizers.base import Problem, evaluate
 from promptcodebook.optimizers.fixed import OraclePrompt
 from promptcodebook.paths import runs_dir
 from promptcodebook.progress import Listener, silent
+from promptcodebook.randomness import keyed_random
 from promptcodebook.run.opening import Where, open_run
 from promptcodebook.run.verdict import Row, VerdictTable
 from promptcodebook.simulated.model import simulated_model
@@ -48,6 +49,7 @@ _SETTINGS: dict[str, Any] = {
 }
 _LOADS = {"load 0 (long prompts cost nothing)": "&load=0", "default load": ""}
 _WORLDS = 5
+RESAMPLES = 2000
 _TITLES = {
     **{"present": "zero-shot", "untrained": "untrained codebook", "learned": "trained"},
     **{"concat": "all K instincts (concat)", "best_fixed": "best of its prompts for all"},
@@ -193,6 +195,23 @@ def _table(worlds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             row[key] = sum(each[key] for each in made) / len(worlds)
         rows.append(row)
     return rows
+
+
+def clustered_interval(groups: Sequence[Sequence[float]], seed: int = 0) -> Interval:
+    """The mean over groups (worlds, runs) of equal weight, which covers another draw of groups as
+    well: groups are drawn with replacement, then values within each."""
+    if not groups or not all(groups):
+        raise ValueError("no values to take an interval of")
+    draw = keyed_random(seed, "clustered", len(groups))
+
+    def resampled() -> float:
+        chosen = draw.choices(groups, k=len(groups))
+        return sum(sum(draw.choices(g, k=len(g))) / len(g) for g in chosen) / len(groups)
+
+    mean = sum(sum(g) / len(g) for g in groups) / len(groups)
+    means = sorted(resampled() for _ in range(RESAMPLES))
+    low, high = means[int(SIDE * RESAMPLES)], means[int((1 - SIDE) * RESAMPLES) - 1]
+    return Interval(mean, low, high, sum(map(len, groups)))
 
 
 def _print_table(name: str, rows: Sequence[Mapping[str, Any]], worlds: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from promptcodebook.assemble import OWN_LM
 from promptcodebook.errors import PolicyError
-from promptcodebook.intervals import unpaired_interval
+from promptcodebook.intervals import DIGITS, Bounds, Interval, mean_interval
 from promptcodebook.method.state import selected_since
 from promptcodebook.paths import run_reference
 from promptcodebook.policy.file import read_policy_file
@@ -89,6 +90,20 @@ def _difference(look: Look, k: int) -> tuple[int, int, str]:
     one, other = ([sum(each) / len(each) for each in group.values()] for group in groups)
     found = unpaired_interval(one, other, look.context.seed, look.context.reward_range)
     return held, others, found.text(signed=True, level="", more=of)
+
+
+def unpaired_interval(
+    a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+) -> Interval:
+    """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
+    the smaller group. ValueError where one is empty."""
+    first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
+    mean = first.mean - second.mean
+    below = math.hypot(first.mean - first.low, second.high - second.mean)
+    above = math.hypot(first.high - first.mean, second.mean - second.low)
+    width = bounds[1] - bounds[0]
+    low, high = max(-width, mean - below), min(width, mean + above)
+    return Interval(mean, round(low, DIGITS), round(high, DIGITS), min(len(a), len(b)))
 
 
 def biography_screen(followed: FollowedRun, name: str) -> Screen:
