@@ -148,13 +148,16 @@ class Lab:
         installed = {name: list(metadata.distributions(name=name)) for name in _VERSIONED}
         return {name: found[0].version for name, found in installed.items() if found}
 
-    def train(self, config: Config, *, counted: bool = False) -> Path:
+    def train(
+        self, config: Config, *, counted: bool = False, sources: Sources | None = None
+    ) -> Path:
         """The run of this configuration: found, resumed or made; `counted`: known replies count
-        against its budget too. Raises what a run raises, and the Stop that ended it, unless its
-        budget did."""
-        sources = self._sources
-        if counted and self.replies is not None:
-            sources = Sources(lm=self.replies.counted)
+        against its budget too; `sources`: another model than the lab's. Raises what a run raises,
+        and the Stop that ended it, unless its budget did."""
+        if sources is None:
+            sources = self._sources
+            if counted and self.replies is not None:
+                sources = Sources(lm=self.replies.counted)
         with self.turns.setdefault(config.model_dump_json(), threading.Lock()):
             where = Where(self.folder, command=self.command)
             path, _ = run_once(config, sources, where, self.listener, self.relay, at_budget=True)
