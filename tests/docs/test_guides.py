@@ -65,8 +65,11 @@ def test_every_block_of_a_guide_runs(
 ) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(shop, folder)
-    if guide == "ci-for-prompts":
-        _write_tickets(folder, 160)  # its gates are real ones, and few examples pass none
+    if guide in ("ci-for-prompts", "headroom"):
+        _write_tickets(folder, 160)  # few examples pass no gate, and show nothing
+    if guide == "headroom":
+        with (folder / "pco.toml").open("a", encoding="utf-8") as file:
+            file.write('\n[init]\ninstincts = ["Name the form.", "Answer in one word."]\n')
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PCO_PRESET", "quick")
     run_page(DOCS / "how-to" / f"{guide}.md", folder)

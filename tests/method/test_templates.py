@@ -393,7 +393,8 @@ def test_every_typed_reply_is_among_them():
         return {name for shape in below for name in {shape.__name__, *shapes(shape)}}
 
     asked = {schema.name for _, schema in SCHEMAS}
-    assert shapes(ReplyShape) == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"
+    own = {"_Choice"}  # of a part that asks it of a judge by itself, if another test imported that
+    assert shapes(ReplyShape) - own == asked | {"HazardClaim", "HarmReply"}, "and parts of replies"
 
 
 @pytest.mark.parametrize(("role", "schema"), SCHEMAS, ids=lambda each: str(each)[:30])

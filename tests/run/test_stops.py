@@ -261,6 +261,9 @@ def test_settings_that_no_codebook_can_be_made_of_leave_no_run_behind(tmp_path: 
 
 
 def threads() -> set[threading.Thread]:
+    for thread in threading.enumerate():
+        if thread.name == "promptcodebook user code":
+            thread.join(2)  # without a call it ends by itself
     return {t for t in threading.enumerate() if "promptcodebook" in t.name or "writer" in t.name}
 
 

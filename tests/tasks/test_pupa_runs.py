@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from promptcodebook.assemble import Plan, Sources, plan_run
+from promptcodebook.assemble import Plan, Sources, plan_run, simulated_model
 from promptcodebook.calls import Chat, Reply, Request, Usage
 from promptcodebook.config import load_config
 from promptcodebook.doctor.checkup import checkup
@@ -82,7 +82,7 @@ class Recorded:
 
     def __init__(self) -> None:
         plan = plan_run(load_config({"task": "pupa", "lm": "simulated"}))
-        self._rest = plan.simulated(parse_spec("simulated"))
+        self._rest = simulated_model("pupa", plan.dataset, parse_spec("simulated"))
         self.asked: list[Request] = []
 
     async def __call__(self, request: Request) -> Reply:

@@ -152,7 +152,7 @@ class Lab:
         self, config: Config, *, counted: bool = False, sources: Sources | None = None
     ) -> Path:
         """The run of this configuration: found, resumed or made; `counted`: known replies count
-        against its budget too; `sources`: another model than the lab's. Raises what a run raises,
+        against its budget too. `sources` take the place of the lab's own. Raises what a run raises,
         and the Stop that ended it, unless its budget did."""
         if sources is None:
             sources = self._sources

@@ -6,7 +6,8 @@ lean.toml has what was set before."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -56,8 +57,15 @@ def _cells(order: Order, spec: str) -> Sequence[Cell]:
                 times = listed[half]["each"] if names is first else 1
                 for name in names if seed < times * order.seeds else ():
                     settings = _settings(order, spec, half, name, seed)
-                    found.append(trained(f"{half}/{name}/{seed}", settings, _SOURCES[half]))
+                    cell = trained(f"{half}/{name}/{seed}", settings, _SOURCES[half])
+                    found.append(replace(cell, measure=partial(_kept, cell)))
     return found
+
+
+def _kept(cell: Cell, lab: Lab) -> Result:
+    """What the page shows of a run: a whole one has hundreds of routes and rewrites."""
+    whole, kept = cell.measure(lab), read_table("lean")["kept"]
+    return {key: whole[key] for key in kept}
 
 
 def _taught(lab: Lab) -> Sources | None:
@@ -65,7 +73,7 @@ def _taught(lab: Lab) -> Sources | None:
     if lab.replies is None or not is_local(lab.spec):
         return None
     teacher = Teacher(Manner(**read_table("what_learns")["real"]["manner"]))
-    data = one_topic(*read_table("lean")["model"]["messages"])
+    data = one_topic(*read_table("lean")["local"]["messages"])
     return Sources(lm=Taught(lab.replies.counted, teacher), data=data)
 
 
@@ -78,23 +86,24 @@ _SOURCES: Mapping[str, Callable[[Lab], Sources | None]] = {
 def _settings(order: Order, spec: str, half: str, name: str, seed: int) -> dict[str, Any]:
     listed = read_table("lean")
     own, arm = listed[half], listed["arms"][name]
+    layers: list[dict[str, Any]] = [{"task": own["task"], "seed": seed}, arm["settings"]]
     if half == "simulated":
-        # Another world for each run.
-        what = {"task": own["task"], "lm": f"simulated?world={own['worlds'] + seed}"}
+        layers.append({"lm": f"simulated?world={own['worlds'] + seed}"})  # another for each run
     else:
-        what = {"task": order.task or own["task"], "lm": spec}
-        what |= {"data_dir": order.data} if order.data else {}
+        given = {"task": order.task, "data_dir": order.data}
+        layers.append({"lm": spec, **{key: value for key, value in given.items() if value}})
         if is_local(spec):
-            general = {"init": {"instincts": read_table("teacher")["general"]}}
-            what = merge(what, own["local"], general)
-    settings = merge(what, {"seed": seed}, arm["settings"])
-    few = order.preset == "quick"
+            own = listed["local"]
+            first = {"instincts": read_table("teacher")["general"]}
+            layers += [own["settings"], own["arms"].get(name, {}), {"init": first}]
+    if order.preset == "quick":
+        own = listed["quick"]
+        layers.append(own["settings"])
     if arm.get("capped"):
-        training, judging = (listed["quick"] if few else own)["calls"]
+        training, judging = own["calls"]
         kept = (judging + 0.5) / (training + judging)
-        budget = {"calls": training + judging, "reserve_for_verdict": kept}
-        settings = merge(settings, {"budget": budget})
-    return merge(settings, listed["quick"]["settings"]) if few else settings
+        layers.append({"budget": {"calls": training + judging, "reserve_for_verdict": kept}})
+    return merge(*layers)
 
 
 @dataclass(frozen=True, slots=True)

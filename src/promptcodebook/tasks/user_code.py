@@ -36,6 +36,7 @@ from promptcodebook.calls import Chat, Message, Reply, Role, Schema, Tree
 from promptcodebook.errors import ConfigError, ExecutorError, did_you_mean, message_of
 
 _GRACE_S = 1.0  # for a coroutine that is out of time to clean up
+_IDLE_S = 0.2  # how long a thread without a call waits for one
 
 
 def load_function(
@@ -227,7 +228,7 @@ class UserCalls:
             allowance.stop()
 
 
-_Jobs = queue.SimpleQueue[Callable[[], None] | None]
+_Jobs = queue.SimpleQueue[Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +252,11 @@ async def _await_here(start: Callable[[], Awaitable[object]]) -> _Outcome:
 
 
 class _Workers:
-    """Daemon threads that run one call each at a time; an idle one waits for the next call, since a
-    new thread would hold up the event loop until it has begun. They end with this object."""
+    """Daemon threads that run one call each at a time. A new one would hold up the event loop until
+    it has begun, so that an idle one waits a moment for the next call."""
 
     def __init__(self) -> None:
-        self._idle = idle = deque[_Jobs]()
-        weakref.finalize(self, lambda: [jobs.put(None) for jobs in idle])
+        self._idle = deque[_Jobs]()
 
     def call(
         self, function: Callable[..., object], arguments: Sequence[object]
@@ -267,8 +267,7 @@ class _Workers:
             jobs = idle.pop()
         except IndexError:
             jobs, name = _Jobs(), "promptcodebook user code"
-            given = jobs, weakref.ref(self)
-            threading.Thread(target=_work, args=given, name=name, daemon=True).start()
+            threading.Thread(target=_work, args=(jobs, idle), name=name, daemon=True).start()
 
         def work() -> None:
             with print_aside():
@@ -284,12 +283,17 @@ class _Workers:
         return asyncio.wrap_future(done)
 
 
-def _work(jobs: _Jobs, owner: weakref.ref[_Workers]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # keep nothing of the user's alive
-        if owner() is None:
-            return
+def _work(jobs: _Jobs, idle: deque[_Jobs]) -> None:
+    while True:
+        try:
+            job = jobs.get(timeout=_IDLE_S)
+        except queue.Empty:
+            with suppress(ValueError):  # a call has just taken it
+                idle.remove(jobs)
+                return
+        else:
+            job()
+            del job  # keep nothing of the user's alive
 
 
 class _Allowance:
