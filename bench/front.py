@@ -68,7 +68,7 @@ KEPT = {
 """How often SmolLM2 keeps the topic's rule where it is alone; elsewhere:"""
 ELSEWHERE, PLAIN, PLAIN_HARMED = 0.03, 0.9, 0.3
 BESIDE = {1: 1.0, 2: 0.62, 3: 0.35}
-"""What is left of that where so many rules are in one prompt (results/small-real-model.md)."""
+"""What is left of that with that many rules in one prompt (results/small-real-model.md)."""
 LINES = dict(
     zip(houserules.RULES, houserules.present_prompt().partition("\n\n")[2].split("\n"), strict=True)
 )
@@ -85,7 +85,7 @@ def topic_of(example: pco.Example) -> str:
 
 
 def messages(topics: Sequence[str], most: int = 1000) -> Dataset:
-    """Those under one of the topics and under none, at most so many of each in a split."""
+    """Those under one of the topics and under none, at most the given number of each in a split."""
     kept: dict[str, tuple[pco.Example, ...]] = {}
     for split, examples in houserules.load_houserules().dataset.items():
         ordered = sorted(examples, key=lambda e: keyed_int("front", e.id))

@@ -64,7 +64,7 @@ def as_said(operator: str, traces: list[Trace], rewrites: list[Rewrite]) -> bool
             return all({*g.codebook} <= {z[0]} for z, g in blamed)
         case "no-exploration":
             return not any(t.rollout.route and t.rollout.route.explored for t in traces)
-        case _:  # by what is told of it alone: it differs from what is sound
+        case _:  # by what feedback says of it alone: it differs from what is sound
             return True
 
 

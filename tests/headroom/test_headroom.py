@@ -103,7 +103,7 @@ def on_task(task: str, model: Any, **settings: Any) -> Headroom:
 
 
 def test_on_houserules_routing_pays_and_a_greedy_executor_has_no_noise() -> None:
-    """A model that keeps the one rule that it is told (simulated), against one that is deaf."""
+    """A model that keeps the one rule in its prompt (simulated), against one that is deaf."""
     found = on_task("houserules_six", keeping)
     assert found.answer == "routing" and found.greedy
     assert found.shares["noise"].mean == 0.0
