@@ -151,7 +151,7 @@ async function renew() {
       const before = standing();
       main().replaceWith(document.adoptNode(fresh));
       restore(before);
-      say(`Up to date at ${new Date().toLocaleTimeString()}.`);
+      say(resting ? RESTING : `Up to date at ${new Date().toLocaleTimeString()}.`);
     }
   } catch {
     say(SILENT);
@@ -163,6 +163,7 @@ async function renew() {
   }
 }
 
+const RESTING = "Not running now.";
 const SILENT = "The server does not answer. This page goes on when it does.";
 let news = null;
 let resting = false; // nothing is being written: the server ends its answer and is asked again later
@@ -179,7 +180,7 @@ function follow() {
     renew();
   });
   news.addEventListener("rest", () => {
-    if (!resting) say("Not running now.");
+    if (!resting) say(RESTING);
     resting = ended = true;
   });
   news.addEventListener("error", (event) => {
