@@ -23,7 +23,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -324,7 +323,7 @@ def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> s
     if not rows:
         return ""
     room = width or screen_width()
-    cells = {head: [printable(str(row.get(head, ""))) for row in rows] for head in rows[0]}
+    cells = {head: [printable(str(row.get(head, ""))).rstrip() for row in rows] for head in rows[0]}
     right = {h: all(_NUMBERS.fullmatch(c) for c in cells[h] if c) for h in cells}
     widths = {head: max(map(cell_len, (head, *cells[head]))) for head in cells}
     first, *others = cells
@@ -339,20 +338,26 @@ def columns(rows: Sequence[Mapping[str, object]], width: int | None = None) -> s
         if taken + widths[head] > room and len(blocks[-1]) > 1:
             blocks.append([first])
         blocks[-1].append(head)
+    sides = {head: "right" if right[head] else "left" for head in cells}
     shown: list[str] = []
     for block in blocks:
-        table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-        for head in block:
-            side = "right" if right[head] else "left"
-            table.add_column(Text(head), justify=side, width=widths[head], overflow="fold")
-        for row in zip(*(cells[head] for head in block), strict=True):
-            table.add_row(*map(Text, row))
-        fit = sum(widths[head] + _GAP for head in block)
-        console = Console(width=fit, force_terminal=False, color_system=None)
-        with console.capture() as captured:
-            console.print(table)
-        shown.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
-    return "\n\n".join(shown)
+        for row in ((*block,), *zip(*(cells[head] for head in block), strict=True)):
+            parts = [_fitted(c, widths[h], sides[h]) for h, c in zip(block, row, strict=True)]
+            high = max(map(len, parts))
+            for head, lines in zip(block, parts, strict=True):
+                lines += [" " * widths[head]] * (high - len(lines))
+            shown += [(" " * _GAP).join(line).rstrip() for line in zip(*parts, strict=True)]
+        shown.append("")
+    return "\n".join(shown[:-1])
+
+
+def _fitted(cell: str, width: int, side: str) -> list[str]:
+    """The cell in lines of exactly `width`. A Table of rich does the same at 1 ms a row."""
+    lines = [cell]
+    if not cell.isprintable() or cell_len(cell) > width:
+        lines = [line.plain for line in Text(cell).wrap(Console(), width, overflow="fold")]
+    room = [" " * (width - cell_len(line)) for line in lines]
+    return [r + t if side == "right" else t + r for r, t in zip(room, lines, strict=True)]
 
 
 def headline_text(headline: Headline) -> str:

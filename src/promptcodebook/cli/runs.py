@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,6 @@ from promptcodebook.errors import RunBusy
 from promptcodebook.lm.cache import ReplyCache
 from promptcodebook.paths import reply_cache_path, run_reference, runs_dir, unfinished_folder
 from promptcodebook.policy.references import run_behind, stored_examples
-from promptcodebook.report.page import Known, write_report
 from promptcodebook.report.private import withhold, withhold_ending
 from promptcodebook.run.verdict import Conclusion
 from promptcodebook.store.events import Broke, Compared, RunState, Stepped, Validated
@@ -25,7 +24,7 @@ from promptcodebook.store.lock import holder
 from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import RunSummary, find_run, read_runs, remove_run
 from promptcodebook.text import printable
-from promptcodebook.types import Failure
+from promptcodebook.types import Example, Failure
 from promptcodebook.units import (
     bytes_text,
     count_text,
@@ -139,11 +138,18 @@ def report(
 
 
 def write_run_report(
-    path: Path, target: Path, known: Known = None, *, trust: bool = False, theory: bool = False
+    path: Path,
+    target: Path,
+    known: Mapping[str, Example] | None = None,
+    *,
+    trust: bool = False,
+    theory: bool = False,
 ) -> str:
     """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
     from its data, if this user made it or trusts it: the files that it names may be anybody's, and
     a report is handed on."""
+    from promptcodebook.report.page import write_report  # a list of runs does without templates
+
     with closing(RunStore.open(path)) as store:
         if known is None and not (store.ours or trust):
             note("the inputs are left out: the run does not have your mark (--trust reads them)")
