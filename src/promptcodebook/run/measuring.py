@@ -152,7 +152,7 @@ class Measurement:
             for name, route in routes.items()
         }
         count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
-        evaluator = self.subject.evaluator
+        evaluator = assembled.evaluator()
         with_it, without = await gather_all(
             evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
             for side, each in (("with", routes), ("without", less))
@@ -421,7 +421,8 @@ class Distiller:
         evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
         for name, file in (("encoder", subject.file), ("distilled", made.file)):
             deployed = deployed_of(file, subject.assembled)
-            found = await subject.evaluator.evaluate(name, deployed, self.validation, "val")
+            evaluator = subject.assembled.evaluator()
+            found = await evaluator.evaluate(name, deployed, self.validation, "val")
             require_answers(found.rollouts, n // 2, f"{name}: ")
             evaluations.append(found)
             routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
