@@ -199,7 +199,7 @@ def verdict(run: RunRef, labels: LabelsPath, scale: Scale = None, as_json: Json 
         low, high = header.config.get("reward_range") or (0.0, 1.0)
         simulated = has_simulated(header.config)
         samples = header.config.get("samples", 1)
-        terms = Terms(0, (float(low), float(high)), simulated, state.looks + 1, samples)
+        terms = Terms((float(low), float(high)), simulated, state.looks + 1, samples)
         people = _People(Labels.read(labels, terms.bounds, scale), terms.bounds)
         before, made = conclude(entries, terms), conclude(entries, replace(terms, paired=people))
         kept = first.text.startswith(before.sentence)

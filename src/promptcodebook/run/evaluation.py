@@ -313,7 +313,7 @@ class Evaluating:
                 evaluation = await assembled.evaluator(runs).evaluate(*asked)
         if evaluation.answered is None:
             require_answers(evaluation.rollouts, 0)
-        row = row_of(evaluation, None, Terms(0, config.reward_range, samples=runs))
+        row = row_of(evaluation, None, Terms(config.reward_range, samples=runs))
         asked = models.ledger.total.calls > paid or not row.metered
         whose = "the verdict's " if subject.run and sample.split == "test" else ""
         return Assessment(

@@ -165,7 +165,7 @@ class Measurement:
         difference, means = None, None
         if pairs:
             first, second = zip(*pairs, strict=True)
-            difference = paired_interval(first, second, config.seed, config.reward_range)
+            difference = paired_interval(first, second, config.reward_range)
             means = fmean(first), fmean(second)
         return Effect(
             instinct=instinct,
@@ -411,7 +411,7 @@ class Distiller:
             inputs=ranking.outcomes,
             fresh=len(fresh),
             margin=self._needs.margin * (high - low),
-            cross=cross_agreement(routes, texts, file.select, file.seed),
+            cross=cross_agreement(routes, texts, file.select),
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
@@ -427,11 +427,10 @@ class Distiller:
             evaluations.append(found)
             routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
         encoder, ours = evaluations
-        seed, bounds = config.seed, config.reward_range
         return replace(
             made,
-            validation=agreement(routes[1], routes[0], seed),
-            difference=paired_interval(ours.rewards, encoder.rewards, seed, bounds),
+            validation=agreement(routes[1], routes[0]),
+            difference=paired_interval(ours.rewards, encoder.rewards, config.reward_range),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )
 

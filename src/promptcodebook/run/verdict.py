@@ -266,11 +266,10 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seed, range of rewards, whether the model is simulated, which look at the test split it is,
+    """Range of rewards, whether the model is simulated, which look at the test split it is,
     of how many `samples` a rollout is the mean. `paired` takes a difference where more is known
     than the rewards, else it is None."""
 
-    seed: int = 0
     bounds: Bounds = (0.0, 1.0)
     simulated: bool = False
     look: int = 1
@@ -295,7 +294,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
     routed = any(rollout.route is not None for rollout in rollouts)
     return Row(
         name=evaluation.name,
-        score=mean_interval(evaluation.rewards, terms.seed, terms.bounds),
+        score=mean_interval(evaluation.rewards, terms.bounds),
         gain=None if base is None else _difference(evaluation, base, terms),
         answered=evaluation.answered,
         failed=evaluation.failed,
@@ -319,7 +318,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
 def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
     side = side_of(terms.look)
     known = terms.paired(a, b, side)
-    return known or paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds, side)
+    return known or paired_interval(a.rewards, b.rewards, terms.bounds, side)
 
 
 def side_of(look: int) -> float:
@@ -347,8 +346,7 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     entries += [await entry(row, reference=True) for row in result.references]
     entries += [await entry(row) for row in (*result.rivals, result)]
     config, look = assembled.config, store.outline().looks + 1
-    # One seed for all: who compares two rows later finds the same interval.
-    terms = Terms(0, config.reward_range, assembled.models.simulated, look, config.samples)
+    terms = Terms(config.reward_range, assembled.models.simulated, look, config.samples)
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
