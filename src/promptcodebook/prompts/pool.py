@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class Pool:
     updater: Updater
     router: OutcomeRouter
     pool: Sequence[str]
+    less: float = _LESS
 
     def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
         self.inner.recall(traces, step)
@@ -102,7 +103,7 @@ class Pool:
         uses = uses_of(state, self.router, config.select, config.router.least)
         order = sorted(range(len(book)), key=lambda k: (uses[k], k))
         best = order[-ceil(_BEST * len(book)) :]
-        enough = _LESS * sum(uses[k] for k in best) / len(best)
+        enough = self.less * sum(uses[k] for k in best) / len(best)
         least = [k for k in order if k not in best and (not uses[k] or uses[k] < enough)]
         return [k for k in least if tries[k] >= _TRIES and not book[k].frozen]
 
@@ -130,9 +131,10 @@ class Pool:
 @dataclass
 class Demos(Pool):
     """A pool of examples of the training split, each with the output that earned its full reward
-    first. None comes from another split, and none shares eight words in a row with one."""
+    first. None comes from another split, and none shares eight words in a row with one. They take
+    only the places of instincts that are of no use at all."""
 
-    train: Mapping[str, Example]
+    train: Mapping[str, Example] = field(default_factory=dict[str, Example])
 
     def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
         super().recall(traces, step)
@@ -167,4 +169,4 @@ def with_pool(inner: BatchHooks, updater: Updater, router: object, run: Assemble
     held = NoLeakCheck((*run.dataset.val, *run.dataset.test))
     checks = [near_copy, safety_check if run.config.critic.safety else trace_check, held]
     watched = replace(updater, check=AllChecks([(c, None) for c in checks], updater.tally))
-    return Demos(inner, watched, router, (), {x.id: x for x in run.dataset.train})
+    return Demos(inner, watched, router, (), 0.0, {x.id: x for x in run.dataset.train})
