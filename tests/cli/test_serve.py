@@ -197,7 +197,7 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
         taken = pco("view", "--port", url.split(":")[2].split("/")[0], cwd=tmp_path)
         taken.error(2, "cannot listen on 127.0.0.1", "--port 0")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_run_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:

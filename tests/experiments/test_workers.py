@@ -87,7 +87,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 def waiting_for(name: str, others: threading.Barrier) -> Cell:
     def together(lab: Lab) -> Result:
-        others.wait(10)
+        others.wait(60)
         return {"name": name}
 
     return Cell(name, {}, together)
@@ -163,7 +163,7 @@ def test_a_stop_in_one_ends_all_and_keeps_what_was_finished(lab: Lab) -> None:
     started = threading.Event()
 
     def stop(lab: Lab) -> Result:
-        started.wait(10)
+        started.wait(60)
         time.sleep(0.5)  # until the one that is quick has been taken
         raise Interrupted("by the user")
 

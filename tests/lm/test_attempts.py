@@ -94,7 +94,7 @@ async def test_a_budget_in_seconds_ends_waiting(server: Server) -> None:
     stack = models(server, Supplies.of_one_budget(), budget={"seconds": 0.5})
     began = time.monotonic()
     outcomes = await answered(stack, 9)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert all(isinstance(each, BudgetReached) for each in outcomes)
 
 

@@ -347,7 +347,7 @@ def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install:
 
     def leaves_work_behind(outside: Outside) -> Mapping[str, str]:
         def ask_late() -> None:
-            ended.wait(5)
+            ended.wait(60)
             try:
                 outside.roll_out(LEVEL[5], outside.train)
             finally:
@@ -362,7 +362,7 @@ def test_its_other_threads_ask_nobody_once_it_has_ended(tmp_path: Path, install:
     run = learn(tmp_path, "theirs", lm)
     before = len(lm.history)
     ended.set()
-    assert late.wait(5) and len(lm.history) == before == total(run)
+    assert late.wait(60) and len(lm.history) == before == total(run)
     pool.shutdown()
 
 

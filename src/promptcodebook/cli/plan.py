@@ -30,7 +30,6 @@ from promptcodebook.method.templates import copy_templates, load_templates, temp
 from promptcodebook.paths import runs_dir
 from promptcodebook.run.verdict import verdict_remark
 from promptcodebook.sync import run_sync
-from promptcodebook.tasks.home import default_data_cache
 from promptcodebook.text import printable
 from promptcodebook.units import duration
 
@@ -217,7 +216,7 @@ def fetch(
 ) -> None:
     """Fetch a benchmark from its public home; its task then reads the copy without --data."""
     source = import_part(COMMAND_GROUP, "data.fetch", "pco data fetch", "bench")(name)
-    rows = source.fetch(cache or default_data_cache(), accept=accept)
+    rows = source.fetch(cache, accept=accept)
     if as_json:
         counts, files = dict(rows.counts), dict(rows.files)
         emit({"name": name, "folder": str(rows.folder), "rows": counts, "sha256": files})

@@ -144,6 +144,13 @@ class Update(Group):
     """Length cap of θ, φ and ψ in words, each."""
 
 
+class Instincts(Group):
+    """What an instinct may be."""
+
+    kind: Literal["text", "demo"] = "text"
+    """demo = training examples that were answered well also take the places of idle instincts."""
+
+
 class Validation(Group):
     """How the best state is found on the validation split, and when training stops early."""
 
@@ -383,6 +390,7 @@ class Config(Group):
     encoder: EncoderSettings = EncoderSettings()
     critic: CriticSettings = CriticSettings()
     update: Update = Update()
+    instinct: Instincts = Instincts()
     validation: Validation = Validation()
     keep: Literal["best_val", "last"] = "best_val"
     """Which state is deployed: the best on validation, or the last."""

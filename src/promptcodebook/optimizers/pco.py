@@ -130,9 +130,9 @@ def build_learner(assembled: Assembled) -> Learner:
     critic = Critic(*parts, SafetyClause.read() if safe else None)
     credit = Credit(critic, Attribution(*parts), config, order_check, models.tally)
     upkeep: BatchHooks = Upkeep(updater, router, min(config.update.batch_size, len(train)))
-    if config.update.pool:
-        made = import_part("promptcodebook.hooks", "pool", "update.pool", "router")
-        upkeep = made(upkeep, updater, router, assembled.plan.sources.base)
+    if config.update.pool or config.instinct.kind == "demo":
+        made = import_part("promptcodebook.hooks", "pool", "a pool of instincts", "router")
+        upkeep = made(upkeep, updater, router, assembled)
     return Learner(
         config=config,
         composer=composer,

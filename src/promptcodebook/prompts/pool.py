@@ -1,4 +1,5 @@
-"""`update.pool`: candidate sentences take the places of instincts that show no use.
+"""`update.pool`: candidate sentences take the places of instincts that show no use; with
+`instinct.kind = "demo"` the candidates are training examples that the run itself answered well.
 
 Use is what an instinct adds, by what the router learned from outcomes, to those training inputs
 whose best route has it: a mean over all inputs. After every few batches the instincts that were
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from promptcodebook.assemble import Assembled
 from promptcodebook.errors import ConfigError
 from promptcodebook.method.policy import Made
 from promptcodebook.method.state import State
 from promptcodebook.method.train import BatchHooks
-from promptcodebook.method.update import Updater
+from promptcodebook.method.update import AllChecks, NoLeakCheck, Updater, near_copy
+from promptcodebook.policy.scan import safety_check, trace_check
 from promptcodebook.routing.ranking import Ranker, chosen
 from promptcodebook.routing.router import OutcomeRouter
 from promptcodebook.routing.upkeep import tidied
@@ -29,6 +32,9 @@ from promptcodebook.types import Example, Rewrite, Trace, variable_name
 
 _EVERY, _TRIES = 2, 16
 """Batches between two rounds where the settings do not say; tries after which use is believed."""
+DEMO = "Answer like this. To:\n{}\nanswer:\n{}"
+_MOST_WORDS = 150
+"""Words of a demonstration; longer ones are passed over."""
 _BEST, _LESS = 0.25, 0.8
 """The share of the codebook that is of the most use, and the share of its mean use that keeps the
 others in their places."""
@@ -71,6 +77,7 @@ class Pool:
     updater: Updater
     router: OutcomeRouter
     pool: Sequence[str]
+    less: float = _LESS
 
     def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
         self.inner.recall(traces, step)
@@ -96,7 +103,7 @@ class Pool:
         uses = uses_of(state, self.router, config.select, config.router.least)
         order = sorted(range(len(book)), key=lambda k: (uses[k], k))
         best = order[-ceil(_BEST * len(book)) :]
-        enough = _LESS * sum(uses[k] for k in best) / len(best)
+        enough = self.less * sum(uses[k] for k in best) / len(best)
         least = [k for k in order if k not in best and (not uses[k] or uses[k] < enough)]
         return [k for k in least if tries[k] >= _TRIES and not book[k].frozen]
 
@@ -105,7 +112,7 @@ class Pool:
         texts, made = list(state.parameters.codebook.texts), list[Rewrite]()
         order = list(self.pool)
         self.updater.config.randomness.generator("pool").shuffle(order)
-        at = sum(state.versions) % len(order)
+        at = sum(state.versions) % max(1, len(order))
         waiting = [text for text in (*order[at:], *order[:at]) if text not in texts]
         free = list(reversed(places))
         for text in waiting if free else ():
@@ -121,9 +128,45 @@ class Pool:
         return tuple(made)
 
 
-def with_pool(inner: BatchHooks, updater: Updater, router: object, base: Path) -> Pool:
-    """The hooks of a run whose settings name a pool. ConfigError."""
+@dataclass
+class Demos(Pool):
+    """A pool of examples of the training split, each with the output that earned its full reward
+    first. None comes from another split, and none shares eight words in a row with one. They take
+    only the places of instincts that are of no use at all."""
+
+    train: Mapping[str, Example] = field(default_factory=dict[str, Example])
+
+    def recall(self, traces: Callable[[int], Sequence[Trace]], step: int) -> None:
+        super().recall(traces, step)
+        for earlier in range(step):
+            self._collect(traces(earlier))
+
+    async def after(
+        self, before: State, rewrites: Sequence[Rewrite], traces: Sequence[Trace], state: State
+    ) -> tuple[State, tuple[Rewrite, ...]]:
+        self._collect(traces)
+        return await super().after(before, rewrites, traces, state)
+
+    def _collect(self, traces: Sequence[Trace]) -> None:
+        solved = [t.rollout for t in traces if t.unit is not None and t.unit >= 1.0]
+        demos = [DEMO.format(self.train[r.example_id].input, r.output) for r in solved]
+        known = [demo for demo in demos if len(demo.split()) <= _MOST_WORDS]
+        self.pool = tuple(dict.fromkeys((*self.pool, *known)))
+
+
+def with_pool(inner: BatchHooks, updater: Updater, router: object, run: Assembled) -> Pool:
+    """The hooks of a run whose settings name a pool, or ask for demonstrations. ConfigError."""
+    path, demos = run.config.update.pool, run.config.instinct.kind == "demo"
+    what = "instinct.kind = 'demo'" if demos else "update.pool"
     if not isinstance(router, OutcomeRouter):
-        what = "update.pool: use is known only to a router that learns from outcomes"
+        what = f"{what}: use is known only to a router that learns from outcomes"
         raise ConfigError(what, hint="set router.kind = 'outcomes'")
-    return Pool(inner, updater, router, read_pool(base / updater.config.update.pool))
+    if not demos:
+        return Pool(inner, updater, router, read_pool(run.plan.sources.base / path))
+    if path or run.task.private:
+        why = "the data are private" if run.task.private else "update.pool names another source"
+        raise ConfigError(f"{what}: {why}", hint="leave out instinct.kind")
+    held = NoLeakCheck((*run.dataset.val, *run.dataset.test))
+    checks = [near_copy, safety_check if run.config.critic.safety else trace_check, held]
+    watched = replace(updater, check=AllChecks([(c, None) for c in checks], updater.tally))
+    return Demos(inner, watched, router, (), 0.0, {x.id: x for x in run.dataset.train})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ from promptcodebook.lm.spec import parse_spec, require_keys
 from promptcodebook.lm.stack import Supplies, specs_of
 from promptcodebook.method.policy import epsilon_at
 from promptcodebook.method.state import Schedule
+from promptcodebook.method.templates import template_sets
 from promptcodebook.optimizers.base import (
     Optimizer,
     Problem,
@@ -84,6 +85,8 @@ def open_run(
     """Checks everything that can be checked before a call is paid for. Raises ConfigError,
     DataError, TaskError, RunBusy, RunChanged; a run folder made for nothing is removed again."""
     plan = plan_run(config, sources).require_training(begun=where.resume is not None)
+    if where.resume is not None and sources.templates is None:
+        plan = _with_own_templates(plan, where.resume)
     optimizer = make_optimizer(config.optimizer)
     if sources.lm is None:
         require_keys(specs_of(plan.config))
@@ -120,6 +123,14 @@ def open_run(
         if where.resume is None:
             remove_run(store.path)
         raise
+
+
+def _with_own_templates(plan: Plan, run: Path) -> Plan:
+    """The plan with the shipped prompts of the version that began the run, which it keeps."""
+    with closing(RunStore.open(run)) as store:
+        kept, name = store.header.templates, store.header.config.get("templates")
+    same = kept is not None and name == plan.config.templates and name in template_sets()
+    return replace(plan, templates=kept) if same else plan
 
 
 def _first_header(plan: Plan, where: Where) -> Header:

@@ -26,7 +26,7 @@ from promptcodebook.data.load import read_source
 from promptcodebook.data.table import Table
 from promptcodebook.errors import DataError, TaskError, did_you_mean, import_extra
 from promptcodebook.paths import settle
-from promptcodebook.tasks.home import RECORD, check_row, kept_record, sha256_of
+from promptcodebook.tasks.home import RECORD, check_row, default_data_cache, kept_record, sha256_of
 from promptcodebook.tasks.hover.score import gold_titles
 from promptcodebook.tasks.hover.task import OFFICIAL, ClaimRow, paper_splits, split_pool
 from promptcodebook.types import Example
@@ -80,8 +80,10 @@ class Source:
     arrange: Callable[[Sequence[Rows]], Mapping[str, Rows]]
     note: str = ""
 
-    def fetch(self, cache_dir: Path, *, accept: bool = False) -> Fetched:
-        """Writes the splits to `cache_dir`. TaskError if a file cannot be had or has changed."""
+    def fetch(self, cache_dir: Path | None = None, *, accept: bool = False) -> Fetched:
+        """Writes the splits to `cache_dir`, or to the user's cache folder. TaskError if a file
+        cannot be had or has changed."""
+        cache_dir = cache_dir or default_data_cache()
         try:
             cache_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{self.name}-", dir=cache_dir) as place:

@@ -27,7 +27,7 @@ from promptcodebook.tasks.ifbench.language import (
 )
 
 _READ = tomllib.loads(Path(__file__).with_name("lists.toml").read_text("utf-8"))
-_LISTS: Mapping[str, tuple[str, ...]] = {name: (*text.split(),) for name, text in _READ.items()}
+_LISTS = {name: dict.fromkeys(text.split()) for name, text in _READ.items()}  # in their order
 _NAMES = re.compile(rf"\b(?:{'|'.join(_LISTS['names'])})\b")
 _DIGITS = re.compile(r"\d+")
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
@@ -463,8 +463,8 @@ IFBENCH: Mapping[str, Check] = {
         == list(string.ascii_lowercase)
     ),
     "custom:european_capitals_sort": lambda text, args: (
-        tuple(name for piece in _ascii(text.value).split(",") if (name := piece.strip()))
-        == _LISTS["capitals"]
+        [name for piece in _ascii(text.value).split(",") if (name := piece.strip())]
+        == list(_LISTS["capitals"])
     ),
     "custom:date_format_list": lambda text, args: all(
         _in_range(piece.strip()) for piece in text.value.strip().split(",")
