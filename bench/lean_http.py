@@ -50,7 +50,7 @@ critic.safety = false
 update = {{ epochs = 12, batch_size = 12 }}
 validation = {{ every = 4, subset = 12 }}
 [roles.executor]
-lm = "{spec}"
+model = "{spec}"
 temperature = 0.0
 max_tokens = 32
 """
