@@ -40,6 +40,7 @@ BENCHES = (
     "local_engine",
     "local_server",
     "smollm2_http",
+    "lean_http",
     "proxy",
 )
 
