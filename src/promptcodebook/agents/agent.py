@@ -140,7 +140,7 @@ class Agent:
             with contextlib.suppress(ConnectionError):  # it may end without having read it
                 await process.stdin.drain()
                 process.stdin.close()
-            status = await process.wait()
+            status = await _exit_of(process)
         finally:
             await _end_group(process)
             # What a child of the agent's left behind may keep the pipes open.
@@ -182,13 +182,20 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
     return kept.decode(errors="replace")
 
 
+async def _exit_of(process: asyncio.subprocess.Process) -> int:
+    """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
+    while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
+        await asyncio.sleep(0.01)
+    return process.returncode
+
+
 async def _end_group(process: asyncio.subprocess.Process) -> None:
     """Ends the agent and all that it started: asked first, then killed."""
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sign)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _GRACE_S)
+                await asyncio.wait_for(_exit_of(process), _GRACE_S)
 
 
 def answer_of(said: str) -> Output:
