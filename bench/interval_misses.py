@@ -8,6 +8,9 @@ The rule was fixed and committed before the first run. A method may replace ours
 misses in more than 3 % of the worlds of any cell; of those the one with the least mean width, as a
 ratio to ours in each cell. If none qualifies, a method may replace ours where its worst end misses
 no more often than our worst end, and its mean width is at most 97 % of ours. Else ours stays.
+The rule then named "ours or Hall + 2", and `intervals.py` follows it. Ours was the exact paired
+test below 60 values, Student's from there on, and Hall's with one standard error of skewness. The
+exact test changed nothing beside Hall + 2, so ours is now "Student or Hall + 2".
 
     python -m bench.interval_misses      (PCO_BENCH_WORLDS=400 for a quick look)
 """
@@ -79,7 +82,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def ours(values: Array, low: float) -> Ends:
-    made = [mean_interval(row.tolist(), world, (low, 1.0)) for world, row in enumerate(values)]
+    made = [mean_interval(row.tolist(), (low, 1.0)) for row in values]
     return np.array([m.low for m in made]), np.array([m.high for m in made])
 
 
@@ -208,8 +211,6 @@ METHODS: Mapping[str, Callable[[Array, float], Ends]] = {
     "Hall": hall(0.0),
     "Student or Hall + 1": wider(student, hall(1.0)),
     "Student or Hall + 1.5": wider(student, hall(1.5)),
-    "Student or Hall + 2": wider(student, hall(2.0)),
-    "ours or Hall + 2": wider(ours, hall(2.0)),
     "bootstrap-t": bootstrap_t,
     "empirical likelihood": likelihood,
     "betting": betting,

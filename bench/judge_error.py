@@ -70,7 +70,7 @@ def world(judge: str, gain: float, number: int) -> dict[str, Interval]:
     known = list(zip(labels, judged, strict=False))
     return {
         "judge alone": paired_interval(mine, theirs),
-        "labels alone": mean_interval(labels, 0, BOUNDS),
+        "labels alone": mean_interval(labels, BOUNDS),
         "both": rectified(known, judged[LABELLED:], BOUNDS),
     }
 

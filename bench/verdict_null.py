@@ -124,12 +124,12 @@ def learned_rewards(job: Job, ps: Sequence[float], draw: Random) -> list[float]:
 
 
 def judged(
-    job: Job, rows: Mapping[str, Sequence[float]], learned: Sequence[float], look: int, seed: int
+    job: Job, rows: Mapping[str, Sequence[float]], learned: Sequence[float], look: int
 ) -> tuple[bool, str]:
     """Worth deploying or not, and what to deploy."""
 
     def over(a: Sequence[float], b: Sequence[float]) -> Interval:
-        return paired_interval(a, b, seed, side=side_of(look))
+        return paired_interval(a, b, side=side_of(look))
 
     made = [
         row(name, calls, over(rows[name], rows["present"]), over(learned, rows[name]))
@@ -150,7 +150,7 @@ def world(job: Job, number: int) -> tuple[bool, bool]:
     draw = keyed_random("null world", *map(str, (job.mode, job.n, job.reward, job.null)), number)
     test = [draw.random() for _ in range(job.n)]
     rows = {name: row_rewards(job, name, test, draw) for name in MODES[job.mode]}
-    worth, deploy = judged(job, rows, learned_rewards(job, test, draw), 1, number)
+    worth, deploy = judged(job, rows, learned_rewards(job, test, draw), 1)
     return worth, deploy not in ("", "present")
 
 
@@ -163,11 +163,11 @@ def looked(job: Job, number: int) -> tuple[bool, bool, bool]:
     first = by_rule = uncorrected = False
     for look in range(1, LOOKS + 1):
         learned = learned_rewards(job, test, draw)
-        found = judged(job, rows, learned, 1, number)[0]
+        found = judged(job, rows, learned, 1)[0]
         uncorrected = uncorrected or found
         first = first or (found and look == 1)
         # Wider intervals find nothing that narrower ones do not.
-        by_rule = by_rule or (found and judged(job, rows, learned, look, number)[0])
+        by_rule = by_rule or (found and judged(job, rows, learned, look)[0])
     return first, by_rule, uncorrected
 
 

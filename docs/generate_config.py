@@ -61,6 +61,7 @@ _SYMBOLS = {
 }
 _UNITS = {
     "verdict_examples": "examples",
+    "samples": "answers",
     "concurrency": "calls",
     "timeout": "seconds",
     "retries": "tries",

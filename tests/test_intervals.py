@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import statistics
@@ -37,50 +36,26 @@ def test_few_wins_are_no_proof_and_a_rare_value_is_bounded_as_a_share() -> None:
     assert mean_interval([0.0] * 2 + [1.0] * 58).low == pytest.approx(1 - 0.1153, abs=1e-4)
 
 
-def test_from_sixty_values_on_it_is_student_s_interval() -> None:
+def test_without_skewness_it_is_a_little_more_than_student_s_interval() -> None:
     """Two-sided 95 %: the quantile for 99 degrees of freedom is 1.984, not 1.660 or 2.626. It is
-    2 % wider, for skewness that 100 values may not show."""
+    4 % wider, for skewness that 100 values may not show."""
     values = [0.3, 0.7] * 50
     error = math.sqrt(0.04 / 99)
     interval = mean_interval(values)
     for reach in (interval.high - 0.5, 0.5 - interval.low):
-        assert 1.984 <= reach / error < 1.025 * 1.984
-
-
-def test_below_sixty_it_is_the_exact_paired_test_inverted() -> None:
-    """Every shift inside passes the test over all signs with 2.5 % a side, and none far outside."""
-    differences = [0.31, -0.12, 0.22, 0.05, 0.41, -0.07, 0.18, 0.26]
-
-    def refused(shift: float) -> bool:
-        moved = [d - shift for d in differences]
-        seen = sum(moved)
-        turned = [
-            sum(s * d for s, d in zip(signs, moved, strict=True))
-            for signs in itertools.product((1, -1), repeat=len(moved))
-        ]
-        above = sum(t >= seen - 1e-12 for t in turned) / len(turned)
-        below = sum(t <= seen + 1e-12 for t in turned) / len(turned)
-        return min(above, below) <= 0.025
-
-    interval = mean_interval(differences, bounds=(-1.0, 1.0))
-    outside = [interval.mean + step / 100 for step in range(-60, 61)]
-    outside = [s for s in outside if not interval.low <= s <= interval.high]
-    assert outside and all(refused(shift) for shift in outside)
-    assert not refused(interval.mean)
-    # Hall's correction may only widen it.
-    assert not refused(0.5 * (interval.low + interval.mean))
+        assert 1.02 * 1.984 <= reach / error < 1.05 * 1.984
 
 
 def test_rare_heavy_losses_are_seldom_taken_for_a_gain() -> None:
     """Losses are lognormal and equal to what they are paired with on the whole. Nominal is 2.5 %,
-    and 4 % may be wrong; with the skewness that 20 values show it was 7 %."""
+    and 3 % may be wrong; with the skewness that 20 values show it was 7 %."""
     draw = random.Random(17)
     mean = 0.1 * math.exp(0.5)
     wrong = 0
-    for world in range(600):
+    for _ in range(600):
         losses = [0.1 * math.exp(draw.gauss(0.0, 1.0)) for _ in range(20)]
-        wrong += mean_interval([mean - loss for loss in losses], world, (-9.0, 9.0)).low > 0
-    assert wrong <= 0.04 * 600
+        wrong += mean_interval([mean - loss for loss in losses], (-9.0, 9.0)).low > 0
+    assert wrong <= 0.03 * 600
 
 
 def test_cancelling_differences_leave_no_dust_above_zero() -> None:
@@ -101,21 +76,13 @@ def test_a_paired_interval_is_narrower_than_two_apart() -> None:
     assert paired_interval(more, less).low > 0 > paired_interval(less, more).high
 
 
-@pytest.mark.parametrize("n", [12, 30, 59])
-def test_the_same_seed_gives_the_same_interval(n: int) -> None:
-    draw = random.Random(n)
-    values = [draw.random() for _ in range(n)]
-    assert mean_interval(values, 3) == mean_interval(values, 3)
-    assert mean_interval(values, 3) != mean_interval(values, 4)
-
-
 @pytest.mark.parametrize("n", [8, 20, 60])
 def test_it_covers_the_truth_about_as_often_as_it_says(n: int) -> None:
     """No fewer than 95 % within what 200 worlds can show (2.5 standard errors), and not all."""
     draw = random.Random(7)
     covered = 0
-    for world in range(200):
-        interval = mean_interval([draw.betavariate(2, 4) for _ in range(n)], world)
+    for _ in range(200):
+        interval = mean_interval([draw.betavariate(2, 4) for _ in range(n)])
         covered += interval.low <= 1 / 3 <= interval.high
     assert 183 <= covered <= 199
 
@@ -152,7 +119,7 @@ def test_skewed_values_reach_as_far_as_hall_s_formula_says() -> None:
     mean = sum(values) / n
     second = sum((v - mean) ** 2 for v in values) / n
     third = sum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))  # unbiased
-    skewness = third / second**1.5 - math.sqrt(6 / n)  # one standard error farther
+    skewness = third / second**1.5 - 2 * math.sqrt(6 / n)  # two standard errors farther
     standard = (mean - interval.low) / math.sqrt(second / (n - 1))
     straight = (
         standard
@@ -185,11 +152,11 @@ def test_an_interval_over_few_seeds_covers_the_mean_of_all_seeds(runs: int, apar
     The bootstrap missed 37, 23 and 13 % with two, three and five seeds that lie 0.2 apart."""
     draw = random.Random(11)
     missed = 0
-    for world in range(400):
+    for _ in range(400):
         hard = [draw.gauss(0.0, 0.2) for _ in range(60)]
         levels = [draw.gauss(0.0, apart) for _ in range(runs)]
         groups = [[level + h + draw.gauss(0.0, 0.1) for h in hard] for level in levels]
-        interval = crossed_interval(groups, world, (-2.0, 2.0))
+        interval = crossed_interval(groups, (-2.0, 2.0))
         missed += not interval.low <= 0.0 <= interval.high
     assert missed <= 0.077 * 400
 
@@ -225,12 +192,11 @@ def test_two_means_of_other_examples_are_set_against_each_other() -> None:
     """Zou and Donner's MOVER: each end is as far off as the two means' own ends together say."""
     draw = random.Random(8)
     a, b = [draw.random() for _ in range(30)], [draw.random() / 2 for _ in range(20)]
-    one, other = mean_interval(a, 3), mean_interval(b, 3)
-    found = unpaired_interval(a, b, 3)
+    one, other = mean_interval(a), mean_interval(b)
+    found = unpaired_interval(a, b)
     assert found.mean == pytest.approx(one.mean - other.mean) and found.n == 20
     below = math.hypot(one.mean - one.low, other.high - other.mean)
     above = math.hypot(one.high - one.mean, other.mean - other.low)
     assert (found.mean - found.low, found.high - found.mean) == pytest.approx((below, above))
-    assert unpaired_interval(a, b) == unpaired_interval(a, b, 0) != unpaired_interval(a, b, 1)
     wide = unpaired_interval([1.0] * 3, [0.0] * 3)
     assert wide.high == 1.0 and wide.low > -1.0

@@ -26,7 +26,7 @@ from promptcodebook.errors import (
 )
 from promptcodebook.lm.spec import MODELS, Spec
 from promptcodebook.lm.stack import LocalModels, Models, Supplies, local_models
-from promptcodebook.method.executor import Scorer, Trial
+from promptcodebook.method.executor import Evaluator, Scorer, Trial
 from promptcodebook.method.init import Earlier, check_seeds
 from promptcodebook.method.policy import Composer, join_prompts
 from promptcodebook.method.templates import TemplateSet, load_templates
@@ -217,6 +217,12 @@ class Assembled:
 
         lm, models = instead if model else inner, self.models
         return Trial(program, scorer, lm, greedy, models.tally, models.budget.book)
+
+    def evaluator(self, samples: int = 1, model: str = "") -> Evaluator:
+        """What measures a way of prompting: greedily, or by the mean of several `samples`."""
+        config, trial = self.config, self.trial(greedy=samples == 1, model=model)
+        floor = config.reward_range[0]
+        return Evaluator(trial, config.randomness, floor, samples=samples)
 
 
 _WITHHELD = "what it said is withheld, since the data are private"

@@ -1,17 +1,16 @@
-"""95 % intervals of means, paired where two policies saw the same examples. Pure Python, seeded.
+"""95 % intervals of means, paired where two policies saw the same examples.
 
 Each end errs with at most 2.5 %. What a paired difference of rewards is like decides the method:
 
-- Below 60 values the exact paired test, inverted (Hartigan's typical values): the shifts that it
-does not refuse lie between the quantiles of the means of random subsets. From 60 on Student's
-interval, which then errs as rarely and sees more.
-- Both are widened to Hall's interval, which corrects for skewness: a prompt with a rare fault has
-many small gains and a few heavy losses.
+- Student's interval, widened to Hall's, which corrects for skewness: a prompt with a rare fault has
+many small gains and a few heavy losses. Where those are rare few values may show none: from 20 on,
+each end allows for two standard errors of the skewness, √(6/n), more than was seen.
 - Where fewer than six values differ from the commonest one no test of signs can tell anything
 (2**-5 > 2.5 %). There the share of values that differ is bounded exactly (Clopper-Pearson), and all
 of it may lie at the end of the range.
 
-`bench/verdict_null.py` measures how often they err, and what they find.
+`bench/interval_misses.py` measures how often an end errs, `bench/verdict_null.py` how a verdict
+does.
 """
 
 from __future__ import annotations
@@ -22,20 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from promptcodebook.randomness import keyed_random
-
 SIDE = 0.025
 """How often each end may err, unless a call names another `side`."""
-_REFUSED = 25
-"""Random subsets beyond each end: 1,000 in all at 2.5 % a side."""
-_MOST_SUBSETS = 65_536
-"""With more, a further look at the same values would cost seconds: it only errs more rarely."""
-_STUDENT = 60
 _SPARED = 20
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)
 """Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""
-_ENUMERATED = 11
-"""Up to that many values every subset is used."""
 DIGITS = 12
 """Sums of differences that cancel are 0, not 1e-17: the ends are rounded to that many digits."""
 
@@ -71,7 +61,7 @@ class Interval:
 
 
 def mean_interval(
-    values: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0), side: float = SIDE
+    values: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
     """The mean of values within `bounds`, each end of whose interval errs in at most `side` of
     cases. ValueError without values."""
@@ -85,28 +75,20 @@ def mean_interval(
         share = _largest_share(n - times, n, side)
         low, high = common - share * (common - bottom), common + share * (top - common)
     else:
-        low, high = _unskewed(values, side)
-        if n < _STUDENT:
-            lower, higher = _typical(values, seed, side)
-        else:
-            _, error, _ = _moments(values)
-            reach = student_quantile(n - 1, side) * error
-            lower, higher = mean - reach, mean + reach
-        low, high = min(low, lower), max(high, higher)
+        low, high = _unskewed(values, mean, side)
     return Interval(mean, round(max(bottom, low), DIGITS), round(min(top, high), DIGITS), n)
 
 
 def paired_interval(
     a: Sequence[float],
     b: Sequence[float],
-    seed: int = 0,
     bounds: Bounds = (0.0, 1.0),
     side: float = SIDE,
 ) -> Interval:
     """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]
     differences = [round(x - y, DIGITS) for x, y in zip(a, b, strict=True)]
-    return mean_interval(differences, seed, (-width, width), side)
+    return mean_interval(differences, (-width, width), side)
 
 
 def _largest_share(seen: int, n: int, side: float) -> float:
@@ -119,44 +101,14 @@ def _largest_share(seen: int, n: int, side: float) -> float:
     return high
 
 
-def _typical(values: Sequence[float], seed: int, side: float) -> tuple[float, float]:
-    """Between the quantiles of the means of subsets; all shifts where no test could refuse one. A
-    subset names the differences whose sign is turned; the empty one is counted and has no mean."""
-    n = len(values)
-    subsets: Sequence[int] = range(1, 2**n)
-    if n > _ENUMERATED:
-        draw = keyed_random(seed, "subsets", n)
-        count = min(math.ceil(_REFUSED / side), _MOST_SUBSETS)
-        subsets = [s for _ in range(count - 1) if (s := draw.getrandbits(n))]
-    refused = int(side * (len(subsets) + 1))
-    if refused == 0:
-        return -math.inf, math.inf
-    sums = [0.0] * len(subsets)
-    for i in range(0, n, 8):  # eight values at a time, for speed
-        table = [0.0]  # the sum of every subset of the eight, by its bits
-        for value in values[i : i + 8]:
-            table += [each + value for each in table]
-        sums = [total + table[s >> i & 255] for total, s in zip(sums, subsets, strict=True)]
-    means = sorted(total / s.bit_count() for total, s in zip(sums, subsets, strict=True))
-    return means[refused - 1], means[-refused]
-
-
-def _moments(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, standard error and skewness of values that are not all equal. The third moment is the
-    unbiased one (Fisher's k-statistic)."""
-    n = len(values)
-    mean = math.fsum(values) / n
+def _unskewed(values: Sequence[float], mean: float, side: float) -> tuple[float, float]:
+    """Student's interval, widened to that after Hall's cubic transformation (Hall 1992, Annals of
+    Statistics 20). The third moment is the unbiased one (Fisher's k-statistic)."""
+    n, reach = len(values), student_quantile(len(values) - 1, side)
     second = math.fsum((v - mean) ** 2 for v in values) / n
     third = math.fsum((v - mean) ** 3 for v in values) * n / ((n - 1) * (n - 2))
-    return mean, math.sqrt(second / (n - 1)), third / second**1.5
-
-
-def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
-    """Student's interval after Hall's cubic transformation (Hall 1992, Annals of Statistics 20).
-    From 20 values on each end allows for one standard error (√(6/n)) more skewness than was seen:
-    where heavy losses are rare, few values may show none."""
-    mean, error, skewness = _moments(values)
-    n, reach = len(values), student_quantile(len(values) - 1, side)
+    error, skewness = math.sqrt(second / (n - 1)), third / second**1.5
+    spare = 2 * math.sqrt(6 / n) if n >= _SPARED else 0.0
 
     def inverse(t: float, skewness: float) -> float:
         if abs(skewness) < 1e-9:
@@ -164,9 +116,8 @@ def _unskewed(values: Sequence[float], side: float) -> tuple[float, float]:
         inner = 1 + skewness * (t / math.sqrt(n) - skewness / (6 * n))
         return math.sqrt(n) * 3 / skewness * (math.cbrt(inner) - 1)
 
-    spare = math.sqrt(6 / n) if n >= _SPARED else 0.0
-    low = max(inverse(reach, skewness), inverse(reach, skewness - spare))
-    high = min(inverse(-reach, skewness), inverse(-reach, skewness + spare))
+    low = max(reach, inverse(reach, skewness), inverse(reach, skewness - spare))
+    high = min(-reach, inverse(-reach, skewness), inverse(-reach, skewness + spare))
     return mean - error * low, mean - error * high
 
 

@@ -42,6 +42,11 @@ class Randomness:
     def at(self, step: int, subject: str) -> Draws:
         return Draws(self.seed, step, subject)
 
+    def runs(self, count: int) -> list[Randomness]:
+        """Itself for a single run; else that of each of several sampled ones."""
+        seeds = (self.integer("sampled run", run) for run in range(count))
+        return [self] if count == 1 else [Randomness(seed) for seed in seeds]
+
     def integer(self, *purpose: object) -> int:
         return keyed_int(self.seed, *purpose)
 

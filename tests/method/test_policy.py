@@ -38,7 +38,6 @@ from promptcodebook.method.templates import load_templates
 from promptcodebook.randomness import Draws, Randomness
 from promptcodebook.routing.ranking import BUCKETS, Embedder
 from promptcodebook.types import (
-    Evaluation,
     Example,
     Failure,
     Output,
@@ -605,34 +604,38 @@ async def test_what_still_fails_counts_as_the_floor_with_the_mean_of_the_rest_be
     assert empty.score is None and empty.answered is None
 
 
-def test_sampled_runs_count_by_their_mean_and_a_failed_run_as_the_floor():
+async def test_samples_count_by_their_mean_and_a_failed_one_as_the_floor():
     """Decision 18: AIME is the mean of five sampled runs a problem."""
-    spent = Usage(calls=1, prompt_tokens=10)
-    first = Evaluation(
-        "learned", "test", (Rollout("a", reward=1.0, usage=spent), Rollout("b", reward=0.0))
+
+    def reply(request: Request) -> Scripted:
+        return EndpointDown("gone") if request.sample == lost else str(request.sample % 2)
+
+    lm = ScriptedLM().reply_with(reply)
+    lost, heard = -1, list[Rollout]()
+    whole = await evaluate(lm, samples=3, retries=0, done=heard.append)
+    drawn = [request.sample for request in lm.history]
+    assert len(set(drawn)) == len(heard) == 12 and not whole.failed
+    assert sum(r.reward or 0.0 for r in whole.rollouts) == pytest.approx(
+        sum(sample % 2 for sample in drawn) / 3
     )
-    late = Failure("execute", "CallTimeout", "late")
-    second = Evaluation(
-        "learned", "test", (Rollout("a", failure=late, usage=spent), Rollout("b", reward=1.0))
-    )
-    both = average([first, second])
-    assert [r.reward for r in both.rollouts] == [0.5, 0.5]
-    assert both.failed == 0
-    assert both.rollouts[0].usage.calls == 2
-    assert average([first]) == first
-    late_first = average([second, first]).rollouts[0]
-    assert (late_first.reward, late_first.failure) == (0.5, None), "it was answered once"
-    neither, again = (
-        Evaluation("learned", "test", (Rollout("a", output=text, failure=failure), Rollout("b")))
-        for text, failure in (("one", late), ("two", replace(late, message="later")))
-    )
-    (shown, _) = average([neither, again]).rollouts
-    assert (shown.output, shown.failure, shown.reward) == ("one", late, None), "the first run's"
-    whole, cut = (Evaluation("p", "test", (Rollout("a", truncated=t),)) for t in (False, True))
-    assert average([whole, cut]).rollouts[0].truncated
-    assert not average([whole, whole]).rollouts[0].truncated
-    with pytest.raises(ValueError):  # other examples
-        average([first, whole])
+    assert [r.usage.calls for r in whole.rollouts] == [3] * 4
+    first = next(sample for sample in drawn if sample % 2)
+    lost = first
+    less = await evaluate(lm, samples=3, retries=0)
+    assert less.failed == 0 and less.score == pytest.approx(whole.score - 1 / 12)
+
+
+def test_an_example_is_lost_where_each_of_its_samples_is():
+    spent, late = Usage(calls=1, prompt_tokens=10), Failure("execute", "CallTimeout", "late")
+    good, bad = Rollout("a", reward=1.0, usage=spent), Rollout("a", failure=late, usage=spent)
+    assert average([good], 0.0) == good and average([good, good], 0.0).usage.calls == 2
+    made = average([bad, good], 0.0)
+    assert (made.reward, made.failure) == (0.5, None), "it was answered once"
+    assert average([bad, good]).reward == 1.0, "left out where there is no floor"
+    neither = average([replace(bad, output="one"), replace(bad, output="two")], 0.0)
+    assert (neither.output, neither.failure, neither.reward) == ("one", late, None)
+    assert average([good, replace(good, truncated=True)], 0.0).truncated
+    assert not average([good, good], 0.0).truncated
 
 
 async def test_the_prompt_length_is_the_prompt_s_share_of_the_request():

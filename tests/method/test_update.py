@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -406,6 +407,37 @@ async def test_rewrites_are_kept_when_the_reward_has_not_fallen(reward: str):
     assert step.success == pytest.approx((0.5, 0.5, 0, 0))
     samples = [(r.messages[-1].content, r.sample) for r in world.asked("executor")]
     assert samples[:4] == samples[4:] and len(set(samples)) == 4 and len(samples) == 8
+
+
+@pytest.mark.parametrize(("on", "calls"), [("batch", 4 * (3 + 3)), ("others", 4 * (1 + 3 + 3))])
+@pytest.mark.parametrize(("luck", "kept"), [("0.6", False), ("0.8", True)])
+async def test_of_several_samples_the_means_are_compared(
+    on: str, calls: int, luck: str, kept: bool
+):
+    """A batch's own rollout is the first of its samples. One lucky sample decides nothing, and one
+    that fails is left out."""
+    drawn = Counter[str]()
+
+    def reply(request: Request) -> Scripted:
+        match request.role:
+            case "generator":
+                return "new prompt" if "phi 1" in said(request) else "old prompt"
+            case "executor" if "new prompt" in said(request):
+                drawn[said(request)] += 1
+                return (luck, "0.3", EndpointDown("gone"))[drawn[said(request)] - 1]
+            case "updater" if "the directive of the generator" in said(request):
+                return "phi 1"
+            case _:
+                return talkative(request)
+
+    lm = ScriptedLM().reply_with(reply)
+    world = World(settings(on=on, samples=3), lm, pool=examples(9))
+    (step,) = await world.run(examples(4))
+    assert len(world.asked("executor")) == calls and len(drawn) == 4
+    assert (step.parameters.generator == "phi 1") is kept
+    name = "the reward on other examples" if on == "others" else "the batch's reward"
+    reasons = {r.reason for r in step.rewrites if not r.kept}
+    assert reasons == (set() if kept else {f"{name} fell from 0.5000 to 0.4500"})
 
 
 @pytest.mark.parametrize(("count", "lost", "reason"), [

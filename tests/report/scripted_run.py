@@ -141,7 +141,7 @@ def _end(run: ScriptedRun) -> Iterator[Event]:
     ]
     for entry in entries:
         yield Compared(entry.evaluation)
-    conclusion = conclude(entries, Terms(3, simulated=run.simulated))
+    conclusion = conclude(entries, Terms(simulated=run.simulated))
     rows = conclusion.table.as_json()
     yield Concluded(conclusion.sentence, conclusion.worth, rows, conclusion.deploy)
     yield Ended("finished")

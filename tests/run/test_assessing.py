@@ -220,7 +220,7 @@ def test_a_difference_pairs_by_example_within_the_range_of_the_rewards() -> None
     assert (same.mean, same.n) == (0.0, 40) and same.high < 0.1
     assert gain(first, turned, 10.0).high == pytest.approx(20 * same.high)
     other = {name: (7 * i % 40) / 50 for i, name in enumerate(first)}
-    expected = paired_interval(list(first.values()), list(other.values()), 0)
+    expected = paired_interval(list(first.values()), list(other.values()))
     assert gain(first, other) == expected
     with pytest.raises(DataError, match="no example to compare on"):
         gain({}, {})

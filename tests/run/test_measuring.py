@@ -109,7 +109,7 @@ def test_a_planted_effect_is_found(own: pco.Run, k: int) -> None:
     assert found.means[0] - found.means[1] == pytest.approx(true)
     pairs = [pair for pair in found.rewards.values() if None not in pair]
     first, second = zip(*pairs, strict=True)
-    assert found.difference == paired_interval(first, second, 0)
+    assert found.difference == paired_interval(first, second)
     sure = found.difference.low > 0 or found.difference.high < 0
     assert sure is bool(ADDS[k]) and sure is ("no clear effect" not in found.sentence)
     assert repr(found).startswith(f"Effect(instinct {k}: {true:+.3f} ")

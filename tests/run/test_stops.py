@@ -210,20 +210,24 @@ def test_a_reached_budget_leaves_room_for_its_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "every", "kept"),
-    [(300, 0, 60), (1200, 0, 143), (1500, 4, 224), (15, 0, 3)],
-    ids=["a fifth", "measured", "measured, finalists too", "unmeasured"],
+    ("calls", "every", "samples", "kept"),
+    [
+        *((300, 0, 1, 60), (1200, 0, 1, 143), (1500, 4, 1, 224), (15, 0, 1, 3)),
+        *((2400, 0, 3, 457), (3500, 4, 3, 673)),
+    ],
+    ids=["a fifth", "measured", "measured, finalists too", "unmeasured", "samples", "their means"],
 )
 def test_what_is_kept_back_is_what_was_measured_and_a_fifth_at_the_most(
-    tmp_path: Path, calls: int, every: int, kept: int
+    tmp_path: Path, calls: int, every: int, samples: int, kept: int
 ) -> None:
     """143 = 5 rows of 8 and 4 prompts on 3 inputs, at the 2.5 calls that a rollout of the last
     batch took (one of six explores without the encoder's), and a tenth more; 224 = the same and
-    two finalists (one of them where training ends between two looks) on 8, at 3 calls each."""
+    two finalists (one of them where training ends between two looks) on 8, at 3 calls each. Of
+    three samples it is three times as much, of a last batch in which two explored."""
     looks = {"every": every, "subset": 3, "patience": 99, "finalists": 1}
     long = {"update": {"epochs": 400, "batch_size": 6}, "validation": looks}
     notes, hear = noting()
-    train(tmp_path, budget=f"{calls}calls", config=long, listener=hear)
+    train(tmp_path, budget=f"{calls}calls", config=long, listener=hear, samples=samples)
     assert any(f" {kept} kept for the verdict" in note for note in notes), notes
 
 

@@ -543,8 +543,8 @@ async def test_a_verdict_is_drawn_by_one_seed_for_all_within_the_range_of_the_re
         return [row_of(evaluation, None, terms).score for evaluation in (present, concat)]
 
     judged = [row.score for row in made.rows[:2]]
-    assert judged == scores(Terms(0, (-1.0, 2.0)))
-    assert judged[1] != scores(Terms(0, (0.0, 1.0)))[1], "equal rewards, in a narrower range"
+    assert judged == scores(Terms((-1.0, 2.0)))
+    assert judged[1] != scores(Terms((0.0, 1.0)))[1], "equal rewards, in a narrower range"
     court.store.close()
 
 

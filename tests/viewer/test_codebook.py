@@ -59,7 +59,7 @@ def test_an_example_that_comes_again_counts_once(follow: Callable[..., FollowedR
 
     followed = follow(_RUN, changed(same))
     means = [reward - 0.07 for reward in rewards]
-    found = unpaired_interval(means[:5], means[5:], 3)
+    found = unpaired_interval(means[:5], means[5:])
     low, high = (number(x, signed=True) for x in (found.low, found.high))
     said = f"-0.500 ({low} to {high}, n = 5 and 5 examples, 40 and 40 rollouts)"
     for screen in (codebook_screen(followed), biography_screen(followed, "0")):

@@ -52,7 +52,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Budget = Annotated[str | None, typer.Option("--budget", help="E.g. 5usd, 2Mtok, 500calls.")]
 Count = Annotated[int | None, typer.Option("--n", help="Use this many examples, chosen by id.")]
 Again = Annotated[bool, typer.Option("--again", help="Ask again for what a run was answered.")]
-Runs = Annotated[int, typer.Option("--samples", help="Sampled runs per example; 1 = greedy.")]
+Runs = Annotated[
+    int | None,
+    typer.Option("--samples", help="Sampled runs per example; 1 = greedy; default: as its run."),
+]
 BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by /v1/batches.")]
 OfflineFile = Annotated[Path | None, typer.Option(help="Write the batch here, to run it by hand.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]

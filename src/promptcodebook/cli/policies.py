@@ -56,7 +56,7 @@ def evaluate(
     typed: _TypedPath,
     split: command.SplitName = "test",
     count: command.Count = None,
-    samples: command.Runs = 1,
+    samples: command.Runs = None,
     row: str = typer.Option(
         "learned",
         metavar="ROW",
@@ -70,13 +70,13 @@ def evaluate(
     """Reward with its 95 % interval, failures, and what a query costs.
 
     What the policy's run was answered is not asked for again, unless --again: the same row, split
-    and model have the figure of the verdict. An agent with a client of its own asks again.
-    Greedy, or with --samples N the mean of N sampled runs per example (AIME's published metric is
-    the mean of five). A run is evaluated under its own settings, unless a task or a pco.toml is
-    named, and by its own models, unless others are given. --row evaluates another row of its
-    verdict: one prompt for all (present, none, concat, best_fixed, best_single), or the right
-    instructions, where the task knows them (oracle). Save the output of --json to compare it later:
-    pco compare A.json B.json
+    and model have the figure of the verdict. An agent with a client of its own asks again. Greedy,
+    or with --samples N the mean of N sampled runs per example (AIME's published metric is the mean
+    of five; a run trained with `samples` has its own number). A run is evaluated under its own
+    settings, unless a task or a pco.toml is named, and by its own models, unless others are given.
+    --row evaluates another row of its verdict: one prompt for all (present, none, concat,
+    best_fixed, best_single), or the right instructions, where the task knows them (oracle). Save
+    the output of --json to compare it later: pco compare A.json B.json
     """
     sample = Sample(split, count, samples)
     with typed.given("pco eval").until_done(ref, sample, row) as kept:
@@ -122,7 +122,6 @@ def compare(
 def _assessment_text(made: Assessment) -> str:
     row, usage, rollouts = made.row, made.row.per_query, made.evaluation.rollouts
     model = "simulated model, " if made.simulated else ""
-    per = "query" if made.runs == 1 else f"example, all {made.runs} sampled runs of it"
     facts = {
         "policy": made.name,
         **({} if made.kind == "learned" else {"row": made.kind}),
@@ -133,7 +132,7 @@ def _assessment_text(made: Assessment) -> str:
         "truncated": str(row.truncated),
         "fallback routes": "-" if row.fallbacks is None else percent(row.fallbacks),
         "longest prompt": f"{row.prompt_length.longest} tokens" if row.prompt_length else "-",
-        f"per {per}": (
+        "per query": (
             f"{number(row.calls_per_query, 1)} calls, {usage.tokens} tokens, "
             f"{number(usage.latency_s, 2)} s, {cost_text(usage.cost)}"
             if row.metered
@@ -141,7 +140,8 @@ def _assessment_text(made: Assessment) -> str:
         ),
     }
     width = max(map(len, facts))
-    lines = [f"{model}{made.evaluation.split} split, n = {len(rollouts)}", ""]
+    each = "" if made.runs == 1 else f", each the mean of {made.runs} samples"
+    lines = [f"{model}{made.evaluation.split} split, n = {len(rollouts)}{each}", ""]
     lines += [wrap_text(value, f"{name:<{width}}  ") for name, value in facts.items()]
     for example, first in [(r.example_id, r.failure) for r in rollouts if r.failure][:1]:
         what = f"{first.kind} at {first.stage}: {first.message}"

@@ -343,7 +343,7 @@ def default_roles() -> dict[str, RoleSettings]:
 
 TRAINING = (
     *("critic", "explore", "init", "keep", "optimizer", "preset", "reward", "reward_range"),
-    *("update", "validation", "verdict_examples"),
+    *("samples", "update", "validation", "verdict_examples"),
 )
 """Keys and groups of `Config` that decide nothing of what a trained policy answers."""
 
@@ -397,6 +397,9 @@ class Config(Group):
     """Which state is deployed: the best on validation, or the last."""
     verdict_examples: int | None = Field(default=None, ge=1)
     """Test examples that the verdict is made on, the same for every row; none = all."""
+    samples: int = Field(default=1, ge=1)
+    """Answers by whose mean acceptance, validation and verdict judge an example; 1 = one, greedy;
+    more are for an executor whose answers vary."""
     init: Init = Init()
     budget: Budget = Budget()
     user_code: UserCode = UserCode()

@@ -79,15 +79,13 @@ Rewards = Sequence[Sequence[float]]
 """By run, then by example."""
 
 
-def crossed_interval(
-    groups: Sequence[Sequence[float]], seed: int = 0, bounds: Bounds = (0.0, 1.0)
-) -> Interval:
+def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1.0)) -> Interval:
     """The mean over runs (seeds) of equal weight on the same examples, in the same order. It covers
     another draw of examples and other seeds. The examples' part is the interval of their means over
     the runs. The seeds' part is Student's over the runs' means: a bootstrap takes two to five seeds
     for all there is. Their widths are added as squares."""
     means = [math.fsum(column) / len(groups) for column in zip(*groups, strict=True)]
-    examples = mean_interval([round(m, DIGITS) for m in means], seed, bounds)
+    examples = mean_interval([round(m, DIGITS) for m in means], bounds)
     seeds = _reach_of_seeds([math.fsum(group) / len(group) for group in groups])
     low = examples.mean - math.hypot(examples.mean - examples.low, seeds)
     high = examples.mean + math.hypot(examples.high - examples.mean, seeds)

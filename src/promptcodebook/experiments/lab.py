@@ -25,7 +25,6 @@ from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.lm.stack import AT_ONCE, Endpoints
 from promptcodebook.local.engine import find_weights
 from promptcodebook.local.lm import LocalModels
-from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.policy import Deployed, Prompter
 from promptcodebook.paths import write_whole
 from promptcodebook.policy.references import state_at
@@ -186,8 +185,7 @@ class Lab:
         done = itertools.count(1)
 
         async def over(assembled: Assembled) -> dict[str, Evaluation]:
-            floor, _ = config.reward_range
-            evaluator = Evaluator(assembled.trial(greedy=True), config.randomness, floor)
+            evaluator = assembled.evaluator()
             ways, examples = judged(assembled)
 
             def count(_: object) -> None:

@@ -42,7 +42,6 @@ from promptcodebook.experiments.page import (
 )
 from promptcodebook.incidents import no_tally
 from promptcodebook.method.critic import Attribution, Critic, History
-from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import (
     FixedPrompt,
@@ -157,7 +156,7 @@ async def measure_blame(
     codebook, rubric = state.parameters.codebook, state.parameters.critic
     right = await _right_routes(assembled, state)
     top = config.reward_range[1]
-    evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
+    evaluator = assembled.evaluator()
 
     async def made(prompter: _Broken, examples: Sequence[Example]) -> list[tuple[Example, Rollout]]:
         row = await evaluator.evaluate("trace", prompter, examples, "train")

@@ -25,7 +25,7 @@ from promptcodebook.experiments.operators import OPERATORS
 from promptcodebook.experiments.page import Block, Page, Table, read_table, shown
 from promptcodebook.experiments.teacher import Manner, Rule, Teacher, broken_rules
 from promptcodebook.intervals import SIDE, Interval, student_quantile
-from promptcodebook.method.executor import Evaluator, Scorer
+from promptcodebook.method.executor import Scorer
 from promptcodebook.method.policy import Deployed
 from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.train import Learner, train
@@ -190,7 +190,7 @@ async def learned(assembled: Assembled, learner: Learner, *, judged_before: bool
     """A training and what its last state earns on the test messages; what the first one earns, if
     that is asked for; calls of the training, and every text that a step changed."""
     config, data = learner.config, assembled.dataset
-    evaluator = Evaluator(assembled.trial(greedy=True), config.randomness)
+    evaluator = assembled.evaluator()
 
     async def earned(state: State) -> list[float]:
         way = Deployed(learner.composer, state.parameters, state.statistics)

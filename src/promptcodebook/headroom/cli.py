@@ -33,7 +33,6 @@ from promptcodebook.method.init import listed_instincts
 from promptcodebook.method.policy import FixedPrompt, join_prompts
 from promptcodebook.paths import write_whole
 from promptcodebook.progress import counting
-from promptcodebook.randomness import Randomness
 from promptcodebook.run.verdict import ENOUGH
 from promptcodebook.store.journal import until_done
 from promptcodebook.sync import run_sync
@@ -160,8 +159,7 @@ async def measure(assembled: Assembled, design: Design) -> Measured:
     than half of the inputs have all answers; BudgetReached, Interrupted, MissingExtra."""
     config, twice = assembled.config, design.twice
     trial, models = assembled.trial(greedy=not twice), assembled.models
-    drawn = [config.randomness.integer("sampled run", run) for run in range(2)]
-    seeds = [Randomness(seed) for seed in drawn] if twice else [config.randomness]
+    seeds = config.randomness.runs(2 if twice else 1)
 
     async def one(example: Example, prompt: str, run: int) -> Rollout:
         draws = seeds[run].at(EVALUATION, example.id)

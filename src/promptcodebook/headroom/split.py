@@ -74,7 +74,7 @@ def split(tried: Tried, width: float = 1.0, seed: int = 0) -> Headroom:
     one, best = first[rows, single], _without_noise(np, first, noise).max(axis=1)
 
     def gain(values: Any) -> Interval:
-        return mean_interval(np.round(values, 12).tolist(), seed, (-1.0, 1.0)).scaled(0.0, width)
+        return mean_interval(np.round(values, 12).tolist(), (-1.0, 1.0)).scaled(0.0, width)
 
     prompt, router = gain(one - first[:, 0]), gain(first[rows, routed] - one)
     oracle = gain(best - one)

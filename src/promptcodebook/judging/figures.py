@@ -128,10 +128,10 @@ def rectified(
         weight = min(1.0, max(0.0, shared / spread / (1 + n / len(others))))
     low, high = (weight * end for end in bounds)
     left = [round(p - weight * j, DIGITS) for p, j in labelled]
-    error = mean_interval(left, 0, (bounds[0] - high, bounds[1] - low), side)
+    error = mean_interval(left, (bounds[0] - high, bounds[1] - low), side)
     if not weight:
         return error
-    rest = mean_interval([weight * each for each in others], 0, (low, high), side)
+    rest = mean_interval([weight * each for each in others], (low, high), side)
     # The two are independent: their widths add in squares (Zou and Donner 2008).
     middle = error.mean + rest.mean
     below = math.hypot(error.mean - error.low, rest.mean - rest.low)

@@ -187,12 +187,14 @@ EVALUATION = -1
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Greedy rollouts; a failed one is tried again `retries` times with fresh draws."""
+    """Greedy rollouts, or by the mean of several `samples`; a failed one is tried again `retries`
+    times with fresh draws."""
 
     trial: Trial
     randomness: Randomness
     floor: float = 0.0
     retries: int = 1
+    samples: int = 1
 
     async def evaluate(
         self,
@@ -204,10 +206,10 @@ class Evaluator:
     ) -> Evaluation:
         """All rollouts in the examples' order; `done` hears of each as it finishes."""
 
-        async def one(example: Example) -> Rollout:
+        async def sampled(example: Example, randomness: Randomness) -> Rollout:
             rollout = Rollout(example.id)
             for attempted in range(1 + self.retries):
-                draws = self.randomness.at(EVALUATION - attempted, example.id)
+                draws = randomness.at(EVALUATION - attempted, example.id)
                 again = await roll_out(prompter, self.trial, example, draws)
                 rollout = replace(again, usage=rollout.usage + again.usage)
                 # An answer that the reward cannot score is not asked for again.
@@ -217,24 +219,24 @@ class Evaluator:
                 done(rollout)
             return rollout
 
+        async def one(example: Example) -> Rollout:
+            seeds = self.randomness.runs(self.samples)
+            return average(await gather_all(sampled(example, each) for each in seeds), self.floor)
+
         rollouts = await gather_all(map(one, examples))
         return Evaluation(name, split, tuple(rollouts), self.floor)
 
 
-def average(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """Several sampled runs over the same examples as one (decision 18): each one's mean reward, a
-    failure counting as the floor, and all its usage; the rest is the first run's."""
-
-    def mean(runs: Sequence[Rollout]) -> Rollout:
-        known = [evaluations[0].floor if r.reward is None else r.reward for r in runs]
-        answered = any(r.reward is not None for r in runs)
-        return replace(
-            runs[0],
-            reward=sum(known) / len(known) if answered else None,
-            failure=None if answered else runs[0].failure,
-            truncated=any(r.truncated for r in runs),
-            usage=sum((r.usage for r in runs), Usage()),
-        )
-
-    by_example = zip(*(e.rollouts for e in evaluations), strict=True)
-    return replace(evaluations[0], rollouts=tuple(map(mean, by_example)))
+def average(samples: Sequence[Rollout], floor: float | None = None) -> Rollout:
+    """Several samples of an example as one rollout (decision 18): their mean reward, a failure
+    counting as the floor (None = left out), and all their usage; the rest is the first one's."""
+    rewards = [floor if r.reward is None else r.reward for r in samples]
+    known = [reward for reward in rewards if reward is not None]
+    answered = any(r.reward is not None for r in samples)
+    return replace(
+        samples[0],
+        reward=sum(known) / len(known) if answered else None,
+        failure=None if answered else samples[0].failure,
+        truncated=any(r.truncated for r in samples),
+        usage=sum((r.usage for r in samples), Usage()),
+    )

@@ -331,7 +331,7 @@ class Router:
         """`after` with what the traces, made under `before`, teach of routing."""
         return after
 
-    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+    def estimate(self, state: State) -> OffPolicy | None:
         """What the learned routes are worth by training's outcomes; None: unknown."""
         return None
 

@@ -19,7 +19,7 @@ from promptcodebook.errors import ConfigError, LMError, plug_in
 from promptcodebook.incidents import Incident, Tally, no_tally
 from promptcodebook.lm.structured import Ask
 from promptcodebook.method.critic import nearest_instinct, split_shared
-from promptcodebook.method.executor import Trial, roll_out
+from promptcodebook.method.executor import Trial, average, roll_out
 from promptcodebook.method.failures import attempt, gather_all
 from promptcodebook.method.policy import Composer, Deployed, Exploring, Router
 from promptcodebook.method.state import State
@@ -374,8 +374,9 @@ Pair = tuple[Rollout, Rollout]
 @dataclass(frozen=True)
 class Rerun:
     """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
-    own or, with `accept_on: others`, as many of the `pool` outside of it. A trace by `judge` has ρ
-    and no gradients: it joins r̄, and nothing is rewritten from it."""
+    own or, with `accept_on: others`, as many of the `pool` outside of it. Of several `samples` the
+    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄, and nothing is rewritten
+    from it."""
 
     config: Config
     composer: Composer
@@ -400,7 +401,19 @@ class Rerun:
         rollouts = made if chosen else [trace.rollout for trace in proposal.traces]
         pairs = zip(chosen or proposal.batch, rollouts, strict=True)
         runs = [(x, rollout) for x, rollout in pairs if rollout.reward is not None]
-        return runs, await gather_all(self.judge(*run, state) for run in runs if chosen)
+        judged = await gather_all(self.judge(*run, state) for run in runs if chosen)
+        means = await gather_all(self._mean(*run, state) for run in runs)
+        return [(x, mean) for (x, _), mean in zip(runs, means, strict=True)], judged
+
+    async def _mean(self, example: Example, first: Rollout, state: State) -> Rollout:
+        """The rollout with the mean reward of all `samples`; the others keep its route."""
+        if first.route is None:
+            return first
+        prompter = Exploring(self.composer, self.router, state, 0.0, (first.route, Usage()))
+        others = self.config.randomness.runs(self.config.samples)[1:]
+        draws = [each.at(state.step, example.id) for each in others]
+        more = await gather_all(roll_out(prompter, self.trial, example, each) for each in draws)
+        return average([first, *more])
 
     async def accept(self, proposal: Proposal) -> Judged:
         """The judgement of the rule `update.accept`."""
@@ -425,7 +438,8 @@ class Rerun:
             if route is not None and held(route):
                 prompter = Exploring(self.composer, self.router, state, 0.0, (route, Usage()))
             draws = self.config.randomness.at(state.step, example.id)
-            return first, await roll_out(prompter, self.trial, example, draws)
+            made = await roll_out(prompter, self.trial, example, draws)
+            return first, await self._mean(example, made, state)
 
         return await gather_all(map(once_more, runs))
 

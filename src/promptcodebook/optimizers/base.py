@@ -12,7 +12,6 @@ from promptcodebook.calls import Usage
 from promptcodebook.errors import Stop, plug_in
 from promptcodebook.incidents import Counts
 from promptcodebook.lm.stack import Models
-from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import OffPolicy, Prompter
 from promptcodebook.policy.file import PolicyFile
@@ -79,13 +78,11 @@ async def evaluate(
     phase: str,
     model: str = "",
 ) -> Evaluation:
-    """The prompter over one split, greedily. TooManyFailures when more than half failed."""
-    assembled = problem.assembled
-    floor, _ = assembled.config.reward_range
-    trial = assembled.trial(greedy=True, model=model)
-    evaluator = Evaluator(trial, assembled.config.randomness, floor)
+    """The prompter over one split, by `samples`. TooManyFailures when more than half failed."""
+    assembled, samples = problem.assembled, problem.assembled.config.samples
     split = "test" if examples is assembled.plan.judged else "val"
-    count = counter(problem.tell, phase, len(examples))
+    count = counter(problem.tell, phase, len(examples) * samples)
+    evaluator = assembled.evaluator(samples, model)
     evaluation = await evaluator.evaluate(row, prompter, examples, split, count)
     failures = [r.failure for r in evaluation.rollouts if r.failure is not None]
     if len(failures) * 2 > len(evaluation.rollouts):

@@ -82,7 +82,7 @@ class PCO:
             if row.name in MEASURED and isinstance(row.prompter, FixedPrompt):
                 policy = policy.with_about(**{row.name: row.prompter.text})
         state = learner.router.recall(first, first, store.steps(traces=True))
-        estimate = learner.router.estimate(state, assembled.config.seed)
+        estimate = learner.router.estimate(state)
         learned = in_words(estimate, assembled.config.reward_range)
         beware = (
             "Beware before you deploy the learned policy: every state of this run holds a text "

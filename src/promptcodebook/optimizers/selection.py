@@ -71,15 +71,18 @@ class VerdictReserve:
     def __init__(self, problem: Problem, rollouts: int) -> None:
         self._gate = problem.assembled.models.budget
         self._limits = problem.assembled.config.budget
-        self._rollouts = rollouts
+        self._samples = problem.assembled.config.samples
+        self._rollouts = rollouts * self._samples
         self._keep({})
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
-        """Takes these rollouts, and the seconds all of them took together, as the measure."""
+        """Takes these rollouts as the measure; a validation's, with the `seconds` all of them took
+        together, are of several samples each."""
         if rollouts:
             used = sum((r.usage for r in rollouts), Usage())
             found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}
-            times = self._rollouts * _MARGIN / len(rollouts)
+            made = len(rollouts) * (1 if seconds is None else self._samples)
+            times = self._rollouts * _MARGIN / made
             known = {**found, "seconds": seconds}.items()
             self._keep({name: value * times for name, value in known if value is not None})
 

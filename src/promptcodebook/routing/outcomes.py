@@ -222,7 +222,6 @@ class Terms:
 
     select: int
     least: int
-    seed: int = 0
     first_visits: bool = False
 
 
@@ -264,9 +263,9 @@ def off_policy(
         return None
     means = [tuple(sum(c) / len(c) for c in zip(*rows, strict=True)) for rows in columns.values()]
     return OffPolicy(
-        mean_interval([m[0] for m in means], terms.seed),
-        mean_interval([m[0] - m[1] for m in means], terms.seed, (-1.0, 1.0)),
-        mean_interval([m[0] - m[2] for m in means], terms.seed, (-1.0, 1.0)),
+        mean_interval([m[0] for m in means]),
+        mean_interval([m[0] - m[1] for m in means], (-1.0, 1.0)),
+        mean_interval([m[0] - m[2] for m in means], (-1.0, 1.0)),
         sum(map(len, columns.values())),
     )
 

@@ -252,14 +252,12 @@ class Agreement:
     overlap: Interval
 
 
-def agreement(
-    routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]], seed: int = 0
-) -> Agreement:
+def agreement(routes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> Agreement:
     """Of two routers on the same inputs, in the same order."""
     pairs = [(set(a), set(b)) for a, b in zip(routes, others, strict=True)]
     exact = [float(a == b) for a, b in pairs]
     overlap = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs]
-    return Agreement(mean_interval(exact, seed), mean_interval(overlap, seed))
+    return Agreement(mean_interval(exact), mean_interval(overlap))
 
 
 def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
@@ -302,7 +300,7 @@ def distil(routes: Sequence[Imitated], size: int, select: int) -> Ranking:
 
 
 def cross_agreement(
-    routes: Sequence[Imitated], texts: Sequence[str], select: int, seed: int = 0
+    routes: Sequence[Imitated], texts: Sequence[str], select: int
 ) -> Agreement | None:
     """With the encoder on examples held out of the fit, in five folds; None below ten examples."""
     by_example = _by_example(routes)
@@ -320,7 +318,7 @@ def cross_agreement(
             last = [route for route in by_example[name] if route.weight == most][-1]
             ours.append(ranker.choose(last.input, select))
             theirs.append(last.indices)
-    return agreement(ours, theirs, seed)
+    return agreement(ours, theirs)
 
 
 def _by_example(routes: Sequence[Imitated]) -> Mapping[str, Sequence[Imitated]]:

@@ -176,9 +176,9 @@ class OutcomeRouter(Router):
         outcomes = (*before.outcomes, *outcomes_of(self.model, before, traces))
         return replace(after, outcomes=outcomes, versions=versions)
 
-    def estimate(self, state: State, seed: int) -> OffPolicy | None:
+    def estimate(self, state: State) -> OffPolicy | None:
         """By all outcomes of the state; without repeats each example's first visit counts alone."""
-        terms = Terms(self._select, self._settings.least, seed, first_visits=not self.repeats)
+        terms = Terms(self._select, self._settings.least, first_visits=not self.repeats)
         texts = state.parameters.codebook.texts
         return off_policy(self.model, texts, state.outcomes, state.versions, terms)
 

@@ -14,13 +14,10 @@ from promptcodebook.calls import LM
 from promptcodebook.data import Dataset, sample
 from promptcodebook.errors import ConfigError, DataError, did_you_mean
 from promptcodebook.intervals import Bounds, Interval, mean_interval, paired_interval
-from promptcodebook.method.executor import Evaluator, average
-from promptcodebook.method.failures import gather_all
 from promptcodebook.method.policy import FixedPrompt, Prompter
 from promptcodebook.optimizers.fixed import ORACLE, OraclePrompt
 from promptcodebook.policy.file import CONCAT, MEASURED, NONE, PRESENT
 from promptcodebook.progress import counting
-from promptcodebook.randomness import Randomness
 from promptcodebook.run.optimize import require_type
 from promptcodebook.run.subject import AnyPolicy, Asked, Examined, Given, Subject, require_answers
 from promptcodebook.run.verdict import Row, Terms, VerdictTable, row_of
@@ -37,22 +34,22 @@ ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A split, a seeded choice of `count` of it (None = all), or its examples of `ids`; and how
-    often: `runs` 1 is greedy, of more the mean counts."""
+    often: `runs` 1 is greedy, of more the mean counts (None = as the configuration says)."""
 
     split: str = "test"
     count: int | None = None
-    runs: int = 1
+    runs: int | None = None
     ids: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, asked: Examined, split: str = "test", runs: int = 1) -> Sample:
+    def of(cls, asked: Asked | Examined, split: str = "test") -> Sample:
         """What was asked for in Python, of this split unless another was named."""
-        return cls(asked.get("split", split), asked.get("n"), runs)
+        return cls(asked.get("split", split), asked.get("n"), asked.get("samples"))
 
     def examples(self, assembled: Assembled) -> tuple[Example, ...]:
         """Raises DataError, ConfigError for a count below 1, MissingExtra and TaskError."""
         assembled.task.require()
-        if self.runs < 1:
+        if self.runs is not None and self.runs < 1:
             raise ConfigError(f"cannot sample {self.runs} runs", hint="samples is 1 or more")
         if self.count is not None and self.count < 1:
             raise ConfigError(f"cannot evaluate {self.count} examples", hint="n is 1 or more")
@@ -278,7 +275,7 @@ class Evaluating:
         """Of a `row` of the policy's verdict."""
         verb = given.verb
         require_type(verb, "n", sample.count, (int,), "a whole number, or None for all")
-        require_type(verb, "samples", sample.runs, (int,), "a whole number", optional=False)
+        require_type(verb, "samples", sample.runs, (int,), "a whole number, or None for its own")
         require_type(verb, "row", row, (str,), "the name of a row", optional=False)
         require_type(verb, "split", sample.split, (str,), "train, val or test", optional=False)
         if row not in ROWS:
@@ -306,25 +303,17 @@ class Evaluating:
         subject, sample, name = self.subject, self.sample, self.subject.reference.title
         assembled = subject.assembled
         config, models = assembled.config, assembled.models
-        stream, total = sys.stderr if self.progress else None, len(self.examples) * sample.runs
-        evaluators = [subject.evaluator]
-        if sample.runs > 1:  # a single run is greedy, others draw by seeds of their own
-            seeds = [config.randomness.integer("sampled run", run) for run in range(sample.runs)]
-            trial, (floor, _) = assembled.trial(), config.reward_range
-            evaluators = [Evaluator(trial, Randomness(seed), floor) for seed in seeds]
+        runs = sample.runs or config.samples
+        stream, total = sys.stderr if self.progress else None, len(self.examples) * runs
         more, paid = "give it a greater budget", models.ledger.total.calls
         async with subject.at_work(more, f"{more}; what was paid for so far is kept"):
             prompter = self._prompter()
             with counting(f"evaluating {name}", total, stream, simulated=models.simulated) as count:
-                evaluation = average(
-                    await gather_all(
-                        each.evaluate(name, prompter, self.examples, sample.split, count)
-                        for each in evaluators
-                    )
-                )
+                asked = name, prompter, self.examples, sample.split, count
+                evaluation = await assembled.evaluator(runs).evaluate(*asked)
         if evaluation.answered is None:
             require_answers(evaluation.rollouts, 0)
-        row = row_of(evaluation, None, Terms(0, config.reward_range))
+        row = row_of(evaluation, None, Terms(config.reward_range, samples=runs))
         asked = models.ledger.total.calls > paid or not row.metered
         whose = "the verdict's " if subject.run and sample.split == "test" else ""
         return Assessment(
@@ -333,7 +322,7 @@ class Evaluating:
             row=row,
             models={str(role): spec for role, spec in models.by_role().items()},
             simulated=models.simulated,
-            runs=sample.runs,
+            runs=runs,
             reward_range=config.reward_range,
             kind=self.row,
             scored_by=self.scored_by,
@@ -414,7 +403,7 @@ async def aevaluate(
 ) -> Assessment:
     """`evaluate` for code that already runs in an event loop."""
     given = Given.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked, runs=asked.get("samples", 1))
+    of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
         return await Evaluating.of(policy, kept, of, row).answer()
 
@@ -432,20 +421,20 @@ def evaluate(
 
     `policy` is a Run, a Policy, or what names one: a run's id, name or folder below `runs_dir`,
     'last', a policy file, NAME@REF in the registry. A run and a policy of this process have their
-    data, reward and models; a run that is named brings its settings, and takes its objects again;
-    a file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
-    all). `samples` 1 is greedy; more average that many sampled runs. `row` is another row of the
-    verdict: 'present', 'concat', 'best_fixed' and so on. What the policy's run was answered is not
-    asked for `again`, unless that is True. After two seconds a line on stderr says
-    how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords: `roles`,
-    `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
+    data, reward and models; a run that is named brings its settings, and takes its objects again; a
+    file brings neither. `split` is train, val or test ('test'); `n` limits its examples (None =
+    all). `samples` 1 is greedy; more average that many sampled runs (None = as its run). `row` is
+    another row of the verdict: 'present', 'concat', 'best_fixed' and so on. What the policy's run
+    was answered is not asked for `again`, unless that is True. After two seconds a line on stderr
+    says how far it is, unless `progress` is False. Ctrl-C ends it in order. Other keywords:
+    `roles`, `executor`, `budget` (such as '200calls'), `config`, `runs_dir` and `trust`.
 
     The result has `.score` (mean, 95 % interval, n), `.rewards` by example, `.row` (failures, cost
     per query) and `.evaluation.rollouts`. Raises ConfigError, DataError, LMError, PolicyError,
     RunNotFound, TooManyFailures where nothing was answered, and BudgetReached.
     """
     given = Given.of("evaluate()", data, reward, lm, asked)
-    of = Sample.of(asked, runs=asked.get("samples", 1))
+    of = Sample.of(asked)
     with given.until_done(policy, of, row) as kept:
         ready = Evaluating.of(policy, kept, of, row)
         return run_sync(ready.answer(), ready.subject.interrupt)
@@ -461,7 +450,7 @@ async def acompare(
 ) -> Comparison:
     """`compare` for code that already runs in an event loop."""
     given = Given.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked, runs=asked.get("samples", 1))
+    of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:
         return await Comparing.of((a, b), kept, of).answer()
 
@@ -485,7 +474,7 @@ def compare(
     the examples or the rewards are not the same.
     """
     given = Given.of("compare()", data, reward, lm, asked)
-    of = Sample.of(asked, runs=asked.get("samples", 1))
+    of = Sample.of(asked)
     with given.until_done(a, b, of) as kept:
         ready = Comparing.of((a, b), kept, of)
         return run_sync(ready.answer(), ready.interrupt)

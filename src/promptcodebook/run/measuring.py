@@ -152,7 +152,7 @@ class Measurement:
             for name, route in routes.items()
         }
         count = counter(tell, f"measuring instinct {instinct}", 2 * len(held))
-        evaluator = self.subject.evaluator
+        evaluator = assembled.evaluator()
         with_it, without = await gather_all(
             evaluator.evaluate(side, _OnRoutes(deployed, each), held, self._split, count)
             for side, each in (("with", routes), ("without", less))
@@ -165,7 +165,7 @@ class Measurement:
         difference, means = None, None
         if pairs:
             first, second = zip(*pairs, strict=True)
-            difference = paired_interval(first, second, config.seed, config.reward_range)
+            difference = paired_interval(first, second, config.reward_range)
             means = fmean(first), fmean(second)
         return Effect(
             instinct=instinct,
@@ -411,7 +411,7 @@ class Distiller:
             inputs=ranking.outcomes,
             fresh=len(fresh),
             margin=self._needs.margin * (high - low),
-            cross=cross_agreement(routes, texts, file.select, file.seed),
+            cross=cross_agreement(routes, texts, file.select),
         )
 
     async def _judged(self, made: Distillation) -> Distillation:
@@ -421,16 +421,16 @@ class Distiller:
         evaluations, routes = list[Evaluation](), list[list[tuple[int, ...]]]()
         for name, file in (("encoder", subject.file), ("distilled", made.file)):
             deployed = deployed_of(file, subject.assembled)
-            found = await subject.evaluator.evaluate(name, deployed, self.validation, "val")
+            evaluator = subject.assembled.evaluator()
+            found = await evaluator.evaluate(name, deployed, self.validation, "val")
             require_answers(found.rollouts, n // 2, f"{name}: ")
             evaluations.append(found)
             routes.append([() if r.route is None else r.route.indices for r in found.rollouts])
         encoder, ours = evaluations
-        seed, bounds = config.seed, config.reward_range
         return replace(
             made,
-            validation=agreement(routes[1], routes[0], seed),
-            difference=paired_interval(ours.rewards, encoder.rewards, seed, bounds),
+            validation=agreement(routes[1], routes[0]),
+            difference=paired_interval(ours.rewards, encoder.rewards, config.reward_range),
             per_query=(ours.usage.calls / n, encoder.usage.calls / n),
         )
 

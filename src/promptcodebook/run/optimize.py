@@ -174,13 +174,14 @@ class Run:
 
 class Choices(TypedDict, total=False):
     """Keywords that `optimize`, `aoptimize` and `estimate` share: `roles` gives single roles
-    another model or settings, `size` is K, `select` S, `budget` is such as '5usd' or '2Mtok',
-    `executor` your own agent, `async (prompt, example, lm) -> str | Output`; `config` sets
-    everything else."""
+    another model or settings, `size` is K, `select` S, `samples` the answers by which an example
+    is judged, `budget` is such as '5usd' or '2Mtok', `executor` your own agent, `async (prompt,
+    example, lm) -> str | Output`; `config` sets everything else."""
 
     roles: Mapping[str, Any] | None
     size: int | None
     select: int | None
+    samples: int | None
     budget: str | None
     seed: int | None
     executor: Executor | None
@@ -195,7 +196,7 @@ def settings_of(verb: str, reward: object, lm: str | LM, choices: Choices) -> Co
     spec = lm if isinstance(lm, str) else ""
     over: dict[str, Any] = {
         "lm": spec or base.get("lm") or os.environ.get("PCO_LM", ""),
-        **{name: choices.get(name) for name in ("size", "select", "seed")},
+        **{name: choices.get(name) for name in ("size", "select", "samples", "seed")},
         "budget": choices.get("budget") or None,
         "roles": role_layers(choices.get("roles")) or None,
     }
@@ -243,6 +244,7 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     roles: Mapping[str, Any] | None = None,
     size: int | None = None,
     select: int | None = None,
+    samples: int | None = None,
     budget: str | None = None,
     seed: int | None = None,
     executor: Executor | None = None,
@@ -259,8 +261,9 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     {'kind': 'regex', 'pattern': ...}, 'reward.py:reward'; '' = the `config`'s. `lm` is a spec
     (`http://host:8000/v1#model`, `openai/...`, `simulated`), an LM object, or '' for the
     environment's PCO_LM; `roles` gives single roles another model or settings; `size` is K,
-    `select` S; `budget` is e.g. '5usd' or '2Mtok'; `executor` is your own agent,
-    `async (prompt, example, lm) -> str | Output`; `config` sets everything else. The run lives in
+    `select` S; of `samples` answers the mean judges an example; `budget` is e.g. '5usd' or '2Mtok';
+    `executor` is your own agent, `async (prompt, example, lm) -> str | Output`; `config` sets
+    everything else. The run lives in
     `runs_dir`; `name` is what to call it, `resume` names one to resume (its id, the start of
     it, its name, or 'last'). After two seconds a line on stderr says how far it is and how long it
     still takes, unless `progress` is False or a `listener` hears every event in its place; steps go
@@ -270,9 +273,8 @@ def optimize(  # noqa: PLR0913 - the contract's keywords
     an error: the Run says `ended == 'budget'` and can be resumed. When an error ends a run that has
     begun, `error.run` has its policy, its cost and what is missing of its verdict.
     """
-    choices = Choices(
-        roles=roles, size=size, select=select, budget=budget, seed=seed, config=config
-    )
+    choices = Choices(roles=roles, budget=budget, seed=seed, config=config)
+    choices |= {"size": size, "select": select, "samples": samples}
     settings = settings_of(_VERB, reward, lm, choices)
     sources = sources_of(_VERB, data, reward, executor, lm)
     where = _where(runs_dir, resume, name)

@@ -21,7 +21,6 @@ from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
 from promptcodebook.errors import BudgetReached, ConfigError, Interrupted, PcoError
 from promptcodebook.lm.stack import Supplies
-from promptcodebook.method.executor import Evaluator
 from promptcodebook.method.failures import too_many_failures
 from promptcodebook.method.policy import Deployed
 from promptcodebook.policy.file import PolicyFile
@@ -71,10 +70,10 @@ class Examined(Beside, total=False):
 
 
 class Asked(Examined, total=False):
-    """Also: how often each example is sampled (1 = greedily, once), and whether the models are
-    asked `again` for what they answered in the policy's run."""
+    """Also: how often each example is sampled (1 = greedily, once; None = as the configuration
+    says), and whether the models are asked `again` for what they answered in the policy's run."""
 
-    samples: int
+    samples: int | None
     again: bool
 
 
@@ -274,12 +273,6 @@ class Subject:
     @property
     def deployed(self) -> Deployed:
         return deployed_of(self.file, self.assembled)
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """Answers as a deployed policy does."""
-        config, trial = self.assembled.config, self.assembled.trial(greedy=True)
-        return Evaluator(trial, config.randomness, config.reward_range[0])
 
     @property
     def answering_calls(self) -> int:

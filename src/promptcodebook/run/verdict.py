@@ -266,13 +266,14 @@ class VerdictTable:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seed, range of rewards, whether the model is simulated, which look at the test split it is.
-    `paired` takes a difference where more is known than the rewards, else it is None."""
+    """Range of rewards, whether the model is simulated, which look at the test split it is,
+    of how many `samples` a rollout is the mean. `paired` takes a difference where more is known
+    than the rewards, else it is None."""
 
-    seed: int = 0
     bounds: Bounds = (0.0, 1.0)
     simulated: bool = False
     look: int = 1
+    samples: int = 1
     paired: Callable[[Evaluation, Evaluation, float], Interval | None] = lambda a, b, side: None
 
 
@@ -288,12 +289,12 @@ class Entry:
 def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row:
     """One row, with its gain over `base` on the same examples."""
     rollouts, total = evaluation.rollouts, evaluation.usage
-    n, prompts = len(rollouts), {rollout.prompt for rollout in rollouts}
+    n, prompts = len(rollouts) * terms.samples, {rollout.prompt for rollout in rollouts}
     metered = all(rollout.metered for rollout in rollouts)
     routed = any(rollout.route is not None for rollout in rollouts)
     return Row(
         name=evaluation.name,
-        score=mean_interval(evaluation.rewards, terms.seed, terms.bounds),
+        score=mean_interval(evaluation.rewards, terms.bounds),
         gain=None if base is None else _difference(evaluation, base, terms),
         answered=evaluation.answered,
         failed=evaluation.failed,
@@ -317,7 +318,7 @@ def row_of(evaluation: Evaluation, base: Evaluation | None, terms: Terms) -> Row
 def _difference(a: Evaluation, b: Evaluation, terms: Terms) -> Interval:
     side = side_of(terms.look)
     known = terms.paired(a, b, side)
-    return known or paired_interval(a.rewards, b.rewards, terms.seed, terms.bounds, side)
+    return known or paired_interval(a.rewards, b.rewards, terms.bounds, side)
 
 
 def side_of(look: int) -> float:
@@ -345,12 +346,13 @@ async def judge(problem: Problem, result: Result) -> Conclusion:
     entries += [await entry(row, reference=True) for row in result.references]
     entries += [await entry(row) for row in (*result.rivals, result)]
     config, look = assembled.config, store.outline().looks + 1
-    # One seed for all: who compares two rows later finds the same interval.
-    terms = Terms(0, config.reward_range, assembled.models.simulated, look)
+    terms = Terms(config.reward_range, assembled.models.simulated, look, config.samples)
     made = conclude(entries, terms)
     tried = (trace.rollout.reward for step in store.steps(traces=True) for trace in step.traces)
     judged = (reward for each in entries for reward in each.evaluation.rewards)
     remarks = [made.sentence, JUDGED * asks_judge(assembled.reward), result.remark]
+    if config.samples > 1:
+        remarks.insert(1, f"Each test example counts with the mean of {config.samples} answers.")
     if made.rows and all(r in (None, terms.bounds[0]) for r in chain(judged, tried)):
         doubt = "No answer of this run ever scored: look whether the reward reads answers right"
         remarks.insert(1, f"{doubt} before you train again.")

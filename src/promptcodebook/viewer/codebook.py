@@ -88,16 +88,16 @@ def _difference(look: Look, k: int) -> tuple[int, int, str]:
     if min(map(len, groups)) < _ENOUGH:
         return held, others, f"too few ({of})"
     one, other = ([sum(each) / len(each) for each in group.values()] for group in groups)
-    found = unpaired_interval(one, other, look.context.seed, look.context.reward_range)
+    found = unpaired_interval(one, other, look.context.reward_range)
     return held, others, found.text(signed=True, level="", more=of)
 
 
 def unpaired_interval(
-    a: Sequence[float], b: Sequence[float], seed: int = 0, bounds: Bounds = (0.0, 1.0)
+    a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0)
 ) -> Interval:
     """The difference of two means over other examples each (Zou and Donner 2008, MOVER); n counts
     the smaller group. ValueError where one is empty."""
-    first, second = mean_interval(a, seed, bounds), mean_interval(b, seed, bounds)
+    first, second = mean_interval(a, bounds), mean_interval(b, bounds)
     mean = first.mean - second.mean
     below = math.hypot(first.mean - first.low, second.high - second.mean)
     above = math.hypot(first.high - first.mean, second.mean - second.low)
