@@ -42,7 +42,7 @@ _FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
 @dataclass(frozen=True)
 class Places:
     """Where the composed prompt goes: in place of the marker `{{pco}}` or `{{pco:STAGE}}`, else of
-    the text `present` of a stage. Only system and developer messages are looked at."""
+    the text `present` of a stage. Only system and developer messages count."""
 
     present: Mapping[str, str] = field(default_factory=dict[str, str])
 
