@@ -15,7 +15,7 @@ import urllib.request
 SYSTEM = "You work for a shop. Answer in letters."
 
 
-def ask(content, system=SYSTEM):
+def ask(content, system=SYSTEM, url="", key=""):
     body = {
         "model": "gpt-4o",
         "messages": [
@@ -24,10 +24,10 @@ def ask(content, system=SYSTEM):
         ],
     }
     request = urllib.request.Request(
-        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        (url or os.environ["OPENAI_BASE_URL"]) + "/chat/completions",
         json.dumps(body).encode(),
         {
-            "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"],
+            "Authorization": "Bearer " + (key or os.environ["OPENAI_API_KEY"]),
             "Content-Type": "application/json",
         },
     )
@@ -36,6 +36,16 @@ def ask(content, system=SYSTEM):
 
 
 mode = sys.argv[1]
+if mode == "lines":
+    for line in sys.stdin:
+        asked = json.loads(line)
+        row = asked["example"]
+        if row["input"] == "crash":
+            sys.exit(3)
+        said = ask(row["input"], url=asked["base_url"], key=asked["api_key"])
+        sys.stdout.write(json.dumps({"output": said, "fields": {"pid": os.getpid()}}) + "\n")
+        sys.stdout.flush()
+    sys.exit(0)
 row = json.loads(sys.stdin.readline())
 if mode == "hangs":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

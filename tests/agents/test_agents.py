@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ SCRIPT = Path(__file__).with_name("agent.py")
 SYSTEM = "You work for a shop. Answer in letters."
 EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
 PNG = "data:image/png;base64,iVBORw0KGgo="
-TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
-Act = Callable[[openai.AsyncOpenAI, pco.Example], Awaitable[str]]
+TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+Act = Callable[[openai.AsyncOpenAI, pco.Example], Coroutine[Any, Any, str]]
 
 
 def in_process(act: Act, **more: Any) -> pco.Agent:
@@ -184,6 +184,26 @@ async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path
 def is_alive(pid: int) -> bool:
     status = Path(f"/proc/{pid}/stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_process_that_reads_lines_serves_many_rollouts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent, prompt = process("lines", lines=True), Prompt("Say P.")
+    chat = BoundChat(ScriptedLM().reply_with(lambda request: "P"), lambda purpose: 0, prompt=prompt)
+    first = [await agent(prompt, EXAMPLE, chat) for _ in range(2)]
+    assert first[0].fields == first[1].fields, "one process for both"
+    both = await asyncio.gather(*(agent(prompt, EXAMPLE, chat) for _ in range(2)))
+    assert both[0].fields != both[1].fields, "rollouts side by side have one each"
+    with pytest.raises(ExecutorError, match="ended before it answered"):
+        await agent(prompt, pco.Example("e2", "crash", None), chat)
+    monkeypatch.setattr("promptcodebook.agents.agent._IDLE_S", 0.05)
+    last = await agent(prompt, EXAMPLE, chat)
+    pid, until = last.fields["pid"], time.monotonic() + 60
+    assert isinstance(pid, int) and last.text == "P"
+    while is_alive(pid):
+        assert time.monotonic() < until, "nothing ends it"
+        await asyncio.sleep(0.05)
 
 
 async def test_an_agent_that_hangs_is_ended_though_it_ignores_it(tmp_path: Path) -> None:

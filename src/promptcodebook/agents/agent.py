@@ -23,6 +23,8 @@ from promptcodebook.types import Example, Output, Prompt
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
 _LARGEST = 2**20
 """Bytes of an agent's output that are kept: of a flood, the last ones."""
+_IDLE_S = 10.0
+"""A process that reads lines is ended after it has waited this long."""
 _GRACE_S = 1.0
 """Between the request to end and the kill."""
 _DRY = "a dry run"
@@ -42,6 +44,10 @@ class Agent:
     `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
     `folder` is where the process runs.
 
+    With `lines` a process serves many rollouts, one after the other: it reads a line for each,
+    `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
+    when its standard input does.
+
     Raises ConfigError for both or neither of command and function.
     """
 
@@ -53,6 +59,8 @@ class Agent:
     most_tokens: int = 200_000
     workers: int = 16
     folder: Path = Path()
+    lines: bool = False
+    _idle: list[asyncio.subprocess.Process] = field(default_factory=list[Any])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
     def __post_init__(self) -> None:
@@ -96,10 +104,10 @@ class Agent:
 
     async def _run(self, endpoint: Endpoint, example: Example) -> Output:
         """The agent's answer, or what ended the rollout first."""
-        run = self._in_process(endpoint, example)
         if self.function is not None:
-            run.close()
             run = _called(self.function(endpoint.url, endpoint.key, example))
+        else:
+            run = (self._by_line if self.lines else self._in_process)(endpoint, example)
         work, over = asyncio.ensure_future(run), asyncio.ensure_future(endpoint.over.wait())
         try:
             first = asyncio.FIRST_COMPLETED
@@ -116,16 +124,16 @@ class Agent:
                 task.cancel()
             await asyncio.wait({work, over})
 
-    async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
+    async def _start(self, stderr: int, **own: str) -> asyncio.subprocess.Process:
         command = shlex.split(self.command) if isinstance(self.command, str) else self.command
-        own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
         pipe = asyncio.subprocess.PIPE
         try:
-            process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *command,
                 stdin=pipe,
                 stdout=pipe,
-                stderr=pipe,
+                stderr=stderr,
+                limit=_LARGEST,
                 cwd=self.folder,
                 env={**environment(), **own},
                 start_new_session=True,
@@ -133,10 +141,42 @@ class Agent:
         except OSError as error:
             what = f"the agent does not start: {shlex.join(command)}: {error.strerror}"
             raise ExecutorError(what, hint="try the command by hand") from None
+
+    async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:
+        """A line to a process that waits for one, or to a new one."""
+        waiting = [each for each in self._idle if each.returncode is None]
+        process = waiting[-1] if waiting else await self._start(asyncio.subprocess.DEVNULL)
+        self._idle[:] = waiting[:-1]
+        asked = {"example": shown(example), "base_url": endpoint.url, "api_key": endpoint.key}
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+            said = await process.stdout.readline()
+            if not said.endswith(b"\n"):
+                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
+        except ValueError:  # the line is longer than the limit
+            await _end_group(process)
+            raise ExecutorError("the agent's line is too long", hint="print one answer") from None
+        except BaseException:
+            await _end_group(process)
+            raise
+        self._idle.append(process)
+        asyncio.get_running_loop().call_later(_IDLE_S, self._retire, process)
+        return answer_of(said.decode(errors="replace").strip())
+
+    def _retire(self, process: asyncio.subprocess.Process) -> None:
+        if process in self._idle:
+            self._idle.remove(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
+        own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
+        process = await self._start(asyncio.subprocess.PIPE, **own)
         ends = [asyncio.ensure_future(_end_of(s)) for s in (process.stdout, process.stderr)]
         try:
             assert process.stdin is not None
-            process.stdin.write(_line(example))
+            process.stdin.write(json.dumps(shown(example), default=str).encode() + b"\n")
             with contextlib.suppress(ConnectionError):  # it may end without having read it
                 await process.stdin.drain()
                 process.stdin.close()
@@ -165,13 +205,16 @@ def _nowhere(endpoint: Endpoint) -> str:
     return f"the prompt finds no place in what the agent asks its model: {asked}"
 
 
-def _line(example: Example) -> bytes:
-    """The example as JSON, without the reference: an agent in production has none."""
+def shown(example: Example) -> dict[str, Any]:
+    """The example as an agent sees it: without the reference, which production has not, either."""
     fields = {k: v for k, v in example.fields.items() if v != example.target}
-    tree = {"id": example.id, "input": example.input, **fields}
-    if example.messages:
-        tree["messages"] = [message.wire for message in example.messages]
-    return json.dumps(tree, default=str).encode() + b"\n"
+    chat = [message.wire for message in example.messages]
+    return {
+        "id": example.id,
+        "input": example.input,
+        **fields,
+        **({"messages": chat} if chat else {}),
+    }
 
 
 async def _end_of(stream: asyncio.StreamReader | None) -> str:
@@ -229,7 +272,7 @@ def _texts(node: object) -> list[str]:
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
     """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
-    known = ("command", "present", "seconds", "most_calls", "most_tokens", "workers")
+    known = ("command", "present", "seconds", "most_calls", "most_tokens", "workers", "lines")
     if unknown := sorted(set(table) - {*known}):
         hint = f"known here: {', '.join(known)}"
         raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
