@@ -189,7 +189,8 @@ class Agent:
                 each.cancel()
         said, complaint = (each.result().strip() if each in heard else "" for each in ends)
         if status:
-            last = complaint.rpartition("\n")[2][:300]
+            lines = complaint.splitlines()
+            last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
             what = f"the agent ended with status {status}"
             raise ExecutorError(f"{what}: {last}" if last else what, hint="try it by hand")
         return answer_of(said)
