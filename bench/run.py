@@ -22,6 +22,7 @@ BENCHES = (
     "startup",
     "audit",
     "overhead",
+    "agents",
     "step",
     "prefix",
     "writes",
