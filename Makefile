@@ -66,6 +66,12 @@ $(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
 	@$(BIN)/python -m pip --python $(VENV)-mlflow/bin/python $(INSTALL) --require-hashes -r requirements/mlflow.lock
 	@touch $@
 
+$(VENV)-agents/.agents: requirements/agents.lock $(VENV)/.pip
+	@echo "installing frameworks of agents in an environment of their own (once) ..." >&2
+	@test -x $(VENV)-agents/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-agents
+	@$(BIN)/python -m pip --python $(VENV)-agents/bin/python $(INSTALL) --require-hashes -r requirements/agents.lock
+	@touch $@
+
 # What vLLM needs to read a batch file lies over the models' environment. Its wheel has 336 MB and is
 # for Linux: elsewhere the test that runs it is skipped.
 $(VENV)-vllm/.vllm: requirements/vllm.lock $(VENV)-local/.local
@@ -99,7 +105,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-vllm/.vllm  ## with weights, real clients and vLLM
+test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(VENV)-vllm/.vllm  ## with weights, real clients and vLLM
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
@@ -136,4 +142,4 @@ bench: $(VENV)/.dev  ## the numbers, side by side; prints ratios
 	$(BIN)/python -m bench.run
 
 clean:
-	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-vllm $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(VENV)-local $(VENV)-mlflow $(VENV)-agents $(VENV)-vllm $(VENV)-docs site .pytest_cache .ruff_cache .hypothesis dist build

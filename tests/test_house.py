@@ -19,8 +19,8 @@ PRINTING = ("experiments/demo.py",)
 """A command that is too long for its part's cli.py."""
 
 EXPORTED = {
-    "LM", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset", "Distillation",
-    "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError",
+    "LM", "Agent", "Chat", "Assessment", "Codebook", "Comparison", "Config", "Dataset",
+    "Distillation", "Effect", "Estimate", "Example", "Explanation", "Instinct", "Message", "Output", "PcoError",
     "Policy", "Prompt", "Registry", "Reply", "Request", "Response", "Run", "Score", "ScriptedLM",
     "Stage", "Usage", "acompare", "aeffect", "aevaluate", "aoptimize", "compare", "distill",
     "effect", "estimate", "evaluate", "load", "load_policy", "load_run", "open_registry",

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = {
     "deploy": {
         "serve last": "serve",
+        "train --agent ./agent": "serve",
         "batch last in.csv out.csv": "serve",
         "view": "serve",
         "codebook audit last": "serve",

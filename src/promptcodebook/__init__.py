@@ -14,6 +14,7 @@ import importlib
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
+    from promptcodebook.agents.agent import Agent
     from promptcodebook.calls import LM, Chat, Message, Reply, Request, Usage
     from promptcodebook.config import Config
     from promptcodebook.data import Dataset, load
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LM",
+    "Agent",
     "Assessment",
     "Chat",
     "Codebook",
@@ -82,6 +84,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "agents": "Agent",
     "calls": "LM Chat Message Reply Request Usage",
     "config": "Config",
     "data": "Dataset load",
@@ -96,6 +99,7 @@ _HOMES = {
     "store.effects": "Effect",
 }
 """Where the names come from; all others are of `types`."""
+_OUTER = ("promptcodebook.registry", "promptcodebook.agents", "aiohttp")
 
 
 def __getattr__(name: str) -> object:
@@ -112,7 +116,7 @@ def __getattr__(name: str) -> object:
     try:
         return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("promptcodebook.registry"):
+        if not (error.name or "").startswith(_OUTER):
             raise
         from promptcodebook.errors import MissingExtra
 

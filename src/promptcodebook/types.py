@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from promptcodebook.calls import Chat, Message, Role, Usage, in_words
 from promptcodebook.text import shown_table
@@ -446,9 +446,9 @@ class Program(Protocol):
 
 
 class Executor(Protocol):
-    """The user's own agent, sync or async; its prompt may be annotated as a `Prompt` of stages."""
+    """The user's own agent, sync or async; its prompt is a text, or a `Prompt` if annotated so."""
 
-    async def __call__(self, prompt: str, example: Example, lm: Chat) -> str | Output: ...
+    async def __call__(self, prompt: Any, example: Example, lm: Chat) -> str | Output: ...
 
 
 Scored = float | bool | Score | tuple[float, str] | Mapping[str, float | str]

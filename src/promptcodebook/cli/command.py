@@ -29,7 +29,7 @@ from typer.core import TyperGroup
 from promptcodebook.calls import ROLES
 from promptcodebook.config import Config, load_typed, merge
 from promptcodebook.config.loading import read_toml
-from promptcodebook.errors import ConfigError
+from promptcodebook.errors import ConfigError, import_part
 from promptcodebook.paths import runs_dir
 from promptcodebook.policy.references import Reference
 from promptcodebook.run.subject import Given
@@ -60,6 +60,13 @@ BatchApi = Annotated[bool, typer.Option("--batch-api", help="Ask the executor by
 OfflineFile = Annotated[Path | None, typer.Option(help="Write the batch here, to run it by hand.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of every random draw.")]
 SplitName = Annotated[str, typer.Option("--split", help="train, val or test.")]
+AgentCommand = Annotated[
+    str | None, typer.Option("--agent", help="Your agent's command: it is trained as it is.")
+]
+PresentFiles = Annotated[
+    list[str] | None,
+    typer.Option("--present", help="With --agent: a FILE with its prompt, or STAGE=FILE for each."),
+]
 RunRef = Annotated[str, typer.Argument(help="A run: its id or name, a path, or 'last'.")]
 Who = Annotated[
     str, typer.Option("--who", help="Who does it, for the log; default: the user's login name.")
@@ -206,10 +213,15 @@ class Wanted:
     budget: Budget = None
     seed: Seed = None
     sets: Sets = None
+    agent: AgentCommand = None
+    present: PresentFiles = None
 
     @property
     def flags(self) -> dict[str, Any]:
         more = {"preset": self.preset, "seed": self.seed, "budget": self.budget or None}
+        if self.agent is not None:
+            made = import_part("promptcodebook.programs", "typed", "--agent", "serve")
+            more |= made(self.agent, self.present or ())
         return flag_layer(self.task, self.data, lm=self.lm, **more)
 
     def gather(self) -> tuple[Config, Path]:

@@ -363,8 +363,9 @@ class Config(Group):
     """Your own as "reward.py:reward", or a ready-made one such as {kind = "exact"}."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest reward; outside it a reward counts as failed."""
-    executor: str = ""
-    """Your own agent as "agent.py:run"; "" = the task's program, or one call to the executor."""
+    executor: str | dict[str, Any] = ""
+    """Your own agent as "agent.py:run", or { command = "python agent.py", present = ... }; "" = the
+    task's program, or one call to the executor."""
     lm: str = ""
     """Spec of the model that all roles share unless `roles` says otherwise."""
     roles: dict[str, RoleSettings] = Field(default_factory=default_roles)

@@ -46,8 +46,10 @@ from promptcodebook.types import (
     Part,
     Rollout,
     Route,
+    Stage,
     Verdict,
 )
+from promptcodebook.units import plural
 
 _CHANNELS: tuple[Channel, ...] = get_args(Channel)
 _SEVERITIES: Mapping[str, Channel] = {
@@ -174,10 +176,7 @@ class History:
     def values(self) -> Mapping[str, object]:
         """What every template about a trace may show."""
         rollout = self.rollout
-        stages = [
-            f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}"
-            for s in rollout.stages
-        ]
+        stages = stage_lines(rollout.stages)
         return {
             "task": shorten(self.example.input, _LONG),
             "route": ", ".join(map(str, self.route.indices)),
@@ -190,6 +189,25 @@ class History:
             "reward": f"{rollout.reward:g}" if self.shows_reward else "(not shown)",
             "range": " to ".join(f"{bound:g}" for bound in self.reward_range),
         }
+
+
+def stage_lines(stages: Sequence[Stage], most: int = 2 * _LONG) -> list[str]:
+    """A line for each stage, within `most` characters: the last and the first ones stay, then those
+    that say error, and what is left out is counted where it was."""
+    lines = [f"- {s.name}: {shorten(s.input, 1000)} -> {shorten(s.output, 1000)}" for s in stages]
+    last, room, kept = len(lines) - 1, most, set[int]()
+    ends = sorted(range(len(lines)), key=lambda at: min(at, last - at))
+    for at in sorted(ends, key=lambda at: 0 < at < last and "error" not in lines[at].lower()):
+        if not kept or len(lines[at]) <= room:
+            kept.add(at)
+            room -= len(lines[at])
+    shown, gone = list[str](), 0
+    for at in range(len(lines)):
+        gone = 0 if at in kept else gone + 1
+        if gone and (at == last or at + 1 in kept):
+            shown.append(f"- ({plural(gone, 'stage')} left out)")
+        shown += [lines[at]] if at in kept else []
+    return shown
 
 
 @dataclass

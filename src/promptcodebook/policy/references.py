@@ -65,7 +65,7 @@ def require_trust(
         for key in ("reward", "executor")
         if not config.task and not typed.get(key)
         for text in texts_in(header.settings.get(key))
-        if ".py" in text
+        if ".py" in text or (key == "executor" and text)
     ]
     addresses, fields = _addresses(config, typed), _fields(config, typed)
     acts = {"run": code, "call": addresses, "send": fields}

@@ -238,6 +238,9 @@ class Session:
             # The user's own reward, before its first call; ConfigError: it cannot be used.
             for warning in (await try_reward(plan)).warnings:
                 self._problem.tell(Note(warning))
+        check = getattr(getattr(plan.task.program, "function", None), "check", None)
+        if check is not None and not begun:  # an agent whose prompt may have no place
+            await check(plan.dataset.train[0])
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(store.path) / POLICY)

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from promptcodebook.calls import Chat, Reply, Role
 from promptcodebook.config.secrets import secret_variables
-from promptcodebook.errors import DataError, ExecutorError
+from promptcodebook.errors import DataError, ExecutorError, import_part
 from promptcodebook.tasks.user_code import (
     Escape,
     Overdue,
@@ -295,11 +295,17 @@ class Agent:
 
 
 def make_program(
-    spec: str | Executor | Program | None, base: Path, calls: UserCalls | None = None
+    spec: str | Mapping[str, Any] | Executor | Program | None,
+    base: Path,
+    calls: UserCalls | None = None,
 ) -> Program:
-    """One call to the executor role, or the user's agent: a function or 'agent.py:run'."""
+    """One call to the executor role, or the user's agent: a function, 'agent.py:run', or a table
+    that says what to start."""
     if not spec:
         return SingleCall()
+    if isinstance(spec, Mapping):
+        made = import_part("promptcodebook.programs", "agent", "an agent's command", "serve")
+        spec = cast("Executor", made(spec, base))
     if isinstance(spec, SingleCall | Agent):
         return spec
     if isinstance(spec, str):

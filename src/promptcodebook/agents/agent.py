@@ -1,0 +1,306 @@
+"""The user's agent as an executor: a process, or a function, that is given a base URL and a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import signal
+import tomllib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from promptcodebook.agents.endpoint import Endpoint, Places, dry
+from promptcodebook.calls import Chat
+from promptcodebook.errors import ConfigError, ExecutorError
+from promptcodebook.types import Example, Output, Prompt
+
+AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
+_LARGEST = 2**20
+"""Bytes of an agent's output that are kept: of a flood, the last ones."""
+_IDLE_S = 10.0
+"""A process that reads lines is ended after it has waited this long."""
+_GRACE_S = 1.0
+"""Between the request to end and the kill."""
+_DRY = "a dry run"
+_HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
+
+
+@dataclass(frozen=True, eq=False)
+class Agent:
+    """An agent that is trained as it is: its command (a process for each rollout), or an async
+    function of base URL, key and example, for one in this process.
+
+    The process reads the example from its standard input as JSON (`id`, `input` and the columns of
+    the row, without the reference), and calls `OPENAI_BASE_URL` with `OPENAI_API_KEY` by any
+    client. Its answer is the last line that it prints, or there `{"output": ..., "fields": {...}}`.
+    `present` is the prompt that it has now, or one for each stage; a marker `{{pco}}` or
+    `{{pco:STAGE}}` in the agent's own prompt does without. A rollout may take `seconds`,
+    `most_calls` calls of the model and `most_tokens` tokens; `workers` rollouts run at a time.
+    `folder` is where the process runs.
+
+    With `lines` a process serves many rollouts, one after the other: it reads a line for each,
+    `{"example": ..., "base_url": ..., "api_key": ...}`, and prints a line with the answer. It ends
+    when its standard input does.
+
+    Raises ConfigError for both or neither of command and function.
+    """
+
+    command: str | Sequence[str] = ()
+    function: AgentFunction | None = None
+    present: str | Mapping[str, str] = ""
+    seconds: float = 300.0
+    most_calls: int = 50
+    most_tokens: int = 200_000
+    workers: int = 16
+    folder: Path = Path()
+    lines: bool = False
+    _idle: list[asyncio.subprocess.Process] = field(default_factory=list[Any])
+    _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == (self.function is not None):
+            hint = 'Agent(command=["python", "agent.py"]), or Agent(function=run)'
+            raise ConfigError("an agent needs a command or a function", hint=hint)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Those that have a prompt of their own; () = one prompt for all calls."""
+        return () if isinstance(self.present, str) else tuple(self.present)
+
+    async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
+        """One rollout. ExecutorError where the agent gives no answer, asks no model, or has no
+        place for the prompt; what the run's models raise passes through."""
+        free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers))
+        async with free, self._endpoint(prompt, lm) as endpoint:
+            output = await self._run(endpoint, example)
+        if not endpoint.placed:
+            raise ExecutorError(_nowhere(endpoint), hint=_HINT)
+        trace = tuple(endpoint.stages)
+        return Output(output.text, trace, endpoint.truncated, output.fields)
+
+    async def check(self, example: Example) -> None:
+        """Tries the agent on made-up replies, so that a prompt without a place is found before
+        anything is paid for. ConfigError."""
+        prompt = Prompt.of_stages(dict.fromkeys(self.stages, _DRY)) if self.stages else Prompt(_DRY)
+        async with self._endpoint(prompt, dry(_DRY)) as endpoint:
+            try:
+                await self._run(endpoint, example)
+            except ExecutorError as error:  # made-up replies may well be of no use to it
+                if not endpoint.calls:
+                    what = f"the agent fails before it asks its model: {error}"
+                    raise ConfigError(what, hint=error.hint) from None
+        if not endpoint.placed:
+            raise ConfigError(_nowhere(endpoint), hint=_HINT)
+
+    def _endpoint(self, prompt: Prompt, lm: Chat) -> Endpoint:
+        present = {"": self.present} if isinstance(self.present, str) else self.present
+        return Endpoint(prompt, lm, Places(present), self.most_calls, self.most_tokens)
+
+    async def _run(self, endpoint: Endpoint, example: Example) -> Output:
+        """The agent's answer, or what ended the rollout first."""
+        if self.function is not None:
+            run = _called(self.function(endpoint.url, endpoint.key, example))
+        else:
+            run = (self._by_line if self.lines else self._in_process)(endpoint, example)
+        work, over = asyncio.ensure_future(run), asyncio.ensure_future(endpoint.over.wait())
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait({work, over}, timeout=self.seconds, return_when=first)
+            if endpoint.failure is not None:
+                raise endpoint.failure
+            if not work.done():
+                what = f"the agent did not answer within {self.seconds:g} s (example {example.id})"
+                hint = "find out where it hangs; Agent(seconds=) is its time"
+                raise ExecutorError(what, hint=hint)
+            return work.result()
+        finally:
+            for task in (work, over):
+                task.cancel()
+            await asyncio.wait({work, over})
+
+    async def _start(self, stderr: int, **own: str) -> asyncio.subprocess.Process:
+        command = shlex.split(self.command) if isinstance(self.command, str) else self.command
+        pipe = asyncio.subprocess.PIPE
+        try:
+            return await asyncio.create_subprocess_exec(
+                *command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=stderr,
+                limit=_LARGEST,
+                cwd=self.folder,
+                env={**environment(), **own},
+                start_new_session=True,
+            )
+        except OSError as error:
+            what = f"the agent does not start: {shlex.join(command)}: {error.strerror}"
+            raise ExecutorError(what, hint="try the command by hand") from None
+
+    async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:
+        """A line to a process that waits for one, or to a new one."""
+        waiting = [each for each in self._idle if each.returncode is None]
+        process = waiting[-1] if waiting else await self._start(asyncio.subprocess.DEVNULL)
+        self._idle[:] = waiting[:-1]
+        asked = {"example": shown(example), "base_url": endpoint.url, "api_key": endpoint.key}
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(asked, default=str).encode() + b"\n")
+            said = await process.stdout.readline()
+            if not said.endswith(b"\n"):
+                raise ExecutorError("the agent ended before it answered", hint="try it by hand")
+        except ValueError:  # the line is longer than the limit
+            await _end_group(process)
+            raise ExecutorError("the agent's line is too long", hint="print one answer") from None
+        except BaseException:
+            await _end_group(process)
+            raise
+        self._idle.append(process)
+        asyncio.get_running_loop().call_later(_IDLE_S, self._retire, process)
+        return answer_of(said.decode(errors="replace").strip())
+
+    def _retire(self, process: asyncio.subprocess.Process) -> None:
+        if process in self._idle:
+            self._idle.remove(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
+        own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
+        process = await self._start(asyncio.subprocess.PIPE, **own)
+        ends = [asyncio.ensure_future(_end_of(s)) for s in (process.stdout, process.stderr)]
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(shown(example), default=str).encode() + b"\n")
+            with contextlib.suppress(ConnectionError):  # it may end without having read it
+                await process.stdin.drain()
+                process.stdin.close()
+            status = await _exit_of(process)
+        finally:
+            await _end_group(process)
+            # What a child of the agent's left behind may keep the pipes open.
+            heard, _ = await asyncio.wait(ends, timeout=_GRACE_S)
+            for each in ends:
+                each.cancel()
+        said, complaint = (each.result().strip() if each in heard else "" for each in ends)
+        if status:
+            lines = complaint.splitlines()
+            last = ([line for line in lines if "rror" in line] or lines or [""])[-1][:300]
+            what = f"the agent ended with status {status}"
+            raise ExecutorError(f"{what}: {last}" if last else what, hint="try it by hand")
+        return answer_of(said)
+
+
+async def _called(returned: Awaitable[str | Output]) -> Output:
+    made = await returned
+    return made if isinstance(made, Output) else Output(made)
+
+
+def _nowhere(endpoint: Endpoint) -> str:
+    asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
+    return f"the prompt finds no place in what the agent asks its model: {asked}"
+
+
+def shown(example: Example) -> dict[str, Any]:
+    """The example as an agent sees it: without the reference, which production has not, either."""
+    fields = {k: v for k, v in example.fields.items() if v != example.target}
+    chat = [message.wire for message in example.messages]
+    return {
+        "id": example.id,
+        "input": example.input,
+        **fields,
+        **({"messages": chat} if chat else {}),
+    }
+
+
+async def _end_of(stream: asyncio.StreamReader | None) -> str:
+    """The last part of a stream, read to its end."""
+    kept = b""
+    while stream is not None and (piece := await stream.read(2**16)):
+        kept = (kept + piece)[-_LARGEST:]
+    return kept.decode(errors="replace")
+
+
+async def _exit_of(process: asyncio.subprocess.Process) -> int:
+    """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
+    while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
+        await asyncio.sleep(0.01)
+    return process.returncode
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """Ends the agent and all that it started: asked first, then killed."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, sign)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_exit_of(process), _GRACE_S)
+
+
+def answer_of(said: str) -> Output:
+    """The last line that an agent printed: a text, or a JSON object with `output` and `fields`."""
+    last = said.rpartition("\n")[2].strip()
+    if not last:
+        hint = 'print the answer as the last line, or {"output": ..., "fields": {...}}'
+        raise ExecutorError("the agent printed no answer", hint=hint)
+    try:
+        tree = cast("dict[str, Any]", json.loads(last))
+        text, fields = tree["output"], cast("dict[str, Any]", tree.get("fields") or {})
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return Output(last)
+    return Output(text if isinstance(text, str) else json.dumps(text), fields=fields)
+
+
+def environment() -> dict[str, str]:
+    """This process's, without the keys of models and without our own settings."""
+    text = resources.files("promptcodebook.lm").joinpath("providers.toml").read_text("utf-8")
+    keys = set(_texts(tomllib.loads(text)))
+    return {k: v for k, v in os.environ.items() if k not in keys and not k.startswith("PCO_")}
+
+
+def _texts(node: object) -> list[str]:
+    if isinstance(node, str):
+        return [node]
+    held = cast("dict[str, object]", node).values() if isinstance(node, dict) else node
+    each = cast("list[object]", held) if not isinstance(held, int | float | bool) else ()
+    return [text for one in each for text in _texts(one)]
+
+
+def agent_of(table: Mapping[str, Any], base: Path) -> Agent:
+    """The Agent of a setting `executor = {command = ..., ...}`. ConfigError for an unknown key."""
+    known = ("command", "present", "seconds", "most_calls", "most_tokens", "workers", "lines")
+    if unknown := sorted(set(table) - {*known}):
+        hint = f"known here: {', '.join(known)}"
+        raise ConfigError(f"executor: unknown key {unknown[0]!r}", hint=hint)
+    return Agent(**table, folder=base)
+
+
+def typed(command: str, files: Sequence[str]) -> dict[str, Any]:
+    """The settings of `--agent COMMAND` with `--present FILE`, or STAGE=FILE for each stage. The
+    prompts are also what the run compares with. ConfigError."""
+    texts = dict[str, str]()
+    for each in files:
+        stage, _, file = each.rpartition("=")
+        try:
+            texts[stage] = Path(file).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            what = f"--present: cannot read {file}: {error}"
+            raise ConfigError(what, hint="--present FILE, or --present STAGE=FILE") from None
+    if "" in texts and len(texts) > 1:
+        raise ConfigError("--present: one FILE alone, or STAGE=FILE each time")
+    if not texts:
+        return {"executor": {"command": command}}
+    if "" in texts:
+        present, prompt, more = texts[""], texts[""], dict[str, Any]()
+    else:
+        present, prompt, more = texts, Prompt.of_stages(texts).text, {"compose_per_stage": True}
+    return {
+        "executor": {"command": command, "present": present},
+        "init": {"prompt": prompt},
+        **more,
+    }

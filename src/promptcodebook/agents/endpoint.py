@@ -1,0 +1,253 @@
+"""The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
+
+It finds the agent's own prompt in each request and puts the composed one in its place. Every
+request is a call of the executor: budget, journal, cache and retries are the run's. What the agent
+said, and what it was answered, is kept as stages, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from aiohttp import web
+
+from promptcodebook.calls import Chat, Message, Reply, in_words, read_message
+from promptcodebook.errors import ExecutorError, LMError
+from promptcodebook.serve.completions import Refusal, error_body, parse_body
+from promptcodebook.serve.responses import Response, chat_body
+from promptcodebook.serve.upstream import Answer
+from promptcodebook.types import Prompt, Stage
+
+_Tree = dict[str, Any]
+MARKER = re.compile(r"\{\{\s*pco(?:\s*:\s*([\w.-]+))?\s*\}\}")
+MODEL = "promptcodebook"
+"""What the endpoint calls its model; a request may name any, or none."""
+_RUNS = {
+    *("model", "messages", "temperature", "top_p", "seed", "max_tokens", "max_completion_tokens"),
+    *("stream", "stream_options", "n", "user", "store", "metadata", "service_tier"),
+}
+"""Fields of a request that the run decides, or that are nothing to a model."""
+_LARGEST = 64 * 2**20
+_FINISH = {"stop": "stop", "length": "length", "other": "content_filter"}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the composed prompt goes: in place of the marker `{{pco}}` or `{{pco:STAGE}}`, else of
+    the text `present` of a stage. Only system and developer messages count."""
+
+    present: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], str | None]:
+        """The messages with the prompt, and the stage that it was for; None = it has no place."""
+        turned, stage = list(messages), None
+        for at, message in enumerate(turned):
+            if message.role != "system":
+                continue
+            text, found = self._put(message.content, prompt)
+            if found is not None:
+                turned[at], stage = Message("system", text), found
+        return turned, stage
+
+    def _put(self, text: str, prompt: Prompt) -> tuple[str, str | None]:
+        if marks := list(MARKER.finditer(text)):
+            names = [mark[1] or "" for mark in marks]
+            if twice := [name for name in names if names.count(name) > 1]:
+                mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
+                raise Refusal(f"the marker {mark} is in one prompt twice: leave one of them")
+            if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
+                known = ", ".join(prompt.stages)
+                raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
+            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names[0]
+        for stage, own in self.present.items():
+            if own.strip() and own.strip() in text:
+                return text.replace(own.strip(), prompt.of(stage), 1), stage
+        return text, None
+
+
+@dataclass(eq=False)
+class Endpoint:
+    """An address that one rollout alone knows, open while it is entered.
+
+    `failure` is what ended the rollout from here: a model that cannot be reached, a budget that is
+    spent, or a cap of the rollout's. `over` is set then.
+    """
+
+    prompt: Prompt
+    lm: Chat
+    places: Places
+    most_calls: int
+    most_tokens: int
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    name: str = field(default_factory=lambda: secrets.token_urlsafe(12))
+    stages: list[Stage] = field(default_factory=list[Stage])
+    placed: int = 0
+    calls: int = 0
+    tokens: int = 0
+    truncated: bool = False
+    failure: BaseException | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    url: str = ""
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=_LARGEST)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}/r/{self.name}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.path.removeprefix(f"/r/{self.name}/v1/")
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        known = hmac.compare_digest(given.encode(), self.key.encode()) and path != request.path
+        if known and request.method == "GET" and path == "models":
+            return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        if not known or request.method != "POST" or path not in ("chat/completions", "responses"):
+            return _refused(Refusal("not found", status=404))
+        try:
+            body = dict(parse_body(await request.read()))
+            answer = await (self._chat(body) if path[0] == "c" else self._respond(body))
+        except Refusal as refusal:
+            return _refused(refusal)
+        except web.HTTPRequestEntityTooLarge:
+            return _refused(Refusal(f"the request is larger than {_LARGEST >> 20} MiB", status=413))
+        if answer.pieces is None:
+            return web.Response(body=answer.body, content_type="application/json")
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        async for piece in answer.pieces:
+            await stream.write(piece)
+        return stream
+
+    async def _respond(self, given: _Tree) -> Answer:
+        body = chat_body(given, "max_tokens")
+        return Response(given, f"{self.name}{self.calls}").turned(await self._chat(body))
+
+    async def _chat(self, body: _Tree) -> Answer:
+        """Asks the run's model. Raises Refusal."""
+        choices, options = body.get("n") or 1, cast("_Tree", body.get("stream_options") or {})
+        if not isinstance(body.get("messages"), list) or not isinstance(choices, int):
+            raise Refusal("messages must be a list, and n a whole number", param="messages")
+        try:
+            messages = [read_message(each) for each in body["messages"]]
+        except ValueError as error:
+            raise Refusal(str(error), param="messages") from None
+        messages, stage = self.places.put(messages, self.prompt)
+        self.placed += stage is not None
+        extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
+        replies = [await self._ask(messages, extra, stage or "agent") for _ in range(choices)]
+        tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
+        if body.get("stream"):
+            pieces = _chunks(tree, usage=bool(options.get("include_usage")))
+            return Answer(200, "text/event-stream", {}, pieces=pieces)
+        return Answer(200, "application/json", {}, body=json.dumps(tree).encode())
+
+    async def _ask(self, messages: Sequence[Message], extra: _Tree, stage: str) -> Reply:
+        """One reply. What is asked again with the same content is another sample of it, so that a
+        resumed run finds each reply, in whatever order its agent asks."""
+        if self.calls >= self.most_calls:
+            self._end(f"the agent asks its model more than {self.most_calls} times", "most_calls")
+        if self.tokens > self.most_tokens:
+            self._end(f"the agent's calls take over {self.most_tokens:,} tokens", "most_tokens")
+        if self.failure is not None:
+            raise Refusal(f"this rollout is over: {self.failure}", status=429, kind="rollout_over")
+        self.calls += 1
+        wire = json.dumps([[m.wire for m in messages], extra], sort_keys=True, default=str)
+        digest = hashlib.sha256(wire.encode("utf-8", "surrogatepass")).hexdigest()
+        purpose = f"{stage} {digest[:16]}"
+        try:
+            reply = await self.lm(messages, purpose=purpose, extra=extra)
+        except LMError as error:
+            self.failure = error
+            self.over.set()
+            raise Refusal(str(error), status=502, kind="upstream_error") from None
+        except BaseException as error:  # a budget that is spent, or an end from outside
+            self.failure = error
+            self.over.set()
+            raise Refusal("the run was stopped", status=503, kind="rollout_over") from None
+        self.tokens += reply.usage.tokens
+        self.truncated = self.truncated or reply.finish == "length"
+        heard = "\n".join(f"{m.role}: {m.content}" for m in _news(messages, self.stages))
+        self.stages.append(Stage(stage, heard, in_words(reply.text, reply.tool_calls)))
+        return reply
+
+    def _end(self, what: str, cap: str) -> None:
+        self.failure = self.failure or ExecutorError(
+            what, hint=f"find out why; Agent({cap}=) is the cap"
+        )
+        self.over.set()
+
+
+def _news(messages: Sequence[Message], before: Sequence[Stage]) -> Sequence[Message]:
+    """What the agent adds to what it said before: all after its last turn of an assistant."""
+    last = max((at for at, m in enumerate(messages) if m.role == "assistant"), default=-1)
+    later = messages[last + 1 :] if before else messages
+    return [m for m in later if m.role != "system"]
+
+
+def completion(replies: Sequence[Reply], number: str, model: str) -> _Tree:
+    """The replies as choices of one chat completion."""
+    choices = list[_Tree]()
+    for index, reply in enumerate(replies):
+        message: _Tree = {"role": "assistant", "content": reply.text or None, "refusal": None}
+        if reply.tool_calls:
+            message["tool_calls"] = list(reply.tool_calls)
+        elif not reply.text:
+            message["content"] = ""
+        finish = "tool_calls" if reply.tool_calls else _FINISH[reply.finish]
+        choices.append({"index": index, "message": message, "finish_reason": finish})
+    prompt = sum(reply.usage.prompt_tokens for reply in replies)
+    written = sum(reply.usage.completion_tokens for reply in replies)
+    tokens = {"prompt_tokens": prompt, "completion_tokens": written}
+    usage = {**tokens, "total_tokens": prompt + written}
+    head = {"id": f"chatcmpl-{number}", "object": "chat.completion", "created": 0, "model": model}
+    return {**head, "choices": choices, "usage": usage}
+
+
+async def _chunks(tree: _Tree, *, usage: bool) -> AsyncGenerator[bytes, None]:
+    """The completion as a stream: each choice whole, then why it ends."""
+    head = {**tree, "object": "chat.completion.chunk", "usage": None}
+    for choice in cast("list[_Tree]", tree["choices"]):
+        delta = dict(choice["message"])
+        if calls := delta.get("tool_calls"):
+            delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+        for part, finish in ((delta, None), ({}, choice["finish_reason"])):
+            said = {"index": choice["index"], "delta": part, "finish_reason": finish}
+            yield _event({**head, "choices": [said]})
+    if usage:
+        yield _event({**head, "choices": [], "usage": tree["usage"]})
+    yield b"data: [DONE]\n\n"
+
+
+def _event(tree: _Tree) -> bytes:
+    return b"data: " + json.dumps(tree).encode() + b"\n\n"
+
+
+def _refused(refusal: Refusal) -> web.Response:
+    # Clients of OpenAI's read the header: what failed here fails again.
+    headers = {"x-should-retry": "false"}
+    return web.json_response(error_body(refusal), status=refusal.status, headers=headers)
+
+
+def dry(reply: str) -> Chat:
+    """A Chat that answers every request with this text; nothing is paid for."""
+
+    async def answer(messages: object, **_: object) -> Reply:
+        return Reply(reply)
+
+    return cast("Chat", answer)

@@ -1,0 +1,155 @@
+"""Runs that train an agent: typed on the command line, resumed after a kill, and not trusted."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import promptcodebook as pco
+from promptcodebook.calls import Request
+from promptcodebook.errors import ConfigError
+from promptcodebook.lm.scripted import ScriptedLM
+from tests.agents.test_agents import SCRIPT, SYSTEM
+from tests.cli.invoked import pco as typed
+from tests.run.topics import PHRASES, PROMPT, data, obey, right
+
+AGENT = shlex.join([sys.executable, str(SCRIPT), "twice"])
+SETTINGS = """
+preset = "small"
+lm = "simulated"
+reward = {{ kind = "contains" }}
+size = 3
+verdict_examples = 4
+cache = false
+init = {{ kind = "expert", instincts = ["Say R.", "Say P.", "Be kind."] }}
+[update]
+epochs = {epochs}
+batch_size = 4
+[data]
+path = "rows.csv"
+input = "text"
+target = "letter"
+"""
+
+
+async def shop(url: str, key: str, example: pco.Example) -> str:
+    """An agent of two calls, the second of which checks the first."""
+    import openai
+
+    async with openai.AsyncOpenAI(base_url=url, api_key=key) as client:
+        said = ""
+        for _ in range(2):
+            made = await client.chat.completions.create(
+                model="m",
+                messages=[
+                    {"role": "system", "content": f"You work for a shop.\n{PROMPT}"},
+                    {"role": "user", "content": f"{example.input} {said}".strip()},
+                ],
+            )
+            said = made.choices[0].message.content or ""
+        return said
+
+
+def learn(runs: Path, lm: Any, **more: Any) -> pco.Run:
+    config = {
+        "preset": "small",
+        "size": 6,
+        "init": {"kind": "from_prompt", "prompt": PROMPT},
+        "update": {"epochs": 6},
+        "verdict_examples": 20,
+    }
+    agent = pco.Agent(function=shop, present=PROMPT)
+    return pco.optimize(
+        data(), right, lm, config=config, executor=agent, runs_dir=runs, progress=False, **more
+    )
+
+
+def test_an_agent_learns_who_gets_what_and_its_run_resumes_byte_equal(tmp_path: Path) -> None:
+    lm = ScriptedLM().reply_with(obey)
+    whole = learn(tmp_path / "whole", lm)
+    assert whole.worth and len(set(whole.codebook.texts) & {*rules()}) >= 3
+    asked = [request.messages for request in lm.history]
+    assert all("You work for a shop." in turns[0].content for turns in asked)
+    assert whole.usage["executor"].calls == len(asked)
+    again = ScriptedLM().reply_with(obey)
+    cut = learn(tmp_path / "cut", again, budget="100calls")
+    assert cut.ended == "budget"
+    resumed = learn(tmp_path / "cut", again, budget="100000calls", resume=cut.id)
+    assert resumed.ended == "finished" and len(again.history) == len(asked)
+    files = [(run.path / "policy.json").read_bytes() for run in (whole, resumed)]
+    assert files[0] == files[1]
+
+
+def rules() -> list[str]:
+    return [line.removeprefix("- ") for line in PROMPT.splitlines() if line.startswith("- ")]
+
+
+def test_a_prompt_that_is_found_nowhere_costs_nothing(tmp_path: Path) -> None:
+    asked = list[Request]()
+    lm = ScriptedLM().reply_with(lambda request: asked.append(request) or "R")  # type: ignore[func-returns-value]
+    config = {"preset": "small", "size": 2, "init": {"instincts": ("Say R.", "Say P.")}}
+    agent = pco.Agent(function=shop, present="Another prompt.")
+    with pytest.raises(ConfigError, match="the prompt finds no place"):
+        pco.optimize(
+            data(), right, lm, config=config, executor=agent, runs_dir=tmp_path, progress=False
+        )
+    assert not asked
+
+
+def folder_of(place: Path, epochs: int = 2) -> Path:
+    rows = [f"{phrase} {n},{letter}" for letter, said in PHRASES.items() for phrase in said
+            for n in range(2)]  # fmt: skip
+    place.mkdir(exist_ok=True)
+    (place / "rows.csv").write_text("\n".join(["text,letter", *rows]), "utf-8")
+    (place / "pco.toml").write_text(SETTINGS.format(epochs=epochs), "utf-8")
+    (place / "prompt.txt").write_text(SYSTEM, "utf-8")
+    return place
+
+
+TYPED = ("--agent", AGENT, "--present", "prompt.txt")
+
+
+def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "shop")
+    made = typed("train", *TYPED, "--json", cwd=place)
+    assert made.code == 0, made.err
+    assert made.json["ended"] == "finished"
+    shown = typed("runs", "show", "last", "--json", cwd=place).json
+    executor = shown["usage"]["executor"]
+    assert executor["calls"] >= 8, "two calls for each rollout"
+    [run] = (place / "runs").iterdir()
+    kept = (run / "run.db").read_bytes() if (run / "run.db").exists() else b""
+    assert b"sk-" not in kept
+    other = folder_of(tmp_path / "other")
+    run.rename(other / run.name)
+    (other / "runs").mkdir()
+    (other / run.name).rename(other / "runs" / run.name)
+    assert typed("eval", "last", "--n", "2", cwd=other).code == 0
+    secret = next(Path(os.environ["HOME"]).rglob("*secret*"), None)
+    if secret is not None:
+        secret.unlink()
+        typed("eval", "last", "--n", "2", cwd=other).error(2, "does not bear your mark", "run ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", range(4))
+def test_a_killed_run_of_an_agent_ends_as_the_whole_one(tmp_path: Path, moment: int) -> None:
+    whole, cut = folder_of(tmp_path / "whole", 3), folder_of(tmp_path / "cut", 3)
+    command = [sys.executable, "-m", "promptcodebook.cli", "train", *TYPED, "--json"]
+    subprocess.run(command, cwd=whole, check=True, capture_output=True, timeout=300)
+    with subprocess.Popen(command, cwd=cut, stdout=-3, stderr=-3, start_new_session=True) as killed:
+        time.sleep(1.5 + moment)
+        os.killpg(killed.pid, signal.SIGKILL)
+    begun = list((cut / "runs").iterdir()) if (cut / "runs").exists() else []
+    again = [*command, *(["--resume", "last"] if begun else [])]
+    subprocess.run(again, cwd=cut, check=True, capture_output=True, timeout=300)
+    runs = [next((place / "runs").iterdir()) for place in (whole, cut)]
+    assert (runs[0] / "policy.json").read_bytes() == (runs[1] / "policy.json").read_bytes()
