@@ -41,6 +41,7 @@ BENCHES = (
     "local_engine",
     "local_server",
     "smollm2_http",
+    "lean_http",
     "proxy",
 )
 
