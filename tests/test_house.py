@@ -49,6 +49,13 @@ def test_the_method_can_be_read_in_an_hour() -> None:
     assert len(example) + reading(HOUSE, READING) <= 900
 
 
+def test_every_room_is_in_the_architecture() -> None:
+    """A newcomer looks there for where something is."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("## Packages")[1]
+    rooms = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert {room for room in rooms if f"`{room}/`" not in page} == set()
+
+
 def test_models_are_built_from_a_configuration_in_one_place() -> None:
     assert HOUSE.builders() == ["promptcodebook.assemble"]
 

@@ -114,6 +114,7 @@ class Plan:
             raise ConfigError(
                 what, hint="train with router.kind = 'encoder', then: pco distill RUN"
             )
+        require_own_data(self.config, self.sources)
         if not self.task.dataset.train:
             what = f"the training split of {self.task.name} is empty"
             raise DataError(what, hint="give it examples, or change data.fractions")
@@ -279,6 +280,16 @@ def plan_run(config: Config, sources: Sources = Sources()) -> Plan:
         if sources.data is not None:
             task = replace(task, dataset=sources.data)
     return Plan(config.model_copy(update=update), task, templates, sources, calls)
+
+
+def require_own_data(config: Config, sources: Sources) -> None:
+    """Raises ConfigError for a reward or an executor that a ready-made task would replace."""
+    for name in ("reward", "executor") if config.task else ():
+        if getattr(sources, name) is not None:
+            raise ConfigError(
+                f"{config.task} is a ready-made task with a {name} of its own",
+                hint=f"leave {name} out; or leave task out, and give its data: data=pco.load(...)",
+            )
 
 
 def plan_data(config: Config, base: Path) -> Dataset:

@@ -16,11 +16,13 @@ from promptcodebook.calls import Reply, Request, Usage
 from promptcodebook.config import Budget, Config, load_config
 from promptcodebook.errors import BudgetReached, Interrupted
 from promptcodebook.experiments.demo import NAME, demo_config, missing_model, show
+from promptcodebook.progress import Note, ProgressEvent
 from promptcodebook.run.opening import Where
 from promptcodebook.run.optimize import BENCHMARKS, CellState, run_once
 from promptcodebook.simulated import cli
 from promptcodebook.store.runs import list_runs
 from tests.cli.invoked import pco
+from tests.store.edit import edit_header
 
 SMALL = (
     *("--set", "update.epochs=1", "--set", "update.batch_size=2"),
@@ -130,6 +132,22 @@ def test_another_setting_or_other_data_is_another_run(tmp_path: Path) -> None:
     # How much may be spent and how fast is no part of what a run is.
     again = once(tmp_path, concurrency=2, budget={"calls": 10**6})
     assert again == (first[0], "skipped")
+
+
+def test_a_run_with_a_setting_that_is_gone_is_left_out_with_a_note(tmp_path: Path) -> None:
+    first, _ = once(tmp_path)
+    text = '"samples": 1', '"samplings": 1'
+    edit_header(first / "run.sqlite", lambda header: header.replace(*text))
+    notes = list[str]()
+    config = load_config({"lm": "simulated", "preset": "quick", "task": "aime"}, {"seed": 7})
+
+    def hear(event: ProgressEvent) -> None:
+        notes.extend([event.text] if isinstance(event, Note) else [])
+
+    config = config.model_copy(update={"budget": Budget(calls=20)})
+    path, state = run_once(config, Sources(tmp_path), Where(first.parent), hear, at_budget=True)
+    assert state == "ran" and path != first
+    assert any(f"{first.name} is left out: unknown key 'samplings'" in note for note in notes)
 
 
 def test_a_stopped_run_is_resumed_unless_it_is_compared_at_its_budget(tmp_path: Path) -> None:

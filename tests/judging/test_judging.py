@@ -285,7 +285,9 @@ def run(
     ]
     tmp_path.joinpath("data.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     tmp_path.joinpath("pco.toml").write_text(SETTINGS, "utf-8")
-    made = pco("train", "--lm", judging(flattered).spec, "--json", cwd=tmp_path)
+    spec = judging(flattered).spec
+    tmp_path.joinpath("spec").write_text(spec, "utf-8")
+    made = pco("train", "--lm", spec, "--json", cwd=tmp_path)
     assert made.code == 0, made.err
     verdict = made.json
     assert verdict["verdict"].startswith("Worth deploying: "), verdict["verdict"]
@@ -330,3 +332,17 @@ def test_labels_take_back_a_gain_that_only_the_judge_sees(run: Path) -> None:
     assert found["sentence"] in pco("runs", "show", "last", "--json", cwd=run).out
     again = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
     assert again == found, "the same labels give the same verdict, and are no further look"
+
+
+def test_a_run_that_is_resumed_keeps_its_verdict_by_labels(run: Path) -> None:
+    """Where no row is judged again. The run ended by its budget, with what was kept for that."""
+    spent = ("--set", "update.epochs=50", "--budget", "1500calls", "--seed", "1")
+    spent += ("--set", "budget.reserve_for_verdict=0.8")
+    made = pco("train", "--lm", (run / "spec").read_text("utf-8"), *spent, "--json", cwd=run)
+    assert made.code == 3 and made.json["rows"]
+    assert pco("judge", "sheet", "last", "--n", "30", cwd=run).code == 0
+    label(run)
+    found = pco("judge", "verdict", "last", "labels.csv", "--json", cwd=run).json
+    assert "by people's labels" in found["sentence"]
+    again = pco("train", "--resume", "last", "--budget", "1500calls", "--json", cwd=run)
+    assert again.json["verdict"] == found["sentence"] and again.json["rows"] == found["rows"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -455,3 +457,20 @@ async def test_a_store_that_cannot_write_ends_the_run(role: str, error: Exceptio
     """A journal that fails is no bad rollout: going on would lose paid replies."""
     with pytest.raises(type(error)):
         await World(one_batch(explore=ENCODED), saying(role, error)).step()
+
+
+async def test_a_cancelled_attribution_leaves_nothing_that_was_never_awaited():
+    """Ctrl-C between a verdict and what is asked about it."""
+
+    def reply(request: Request) -> Scripted:
+        if request.role == "critic":
+            asyncio.get_running_loop().call_soon(training.cancel)
+        return talkative(request)
+
+    world = World(one_batch(explore=ENCODED), ScriptedLM().reply_with(reply))
+    training = asyncio.create_task(world.run(examples(1)))
+    with warnings.catch_warnings(record=True) as caught, pytest.raises(asyncio.CancelledError):
+        warnings.simplefilter("always")
+        await training
+    gc.collect()
+    assert [str(each.message) for each in caught] == []

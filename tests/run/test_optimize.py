@@ -16,7 +16,7 @@ import pytest
 
 import promptcodebook as pco
 from promptcodebook.calls import Usage
-from promptcodebook.errors import MissingExtra
+from promptcodebook.errors import ConfigError, MissingExtra
 from promptcodebook.policy.file import read_policy_file
 from promptcodebook.policy.references import state_at
 from promptcodebook.run.optimize import HISTORY, ROLLOUTS
@@ -400,3 +400,23 @@ def test_without_pandas_the_error_says_what_to_install(
         with pytest.raises(MissingExtra, match=f"run.{name}") as caught:
             getattr(run, name)
         assert "pip install 'promptcodebook[pandas]'" in caught.value.hint
+
+
+def test_a_reward_or_an_agent_that_a_task_would_replace_is_refused(tmp_path: Path) -> None:
+    async def agent(prompt: str, example: pco.Example, lm: pco.Chat) -> str:
+        return ""
+
+    config = {**QUICK, "task": "constraints"}
+    for given in ({"reward": reward}, {"executor": agent}):
+        (name,) = given
+        said = f"constraints is a ready-made task with a {name} of its own"
+        own = {"reward": "", **given}
+        with pytest.raises(ConfigError, match=said):
+            pco.optimize(None, lm="simulated", config=config, runs_dir=tmp_path, **own)  # type: ignore[arg-type]
+        assert not any(tmp_path.iterdir())
+        with pytest.raises(ConfigError, match=said):
+            pco.estimate(None, lm="simulated", config=config, **own)  # type: ignore[arg-type]
+    run = pco.optimize(None, "", "simulated", config=config, runs_dir=tmp_path, budget="60calls")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="with a reward of its own"):
+        pco.evaluate(run, reward=reward, runs_dir=tmp_path)
+    assert pco.evaluate(run, n=2).score.n == 2

@@ -225,9 +225,7 @@ def _judged(store: RunStore) -> tuple[list[Entry], Concluded]:
         raise StoreError(f"the run {store.header.id} has no verdict", hint="pco runs list")
     rows = {row.name: row for row in conclusion.rows}
     made = [(rows[e.name], e) for e in store.test_evaluations() if e.name in rows]
-    after = store.last_event("judged")
-    concluded = store.numbered_events(where="e.kind = 'concluded'", after=after)
-    first = next(event for _, event in concluded if isinstance(event, Concluded))
+    first = next(store.conclusions())
     return [Entry(row.title or row.name, e, row.reference) for row, e in made], first
 
 

@@ -16,7 +16,7 @@ Deviations from the printed algorithm, all switchable:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -39,7 +39,17 @@ from promptcodebook.method.state import Schedule, State
 from promptcodebook.method.update import Proposal, Rerun, Updater, apply_rewrites, collect_gradients
 from promptcodebook.randomness import Draws
 from promptcodebook.safety import LOOK, Harmful, find_orders, with_harm
-from promptcodebook.types import Check, Example, Gradients, Rewrite, Rollout, Step, Trace, Verdict
+from promptcodebook.types import (
+    Check,
+    Example,
+    Failure,
+    Gradients,
+    Rewrite,
+    Rollout,
+    Step,
+    Trace,
+    Verdict,
+)
 
 
 async def train(
@@ -226,8 +236,14 @@ class Credit:
                 return None
             return await self.critic.own_gradient(psi, history, verdict, draws)
 
+        async def tried(
+            stage: str, call: Callable[[], Awaitable[Gradients | None]]
+        ) -> tuple[Gradients | None, Failure | None]:
+            # The call is made in here, since Ctrl-C may end the chain before it begins.
+            return await attempt(stage, call(), LMError)
+
         (parts, not_split), (own, no_own) = await gather_all(
-            [attempt("attribute", split(), LMError), attempt("adversary", own_gradient(), LMError)]
+            [tried("attribute", split), tried("adversary", own_gradient)]
         )
         parts, own = parts or Gradients(), own or Gradients()
         whole = replace(parts, critic=own.critic, severity={**parts.severity, **own.severity})

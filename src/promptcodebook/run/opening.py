@@ -247,7 +247,9 @@ class Session:
         made = await judge(self._problem, result)
         of_others = result.off_policy, result.settings, tuple(result.candidates)
         rows = made.table.as_json()
-        store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
+        # What was concluded of the same rows stays: labels may have changed it since.
+        if made.sentence not in {each.text for each in store.conclusions()}:
+            store.append(Concluded(made.sentence, made.worth, rows, made.deploy, *of_others))
         if result.stop is not None:
             self._stopped(result.stop)
             return

@@ -34,7 +34,7 @@ from promptcodebook.method.state import entropy, utilisation
 from promptcodebook.policy.file import PolicyFile
 from promptcodebook.policy.policy import Explanation, Policy, deploy
 from promptcodebook.policy.references import Best, kept_state, require_trust, resolve
-from promptcodebook.progress import Listener, silent, watch
+from promptcodebook.progress import Listener, Note, silent, watch
 from promptcodebook.run.opening import IN_PYTHON, Session, Where, open_run, settings_then_and_now
 from promptcodebook.run.verdict import Conclusion, Row
 from promptcodebook.store.events import Broke, Candidate, Stepped, Validated
@@ -419,7 +419,7 @@ def run_once(
     its own is finished. Raises what a run raises, RunBusy where another process writes it, and the
     Stop that ended it early."""
     plan = plan_run(config, sources).require_training()
-    runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None)
+    runs = fitting_runs(where.runs_dir, plan, config.budget if at_budget else None, listener)
     ended = [run for run in runs if not run.running]
     done = [r for r in ended if not r.resumable or (at_budget and r.ended == "budget")]
     if done:
@@ -433,15 +433,22 @@ def run_once(
     return run.path, "ran" if begun is None else "resumed"
 
 
-def fitting_runs(folder: Path, plan: Plan, budget: Budget | None = None) -> list[RunSummary]:
-    """The folder's runs of these settings (and `budget`) on these data, oldest first."""
+def fitting_runs(
+    folder: Path, plan: Plan, budget: Budget | None = None, tell: Listener = silent
+) -> list[RunSummary]:
+    """The folder's runs of these settings (and `budget`) on these data, oldest first; `tell` hears
+    of those whose settings cannot be read any more."""
     fitting = list[RunSummary]()
     for run in list_runs(folder) if folder.is_dir() else ():
         with closing(RunStore.open(run.path)) as store:
             header = store.header
         if not header.resumable or header.fingerprints != plan.dataset.fingerprint():
             continue
-        own = load_config(header.settings, where="the stored configuration").budget
+        try:
+            own = load_config(header.settings, where="the stored configuration").budget
+        except ConfigError as error:
+            tell(Note(f"the run {header.id} is left out: {error}"))
+            continue
         if budget in (None, own) and not differences(*settings_then_and_now(header, plan)):
             fitting.append(run)
     return fitting

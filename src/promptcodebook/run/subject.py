@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble
+from promptcodebook.assemble import OWN_LM, Assembled, Sources, assemble, require_own_data
 from promptcodebook.calls import LM
 from promptcodebook.config import TYPED, Budget, Config, merge, role_layers
 from promptcodebook.data import Dataset
@@ -238,7 +238,7 @@ class Subject:
         DataError, PolicyError, RunNotFound, RunNotTrusted, TaskError."""
         kinds, what = (str, Path, Run, Policy), "a Run, a Policy, or what names one"
         require_type(given.verb, "policy", policy, kinds, what, optional=False)
-        run: Path | None = None
+        run, typed = None, given.sources
         # Nothing shows whether an LM object is the one that answered, unless it made this very run.
         named = given.sources.lm is None
         if isinstance(policy, Run | Policy):
@@ -262,6 +262,7 @@ class Subject:
                 run = find_run(given.runs_dir, name)
         given.require_objects(reference)
         settings, base = given.settings(reference)
+        require_own_data(settings, typed)
         supplies = replace(given.supplies, recorded=given.recorded(name) if named else None)
         assembled = assemble(settings, replace(given.sources, base=base), supplies)
         return cls(reference, assembled, run, given.keeps_own(reference))

@@ -29,6 +29,7 @@ from promptcodebook.sqlite import Layout, Reader, Write, store_os_error
 from promptcodebook.store.events import (
     Amended,
     Compared,
+    Concluded,
     Event,
     RunState,
     Started,
@@ -212,6 +213,12 @@ class RunStore:
         """The verdict's rows since the last step, or since the run was made longer, with whole
         rollouts."""
         return (event.evaluation for event in self._concluding("judged", Compared))
+
+    def conclusions(self) -> Iterator[Concluded]:
+        """What was concluded of the rows that are judged last, the first one without labels."""
+        where, after = "e.kind = 'concluded'", self.last_event("judged")
+        found = (event for _, event in self.numbered_events(where=where, after=after))
+        return (event for event in found if isinstance(event, Concluded))
 
     def trained(self) -> Usage | None:
         """What was paid before the verdict's first row. None before that row, and in version
