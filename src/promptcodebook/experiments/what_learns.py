@@ -275,13 +275,14 @@ def real_blocks(measured: Measured) -> list[Block]:
     found: list[Block] = [texts["summary"]]
     for part in dict.fromkeys(world.part for world in listed):
         mine = [world for world in listed if world.part == part]
-        rows = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
+        made = [_row(world, arm, measured.results) for world in mine for arm in world.arms]
+        rows = [row for row in made if row]
         told = [
             f"- `{w.name}`, expected: {table['expected'][w.expected]}. {w.argument}" for w in mine
         ]
         name = f"real-{mine[0].name.partition('-')[0]}"
         found += [f"### {part}", "\n".join(told)]
-        found.append(Table(name, [*_HEAD, "seeds", "so"], [row for row in rows if row]))
+        found += [Table(name, [*_HEAD, "seeds", "so"], rows)] * bool(rows)
         if part in texts:
             found.append(texts[part])
     return found
