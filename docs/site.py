@@ -39,7 +39,7 @@ def on_files(files: Files, config: Any) -> Files:
         text = _LINK.sub(_moved, (ROOT / source).read_text("utf-8"))
         files.append(File.generated(config, target, content=text))
     for source in sorted((ROOT / "examples").glob("**/README.md")):
-        text = source.read_text("utf-8").replace("](../docs/", "](../")
+        text = source.read_text("utf-8").replace("../docs/", "../")
         text = _FOLDER.sub(r"](\1/README.md)", text)
         target = source.relative_to(ROOT).as_posix()
         files.append(File.generated(config, target, content=text))
