@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.figures import Figure, shown
 from promptcodebook.randomness import keyed_random
@@ -42,8 +43,8 @@ FLAGS = (
 )
 IN_FLIGHT = 16
 LATENCY = "uniform:0.01-0.03"
-SETTLE_S = 0.1  # several times the server's longest latency
-_LONGEST_S = 120.0
+_SETTLE_S = 0.1  # several times the server's longest latency
+_LONGEST_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,17 @@ class Training:
         self.process.wait()
 
 
+def settled(server: Served) -> dict[str, Any]:
+    """What the server counted, once it has answered all that a killed process left there."""
+    now = server.stats()
+    while True:
+        before = now
+        time.sleep(_SETTLE_S)
+        now = server.stats()
+        if now == before:
+            return now
+
+
 def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) -> list[Kill]:
     """A run that is killed at each moment in turn, resumed after each, and at last left alone.
 
@@ -159,8 +171,7 @@ def killed_and_resumed(server: Served, folder: Path, moments: Sequence[When]) ->
             assert training.wait() == 0, training.said
         else:
             training.kill()
-            time.sleep(SETTLE_S)
-        stats, progress = server.stats(), progress_of(folder)
+        stats, progress = settled(server), progress_of(folder)
         if kills:
             kills[-1].again = stats["repeated"] - kills[-1].repeated_before
         if ended:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import promptcodebook as pco
+from bench.kill import progress_of
 from promptcodebook.calls import Request
 from promptcodebook.errors import ConfigError
 from promptcodebook.lm.scripted import ScriptedLM
@@ -145,20 +146,17 @@ def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) 
 def test_a_killed_run_of_an_agent_ends_as_the_whole_one(tmp_path: Path) -> None:
     """Byte-equal policies, as many calls that were paid for, wherever the kill falls."""
     whole = folder_of(tmp_path / "whole", 3)
-    began = time.monotonic()
-    subprocess.run(TRAIN, cwd=whole, check=True, capture_output=True, timeout=300)
-    took, killed = time.monotonic() - began, 0
-    for moment in range(1, MOMENTS + 1):
-        cut = folder_of(tmp_path / f"cut{moment}", 3)
+    subprocess.run(TRAIN, cwd=whole, check=True, capture_output=True, timeout=600)
+    replies = progress_of(whole).journal
+    for moment in range(MOMENTS):
+        cut, least = folder_of(tmp_path / f"cut{moment}", 3), replies * moment / (MOMENTS + 1)
         with subprocess.Popen(TRAIN, cwd=cut, stdout=-3, stderr=-3, start_new_session=True) as run:
-            time.sleep(took * moment / (MOMENTS + 1))
-            ended = run.poll() is not None
-            os.killpg(run.pid, signal.SIGKILL) if not ended else None
-        begun = list((cut / "runs").iterdir()) if (cut / "runs").exists() else []
-        if not ended:
-            killed += bool(begun)
-            again = [*TRAIN, *(["--resume", "last"] if begun else [])]
-            subprocess.run(again, cwd=cut, check=True, capture_output=True, timeout=300)
+            while not ((now := progress_of(cut)).began and now.journal >= least):
+                assert run.poll() is None, "it was too quick"
+                time.sleep(0.01)
+            os.killpg(run.pid, signal.SIGKILL)
+        again = [*TRAIN, "--resume", "last"]
+        subprocess.run(again, cwd=cut, check=True, capture_output=True, timeout=600)
         runs = [next((place / "runs").iterdir()) for place in (whole, cut)]
         assert len({(run / "policy.json").read_bytes() for run in runs}) == 1
         paid = [
@@ -166,4 +164,3 @@ def test_a_killed_run_of_an_agent_ends_as_the_whole_one(tmp_path: Path) -> None:
             for place in (whole, cut)
         ]
         assert paid[0] == paid[1], moment
-    assert killed >= MOMENTS // 2

@@ -100,7 +100,7 @@ sys.exit(f"imported for --help: {heavy}" if heavy else 0)
 
 def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", HELP], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Start with `pco demo`" in done.stdout

@@ -60,7 +60,7 @@ def test_a_policy_file_is_served_explained_and_stopped(tmp_path: Path) -> None:
                 assert body["choices"][0]["message"]["content"] == "ok"
             [prompt, own] = server.bodies[-1]["messages"]
             process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert said["model"] == "pco/tickets" and headers["x-pco-version"] == said["version"]
     assert own == SAID[0] and not out
@@ -119,7 +119,7 @@ def test_what_requests_say_is_on_no_disk(
         with serving(tmp_path, *typed, **folders) as (process, said):
             _, headers = ask(said["base_url"], "")
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=60)
+            process.communicate(timeout=300)
         assert server.calls >= 2, "the encoder was asked"
     written = {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()}
     assert written == ({"requests.sqlite"} if args == ("--verbatim",) else set())
@@ -191,7 +191,7 @@ def test_the_address_of_a_run_answers_and_opens_where_asked_until_sigterm(
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:") and url.endswith("-tickets")
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             assert "Worth deploying" in answer.read().decode()
         assert (seen.read_text().strip() if seen.exists() else "") == (url if options else "")
         taken = pco("view", "--port", url.split(":")[2].split("/")[0], cwd=tmp_path)

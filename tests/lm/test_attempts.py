@@ -29,7 +29,6 @@ from promptcodebook.store.header import Header
 from promptcodebook.store.journal import until_done
 from promptcodebook.store.run import RunStore
 from tests.lm.server import Server, Step, drops, fails, raw, refusing, says
-from tests.load import crowding
 
 HEADER = Header("run", "2026-01-01T00:00:00+00:00", "0")
 
@@ -249,7 +248,7 @@ async def test_a_call_between_two_tries_gives_up_at_once(server: Server):
     stack.budget.stop_signal.give(RateLimited("later"))
     with pytest.raises(Interrupted, match="by the user"):
         await stack.budget.stop_signal.sleep(60)
-    assert time.monotonic() - began < 1.0 * crowding()
+    assert time.monotonic() - began < 30  # of the 60 s that it was to wait
 
 
 class Full:

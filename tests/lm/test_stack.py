@@ -104,7 +104,7 @@ async def test_an_endless_retry_after_fails_its_call_at_once_and_holds_up_no_oth
         lm = opened.connect(server.spec)
         with pytest.raises(RateLimited):
             await asyncio.wait_for(lm(ASK), 20)
-        assert (await asyncio.wait_for(lm(ASK), 5)).text == "ok"
+        assert (await asyncio.wait_for(lm(ASK), 60)).text == "ok"
     assert server.calls == 2
 
 
@@ -115,7 +115,7 @@ async def test_a_waiting_retry_holds_no_slot(server: Server, tally: Counts):
         lm = opened.connect(server.spec)
         first = asyncio.create_task(lm(ASK))
         await server.seen(1)
-        second = await asyncio.wait_for(lm(ASK), 5)
+        second = await asyncio.wait_for(lm(ASK), 60)
         assert second.text == "other"
         assert not first.done()
         first.cancel()

@@ -17,7 +17,6 @@ import pytest
 from bench.kill import (
     IN_FLIGHT,
     LATENCY,
-    SETTLE_S,
     Progress,
     Training,
     When,
@@ -26,6 +25,7 @@ from bench.kill import (
     killed_and_resumed,
     left_by,
     progress_of,
+    settled,
     typed,
     uninterrupted,
 )
@@ -84,10 +84,15 @@ def judging(_: float, progress: Progress) -> bool:
 def test_killed_at_an_awkward_moment(
     moment: When, server: Served, whole: tuple[Finished, float], tmp_path: Path
 ) -> None:
-    kills = killed_and_resumed(server, tmp_path, [moment])
-    assert moment(0.0, kills[0].progress), "the moment was missed"
-    assert_nothing_was_paid_twice(server, tmp_path, kills)
-    assert_as_if_nothing_had_happened(tmp_path, whole[0])
+    """On a busy machine the run may be past the moment before the kill comes: it is tried again."""
+    for number in range(5):
+        folder = tmp_path / str(number)
+        kills = killed_and_resumed(server, folder, [moment])
+        assert_nothing_was_paid_twice(server, folder, kills)
+        assert_as_if_nothing_had_happened(folder, whole[0])
+        if kills and moment(0.0, kills[0].progress):
+            return
+    pytest.fail("the moment was missed five times")
 
 
 def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
@@ -95,7 +100,7 @@ def test_ctrl_c_keeps_what_is_in_flight_and_says_how_to_go_on(
 ) -> None:
     server.reset()
     training = Training(tmp_path, server.lm)
-    assert training.until(lambda _, progress: progress.events.get("stepped") == 2)
+    assert training.until(lambda _, progress: progress.events.get("stepped", 0) >= 2)
     training.process.send_signal(signal.SIGINT)
     assert training.wait() == 130
     run = left_by(tmp_path).path.name
@@ -193,7 +198,7 @@ def test_work_that_is_no_run_goes_on_where_it_was_killed(
     """Without a cache as well; what was finished is asked anew, and leaves nothing behind."""
     server.reset()
     whole = typed(trained, *words)
-    assert whole.wait(60) == 0
+    assert whole.wait(600) == 0
     asked = server.stats()["replies"] - server.stats()["repeated"]
     assert server.stats()["repeated"] == 0 and asked > 60
 
@@ -203,16 +208,16 @@ def test_work_that_is_no_run_goes_on_where_it_was_killed(
         time.sleep(0.002)
     killed.kill()
     assert killed.wait() != 0, "it was too quick"
-    time.sleep(SETTLE_S)
+    left = settled(server)
     [file] = trained.rglob("*.unfinished/*/journal.sqlite")
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
         (kept,) = db.execute("SELECT COUNT(*) FROM journal").fetchone()
-    pending = server.stats()["replies"] - kept
-    assert typed(trained, *words).wait(60) == 0
+    pending = left["replies"] - kept
+    assert typed(trained, *words).wait(600) == 0
     stats = server.stats()
     assert stats["replies"] - stats["repeated"] == asked
     assert stats["repeated"] <= pending <= 2 * IN_FLIGHT, "what was there was paid for once more"
 
     assert not list(trained.rglob("*.unfinished/*"))
-    assert typed(trained, *words).wait(60) == 0
+    assert typed(trained, *words).wait(600) == 0
     assert server.stats()["repeated"] >= asked, "cache = false keeps nothing of what was finished"

@@ -171,6 +171,9 @@ async def test_a_grab_bag_is_split_into_the_places_of_the_dead():
     world, made = await maintain(at, picked((0, 1)), reply)
     (asked,) = world.lm.history
     assert BAG in said(asked) and "at most 3 instincts of at most 25 words" in said(asked)
+    assert (
+        asked.schema is not None and asked.schema.body["properties"]["instincts"]["maxItems"] == 3
+    )  # type: ignore[index]
     assert made == tuple(
         Rewrite(k, old, new, f"- {BAG}", True, "c1 held 3 things", origin="split")
         for k, old, new in (

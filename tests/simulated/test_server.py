@@ -14,7 +14,6 @@ from promptcodebook.serve.admission import Address
 from promptcodebook.simulated.model import SimulatedLM
 from promptcodebook.simulated.server import Site
 from promptcodebook.simulated.world import SimulatedSettings
-from tests.load import crowding
 from tests.simulated.made import examples, world
 
 
@@ -127,7 +126,7 @@ async def test_the_delay_model_answers_after_the_latency_and_many_at_once() -> N
         texts = await asyncio.gather(*(one() for _ in range(50)))
         took = time.perf_counter() - started
     assert len(set(texts)) == 1
-    assert 0.05 <= took < 1.0 * crowding()  # 2.5 one after the other
+    assert 0.05 <= took < 2.0  # 2.5 one after the other
 
 
 async def test_a_caller_that_hangs_up_is_not_counted_as_answered() -> None:

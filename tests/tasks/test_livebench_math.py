@@ -193,7 +193,7 @@ def test_a_comparison_that_never_ends_is_stopped_and_said_so() -> None:
     found = math_score("", "x", "amps_hard", r"\boxed{" + "x(" * 60 + "x" + ")" * 60 + "}")
     assert found.score == 0.0
     assert found.timed_out and found.path == "box, time limit"
-    assert time.monotonic() - start < 10 * crowding()
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("subtask", ["amc_12a", "aime_i", "imo", "amps_hard"])

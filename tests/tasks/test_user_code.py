@@ -27,7 +27,6 @@ from promptcodebook.tasks.rewards.ready import Exact
 from promptcodebook.tasks.user_code import Escape, Overdue, UserCalls, is_async
 from promptcodebook.tasks.worker import CallResult, Worker
 from promptcodebook.types import Example, Output, Prompt
-from tests.load import crowding
 
 EXAMPLE = Example("e7", "question", "answer")
 UNIT = (0.0, 1.0)
@@ -327,13 +326,13 @@ def test_a_call_is_late_by_what_it_computed_and_not_by_what_it_waited_for(worker
     start = time.monotonic()
     result = worker.call(f"{HERE}:search", (r"^(a+)+$", "a" * 60 + "!"), 0.3)
     assert result == CallResult(timed_out=True)
-    assert 0.3 <= time.monotonic() - start < 2 * crowding()
+    assert 0.3 <= time.monotonic() - start < 30
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:search", ("a+", "caaab"), LONG) == CallResult(True)
     assert isinstance(worker.call(f"{HERE}:nap", (0.4,), 0.2).value, int)
     start = time.monotonic()
     assert worker.call(f"{HERE}:nap", (60,), 0.2) == CallResult(timed_out=True)
-    assert time.monotonic() - start < 5 * crowding(), "but nothing is waited for without end"
+    assert time.monotonic() - start < 30, "but nothing is waited for without end"
 
 
 def test_an_exception_and_a_crash_are_told_apart_from_a_value(worker: Worker) -> None:
@@ -377,7 +376,7 @@ def test_close_ends_a_call_in_progress_and_leaves_no_process() -> None:
     caller.start()
     time.sleep(0.2)
     worker.close()
-    caller.join(5)
+    caller.join(60)
     assert results and results[0].value is None and results[0].error
     assert isinstance(pid, int) and gone(pid)
     assert worker.call(f"{HERE}:add", (1, 1), LONG) == CallResult(2)

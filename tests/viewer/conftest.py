@@ -207,6 +207,7 @@ def opened(browser: Any, width: int, scheme: str) -> Iterator[tuple[Any, Heard]]
         reduced_motion="reduce",
     )
     page, heard = context.new_page(), Heard()
+    page.set_default_timeout(120_000)  # a busy machine is slow
     heard.of(page)
     yield page, heard
     context.close()
