@@ -206,6 +206,18 @@ async def test_a_process_that_reads_lines_serves_many_rollouts(
         await asyncio.sleep(0.05)
 
 
+def test_a_process_that_reads_lines_ends_with_the_event_loop_that_started_it() -> None:
+    agent = process("lines", lines=True)
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    pids = list[Any]()
+    for _ in range(2):
+        made = asyncio.run(answer(agent, lm))
+        assert made.text == "P"
+        pids.append(made.fields["pid"])
+        assert not is_alive(pids[-1])
+    assert pids[0] != pids[1]
+
+
 async def test_an_agent_that_hangs_is_ended_though_it_ignores_it(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     started = time.monotonic()

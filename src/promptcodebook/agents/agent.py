@@ -60,7 +60,7 @@ class Agent:
     workers: int = 16
     folder: Path = Path()
     lines: bool = False
-    _idle: list[asyncio.subprocess.Process] = field(default_factory=list[Any])
+    _idle: dict[Any, asyncio.Task[None]] = field(default_factory=dict[Any, Any])
     _free: dict[Any, asyncio.Semaphore] = field(default_factory=dict[Any, asyncio.Semaphore])
 
     def __post_init__(self) -> None:
@@ -144,9 +144,14 @@ class Agent:
 
     async def _by_line(self, endpoint: Endpoint, example: Example) -> Output:
         """A line to a process that waits for one, or to a new one."""
-        waiting = [each for each in self._idle if each.returncode is None]
-        process = waiting[-1] if waiting else await self._start(asyncio.subprocess.DEVNULL)
-        self._idle[:] = waiting[:-1]
+        loop, process = asyncio.get_running_loop(), None
+        for each, rest in list(self._idle.items()):
+            if rest.get_loop() is loop and each.returncode is None:
+                process = cast("asyncio.subprocess.Process", each)
+        if process is None:
+            process = await self._start(asyncio.subprocess.DEVNULL)
+        else:
+            self._idle.pop(process).cancel()
         asked = {"example": shown(example), "base_url": endpoint.url, "api_key": endpoint.key}
         assert process.stdin is not None and process.stdout is not None
         try:
@@ -160,15 +165,17 @@ class Agent:
         except BaseException:
             await _end_group(process)
             raise
-        self._idle.append(process)
-        asyncio.get_running_loop().call_later(_IDLE_S, self._retire, process)
+        self._idle[process] = loop.create_task(self._rest(process))
         return answer_of(said.decode(errors="replace").strip())
 
-    def _retire(self, process: asyncio.subprocess.Process) -> None:
-        if process in self._idle:
-            self._idle.remove(process)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+    async def _rest(self, process: asyncio.subprocess.Process) -> None:
+        """Ends a process that waited too long, or whose event loop ends: no other can use it."""
+        try:
+            await asyncio.sleep(_IDLE_S)
+        finally:
+            if self._idle.get(process) is asyncio.current_task():
+                del self._idle[process]
+                await _end_group(process)
 
     async def _in_process(self, endpoint: Endpoint, example: Example) -> Output:
         own = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": endpoint.key}
