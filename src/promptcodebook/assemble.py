@@ -358,6 +358,15 @@ class RewardTrial:
     warnings: tuple[str, ...] = ()
 
 
+async def try_agent(plan: Plan) -> bool:
+    """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
+    tried then; ConfigError where its prompt has no place."""
+    check = getattr(getattr(plan.task.program, "function", None), "check", None)
+    if check is not None:
+        await check(plan.dataset.train[0])
+    return check is not None
+
+
 async def try_reward(plan: Plan) -> RewardTrial:
     """What the reward makes of the first training example's reference, and of nonsense; no model is
     asked. ConfigError for one that returns no number in its range, hangs, or raises whatever the

@@ -162,6 +162,7 @@ async def test_a_stream_and_openai_s_newer_wire_say_the_same(wire: str) -> None:
         (process("works", present="Another prompt."), "in none of its 1 calls"),
         (pco.Agent(command="no-such-program"), "does not start"),
         (in_process(act("{{pco}}{{pco}}")), "in one prompt twice"),
+        (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
     ],
 )
 async def test_what_is_no_rollout_fails_with_a_sentence(agent: pco.Agent, match: str) -> None:
@@ -333,7 +334,7 @@ async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.Monkey
     [
         (process("works", present="Another prompt."), "in none of its 1 calls"),
         (process("silent"), "it made no call"),
-        (process("crashes"), "fails before it asks its model: the agent ended with status 1"),
+        (process("crashes"), r"fails before it asks its model \(the agent ended with status 1"),
     ],
 )
 async def test_a_prompt_without_a_place_is_found_before_anything_is_paid(

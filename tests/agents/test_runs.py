@@ -142,6 +142,15 @@ def test_an_agent_is_typed_and_its_command_runs_only_with_trust(tmp_path: Path) 
         typed("eval", "last", "--n", "2", cwd=other).error(2, "does not bear your mark", "run ")
 
 
+def test_the_doctor_says_whether_the_prompt_has_a_place(tmp_path: Path) -> None:
+    place = folder_of(tmp_path / "shop")
+    found = typed("doctor", *TYPED, "--json", cwd=place)
+    assert "its prompt has a place" in found.out
+    (place / "prompt.txt").write_text("Another prompt.", "utf-8")
+    found = typed("doctor", *TYPED, "--json", cwd=place)
+    assert found.code == 1 and "the prompt finds no place" in found.out
+
+
 @pytest.mark.slow
 def test_a_killed_run_of_an_agent_ends_as_the_whole_one(tmp_path: Path) -> None:
     """Byte-equal policies, as many calls that were paid for, wherever the kill falls."""

@@ -81,6 +81,22 @@ def test_the_reward_fits_the_references(
     assert shown in result.out and shown in (tmp_path / "pco.toml").read_text()
 
 
+def test_a_model_as_small_as_smollm2_is_asked_and_may_answer_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PCO_LM", "smollm2")
+    labels = ("account", "billing", "delivery")
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: labels[n % 3]))
+    assert propose(tmp_path, "--yes", name="mine.csv").code == 0
+    made = settings(tmp_path)
+    assert made["data"]["input"] == "{message}\nIs this account, billing or delivery?"
+    assert made["reward"] == "contains"
+    write(tmp_path / "mine.csv", rows(90, queue=lambda n: ("paid", "unpaid")[n % 2]))
+    (tmp_path / "pco.toml").unlink()
+    assert propose(tmp_path, "--yes", name="mine.csv").code == 0
+    assert settings(tmp_path)["reward"] == "normalised", "'unpaid' contains the other"
+
+
 def test_columns_that_have_a_purpose_are_found(tmp_path: Path) -> None:
     data = rows(60, id=lambda n: f"t{n}", fold=lambda n: ("train", "dev", "test")[n % 3])
     data = [{"Subject": f"Case {n}", **row, "Answer": f"form {n}"} for n, row in enumerate(data)]

@@ -93,7 +93,8 @@ class Agent:
                 await self._run(endpoint, example)
             except ExecutorError as error:  # made-up replies may well be of no use to it
                 if not endpoint.calls:
-                    what = f"the agent fails before it asks its model: {error}"
+                    what = endpoint.refused or "the agent fails before it asks its model"
+                    what = f"{what} ({error})"
                     raise ConfigError(what, hint=error.hint) from None
         if not endpoint.placed:
             raise ConfigError(_nowhere(endpoint), hint=_HINT)
@@ -205,6 +206,8 @@ class Agent:
 
 async def _called(returned: Awaitable[str | Output]) -> Output:
     made = await returned
+    if not isinstance(made, str | Output):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"the agent returned {type(made).__name__}, not a text or an Output")
     return made if isinstance(made, Output) else Output(made)
 
 

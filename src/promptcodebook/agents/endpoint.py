@@ -93,6 +93,7 @@ class Endpoint:
     calls: int = 0
     tokens: int = 0
     truncated: bool = False
+    refused: str = ""
     failure: BaseException | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
@@ -123,6 +124,7 @@ class Endpoint:
             body = dict(parse_body(await request.read()))
             answer = await (self._chat(body) if path[0] == "c" else self._respond(body))
         except Refusal as refusal:
+            self.refused = refusal.message
             return _refused(refusal)
         except web.HTTPRequestEntityTooLarge:
             return _refused(Refusal(f"the request is larger than {_LARGEST >> 20} MiB", status=413))
@@ -140,9 +142,11 @@ class Endpoint:
 
     async def _chat(self, body: _Tree) -> Answer:
         """Asks the run's model. Raises Refusal."""
-        choices, options = body.get("n") or 1, cast("_Tree", body.get("stream_options") or {})
-        if not isinstance(body.get("messages"), list) or not isinstance(choices, int):
-            raise Refusal("messages must be a list, and n a whole number", param="messages")
+        choices = 1 if body.get("n") is None else body["n"]
+        options = cast("_Tree", body.get("stream_options") or {})
+        counted = isinstance(choices, int) and choices > 0
+        if not isinstance(body.get("messages"), list) or not counted:
+            raise Refusal("messages must be a list, and n a whole number above 0", param="messages")
         try:
             messages = [read_message(each) for each in body["messages"]]
         except ValueError as error:

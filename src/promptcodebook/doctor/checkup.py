@@ -19,6 +19,7 @@ from promptcodebook.assemble import (
     Sources,
     plan_run,
     simulated_model,
+    try_agent,
     try_reward,
 )
 from promptcodebook.calls import ROLES, Role
@@ -58,7 +59,7 @@ async def checkup(config: Config, base: Path, runs_dir: Path) -> AsyncIterator[S
             yield Section("task", (_failure_finding("task", error),))
         else:
             reward, tried = await _reward(plan)
-            yield Section("task", (*_settled(plan), _data(plan), reward))
+            yield Section("task", (*_settled(plan), _data(plan), reward, *await _agent(plan)))
         try:
             specs = specs_of(config)
         except ConfigError as error:
@@ -114,6 +115,15 @@ def _data(plan: Plan) -> Finding:
     first = "" if plan.task.private else f": {warnings[0]}"  # it may quote a target
     what = f"{counts}; {plural(len(warnings), 'warning')}{first}"
     return Finding("data", "warn", what, "pco data check FILE")
+
+
+async def _agent(plan: Plan) -> list[Finding]:
+    try:
+        tried = await try_agent(plan)
+    except PcoError as error:
+        return [_failure_finding("agent", error)]
+    said = "its prompt has a place, by a run on made-up replies"
+    return [Finding("agent", "ok", said)] if tried else []
 
 
 async def _reward(plan: Plan) -> tuple[Finding, RewardTrial]:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from promptcodebook.assemble import Plan, Sources, plan_run, try_reward
+from promptcodebook.assemble import Plan, Sources, plan_run, try_agent, try_reward
 from promptcodebook.calls import ROLES, Role
 from promptcodebook.config import Budget, Config, load_config, merge
 from promptcodebook.config.loading import comparable, optimizer_settings
@@ -238,9 +238,8 @@ class Session:
             # The user's own reward, before its first call; ConfigError: it cannot be used.
             for warning in (await try_reward(plan)).warnings:
                 self._problem.tell(Note(warning))
-        check = getattr(getattr(plan.task.program, "function", None), "check", None)
-        if check is not None and not begun:  # an agent whose prompt may have no place
-            await check(plan.dataset.train[0])
+        if not begun:
+            await try_agent(plan)
         result = await optimize_metered(self._optimizer, self._problem)
         if result.policy is not None:
             result.policy.save(Path(store.path) / POLICY)
