@@ -105,7 +105,7 @@ test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 test-slow: $(VENV)/.dev $(NPM)  ## what takes minutes: kills, attacks, whole runs, browsers
 	@$(PYTEST) -n $(SLOW_WORKERS) -m slow
 
-test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(VENV)-vllm/.vllm  ## with weights, real clients and vLLM
+test-local: $(VENV)-local/.local $(VENV)-mlflow/.mlflow $(VENV)-agents/.agents $(VENV)-vllm/.vllm $(NPM)  ## with weights, real clients and vLLM
 	@$(VENV)-local/bin/python -m pytest -m local -n $(LOCAL_WORKERS) --dist loadfile
 
 check: static test-slow  ## format, lint, prose, types, layers, advisories, documentation, slow tests
