@@ -20,7 +20,7 @@ from promptcodebook.policy.references import resolve
 from promptcodebook.report.context import NOTES, Context, Section, facts
 from promptcodebook.report.history import FIRST, LAST, REFUSED, HistorySection
 from promptcodebook.report.page import render_report
-from promptcodebook.report.traces import ExamplesSection
+from promptcodebook.report.traces import ExamplesSection, parts_of
 from promptcodebook.report.training import (
     MOST_COLUMNS,
     CodebookSection,
@@ -37,7 +37,16 @@ from promptcodebook.report.verdict import (
 from promptcodebook.run.verdict import Entry, Terms, conclude
 from promptcodebook.store.events import Amended, Compared, Concluded, Ended, Event, Started, Stepped
 from promptcodebook.store.run import RunStore
-from promptcodebook.types import Codebook, Evaluation, Example, Instinct, Rewrite, Rollout, Route
+from promptcodebook.types import (
+    Codebook,
+    Evaluation,
+    Example,
+    Instinct,
+    Rewrite,
+    Rollout,
+    Route,
+    Stage,
+)
 from tests.report.scripted_run import ScriptedRun
 from tests.report.strict import flat, read_page, require_approved, section
 
@@ -340,3 +349,11 @@ def test_a_run_without_a_verdict_says_what_to_type_unless_it_is_at_work(write: W
     stopped.append(Ended("budget", hint="pco train --resume it --budget MORE"))
     assert "pco train --resume it --budget MORE" in section(stopped, VerdictSection)
     assert ("next", "pco train --resume it --budget MORE") in facts(Context.of(stopped, {}))
+
+
+def test_a_long_trajectory_shows_its_ends_and_counts_the_rest() -> None:
+    stages = tuple(Stage("agent", f"turn {n}", "") for n in range(12))
+    parts = parts_of(Rollout("e1", output="done", stages=stages), (), ("", ""))
+    shown = [text.partition("\n")[0] for name, text in parts if name.startswith("stage")]
+    assert shown == [*(f"turn {n}" for n in range(4)), "(4 stages left out)",
+                     *(f"turn {n}" for n in range(8, 12))]  # fmt: skip

@@ -20,7 +20,7 @@ from promptcodebook.store.events import Event, Started, Stepped
 from promptcodebook.store.run import RunStore
 from promptcodebook.text import shorten
 from promptcodebook.types import Codebook, Failure, Rewrite, Rollout, Step, Trace, Variable
-from promptcodebook.units import number
+from promptcodebook.units import number, plural
 
 _LONG, _SHORT = 4000, 1500  # characters shown of a text
 _MOST_STAGES = 8
@@ -48,8 +48,11 @@ def parts_of(rollout: Rollout, instincts: Instincts, own: tuple[str, str]) -> Pa
         }
     stages = [
         (f"stage {s.name}", f"{shorten(s.input, _SHORT)}\n→ {shorten(s.output, _SHORT)}")
-        for s in rollout.stages[:_MOST_STAGES]
+        for s in rollout.stages
     ]
+    if (gone := len(stages) - _MOST_STAGES) > 0:  # how it began and ended says most
+        half = _MOST_STAGES // 2
+        stages[half:-half] = [("stages", f"({plural(gone, 'stage')} left out)")]
     parts = [
         ("route", _route(rollout)),
         ("instincts", instincts),
