@@ -28,6 +28,13 @@ SYSTEM = "You work for a shop. Answer in letters."
 EXAMPLE = pco.Example("e1", "Where is my parcel?", "P", fields={"day": "Monday", "answer": "P"})
 PNG = "data:image/png;base64,iVBORw0KGgo="
 TOOL: Any = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+MALFORMED = (
+    b"{",
+    b"[]",
+    b'{"messages": 1}',
+    b'{"messages": [{"role": "x"}]}',
+    b'{"messages": [], "stream": true, "stream_options": [1]}',
+)
 Act = Callable[[openai.AsyncOpenAI, pco.Example], Coroutine[Any, Any, str]]
 
 
@@ -153,6 +160,13 @@ async def test_a_stream_and_openai_s_newer_wire_say_the_same(wire: str) -> None:
     assert output.text == ("P1" if wire == "responses" else "P1|P2") and said(lm)[0] == "Say P."
 
 
+async def twice(client: openai.AsyncOpenAI, example: pco.Example) -> str:
+    """The marker in two messages, by the body that a client would not check."""
+    messages = [*turns("{{pco}}"), {"role": "developer", "content": "{{pco}}"}]
+    made = await client.chat.completions.create(model="m", messages=messages)
+    return made.choices[0].message.content or ""
+
+
 @pytest.mark.parametrize(
     ("agent", "match"),
     [
@@ -161,7 +175,8 @@ async def test_a_stream_and_openai_s_newer_wire_say_the_same(wire: str) -> None:
         (process("silent"), "it made no call"),
         (process("works", present="Another prompt."), "in none of its 1 calls"),
         (pco.Agent(command="no-such-program"), "does not start"),
-        (in_process(act("{{pco}}{{pco}}")), "in one prompt twice"),
+        (in_process(act("{{pco}}{{pco}}")), "in one request twice"),
+        (in_process(twice), "in one request twice"),
         (in_process(act("{{pco}}", n=0)), "n a whole number above 0"),
     ],
 )
@@ -260,7 +275,7 @@ async def test_a_rollout_sees_nothing_of_another() -> None:
                     f"{place}/chat/completions", json=body, headers=headers
                 ) as made:
                     seen.append((made.status, await made.text()))
-            for body in (b"{", b"[]", b'{"messages": 1}', b'{"messages": [{"role": "x"}]}'):
+            for body in MALFORMED:
                 headers = {"Authorization": f"Bearer {key}"}
                 async with session.post(
                     f"{url}/chat/completions", data=body, headers=headers
@@ -320,12 +335,13 @@ async def test_a_caller_that_hangs_up_leaves_a_reply_that_is_kept() -> None:
 async def test_the_agent_sees_no_key_and_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     monkeypatch.setenv("PCO_API_KEY", "sk-secret")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("WEATHER_API_KEY", "its own")
     output = await answer(process("works"), ScriptedLM().enqueue("P"))
     assert output.fields["row"] == {"id": "e1", "input": "Where is my parcel?", "day": "Monday"}
     env = output.fields["env"]
     assert isinstance(env, list) and {"WEATHER_API_KEY", "OPENAI_API_KEY"} <= {*env}
-    assert not {"ANTHROPIC_API_KEY", "PCO_API_KEY"} & {*env}
+    assert not {"ANTHROPIC_API_KEY", "PCO_API_KEY", "AZURE_OPENAI_API_KEY"} & {*env}
     assert os.environ["PCO_API_KEY"] == "sk-secret"
 
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
-import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -28,6 +28,7 @@ _IDLE_S = 10.0
 _GRACE_S = 1.0
 """Between the request to end and the kill."""
 _DRY = "a dry run"
+_VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
 
@@ -268,17 +269,11 @@ def answer_of(said: str) -> Output:
 
 def environment() -> dict[str, str]:
     """This process's, without the keys of models and without our own settings."""
-    text = resources.files("promptcodebook.lm").joinpath("providers.toml").read_text("utf-8")
-    keys = set(_texts(tomllib.loads(text)))
+    keys = set[str]()
+    for package, name in (("lm", "providers"), ("config", "secrets")):
+        file = resources.files(f"promptcodebook.{package}").joinpath(f"{name}.toml")
+        keys.update(_VARIABLE.findall(file.read_text("utf-8")))
     return {k: v for k, v in os.environ.items() if k not in keys and not k.startswith("PCO_")}
-
-
-def _texts(node: object) -> list[str]:
-    if isinstance(node, str):
-        return [node]
-    held = cast("dict[str, object]", node).values() if isinstance(node, dict) else node
-    each = cast("list[object]", held) if not isinstance(held, int | float | bool) else ()
-    return [text for one in each for text in _texts(one)]
 
 
 def agent_of(table: Mapping[str, Any], base: Path) -> Agent:

@@ -49,6 +49,11 @@ class Places:
     def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], str | None]:
         """The messages with the prompt, and the stage that it was for; None = it has no place."""
         turned, stage = list(messages), None
+        shown = [m.content for m in messages if m.role == "system"]
+        names = [mark[1] or "" for text in shown for mark in MARKER.finditer(text)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
+            raise Refusal(f"the marker {mark} is in one request twice: leave one of them")
         for at, message in enumerate(turned):
             if message.role != "system":
                 continue
@@ -60,9 +65,6 @@ class Places:
     def _put(self, text: str, prompt: Prompt) -> tuple[str, str | None]:
         if marks := list(MARKER.finditer(text)):
             names = [mark[1] or "" for mark in marks]
-            if twice := [name for name in names if names.count(name) > 1]:
-                mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
-                raise Refusal(f"the marker {mark} is in one prompt twice: leave one of them")
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
                 raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
@@ -143,10 +145,12 @@ class Endpoint:
     async def _chat(self, body: _Tree) -> Answer:
         """Asks the run's model. Raises Refusal."""
         choices = 1 if body.get("n") is None else body["n"]
-        options = cast("_Tree", body.get("stream_options") or {})
+        options: Any = {} if body.get("stream_options") is None else body["stream_options"]
         counted = isinstance(choices, int) and choices > 0
         if not isinstance(body.get("messages"), list) or not counted:
             raise Refusal("messages must be a list, and n a whole number above 0", param="messages")
+        if not isinstance(options, dict):
+            raise Refusal("stream_options must be an object", param="stream_options")
         try:
             messages = [read_message(each) for each in body["messages"]]
         except ValueError as error:
@@ -154,10 +158,11 @@ class Endpoint:
         messages, stage = self.places.put(messages, self.prompt)
         self.placed += stage is not None
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
-        replies = [await self._ask(messages, extra, stage or "agent") for _ in range(choices)]
+        asked = (self._ask(messages, extra, stage or "agent") for _ in range(choices))
+        replies = await asyncio.gather(*asked)
         tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
         if body.get("stream"):
-            pieces = _chunks(tree, usage=bool(options.get("include_usage")))
+            pieces = _chunks(tree, usage=bool(cast(_Tree, options).get("include_usage")))
             return Answer(200, "text/event-stream", {}, pieces=pieces)
         return Answer(200, "application/json", {}, body=json.dumps(tree).encode())
 
