@@ -153,7 +153,7 @@ async def test_finalists_are_judged_on_the_whole_split(make: Make):
     assert len(on_the_way) == 2 and len(run.heard) == 4
     await run.kept()
     full = [v for v in run.heard if len(v.evaluation.rollouts) == 4]
-    assert [v.step for v in full] == [1, 2]
+    assert [(v.step, v.best) for v in full] == [(1, True), (2, False)], "beside other finalists"
 
 
 async def test_it_validates_every_so_many_steps_and_never_at_zero(make: Make):
