@@ -102,13 +102,22 @@ def _registered(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 def plug_in(group: str, name: str, key: str, own: Iterable[str] = ()) -> Any:
     """What a package registered under the value of a setting. ConfigError: none did, and it is none
-    of our `own`."""
+    of our `own`; or it cannot be loaded."""
     entries = registered(group)
     if name not in entries.names:
         known = (*own, *sorted(entries.names))
         hint = f"{key} = one of {', '.join(known)}"
         raise ConfigError(f"unknown {key} {name!r}{did_you_mean(name, known)}", hint=hint)
-    return entries[name].load()
+    entry = entries[name]
+    try:
+        return entry.load()
+    except PcoError:
+        raise
+    except Exception as error:
+        said = f"{key} {name!r}: {entry.value} cannot be loaded: {type(error).__name__}: "
+        package = entry.dist.name if entry.dist else entry.module
+        hint = f"mend or reinstall the package {package}"
+        raise ConfigError(said + message_of(error), hint=hint) from error
 
 
 def import_part(group: str, name: str, what: str, extra: str) -> Any:

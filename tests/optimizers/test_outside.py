@@ -407,6 +407,33 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("unmet", f"{MODULE}\nimport not_there\n", "ModuleNotFoundError: .*'not_there'"),
+        (
+            "untitled",
+            MODULE.replace('    table = "asking"\n', ""),
+            'AskSettings needs a line table = "',
+        ),
+    ],
+)
+def test_one_that_cannot_be_loaded_says_which_package_to_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, said: str
+) -> None:
+    """Also where its own table is set, which is unknown without it."""
+    entry = f"[promptcodebook.optimizers]\n{name} = {name}_optimizer:Asks\n"
+    install_package(tmp_path, name, entry)
+    (tmp_path / f"{name}_optimizer.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = f"optimizer {name!r}: {name}_optimizer:Asks cannot be loaded: .*{said}"
+    with pytest.raises(ConfigError, match=said):
+        make_optimizer(name)
+    with pytest.raises(ConfigError, match=said) as error:
+        load_config({"optimizer": name, "asking": {"tries": 2}})
+    assert error.value.hint == f"mend or reinstall the package {name}"
+
+
 @pytest.mark.usefixtures("installed")
 def test_it_runs_through_the_same_models_store_and_verdict(tmp_path: Path) -> None:
     run = train(tmp_path, config={"optimizer": "asks"})

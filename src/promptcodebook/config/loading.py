@@ -33,7 +33,7 @@ from promptcodebook.config.schema import (
     preset,
 )
 from promptcodebook.config.secrets import without_secrets
-from promptcodebook.errors import ConfigError, did_you_mean, registered
+from promptcodebook.errors import ConfigError, did_you_mean, plug_in, registered
 
 TYPED = "the command line or PCO_*"
 """Where settings come from that were typed for this use."""
@@ -163,6 +163,8 @@ def load_config(*layers: Mapping[str, Any], where: str = "the configuration") ->
     try:
         return _config_with(tuple(tables[name] for name in sorted(tables))).model_validate(tree)
     except ValidationError as error:
+        if name != "pco" and not own:  # its keys are unknown where it cannot be loaded
+            plug_in("promptcodebook.optimizers", name, "optimizer")
         raise _readable(error, where) from None
 
 

@@ -41,6 +41,11 @@ class OptimizerSettings(Group):
     longer: ClassVar[str] = ""
     """The key that extends a finished run when it is raised; "" = a finished run is over."""
 
+    def __init_subclass__(cls, **facts: Any) -> None:
+        super().__init_subclass__(**facts)
+        if not getattr(cls, "table", ""):
+            raise TypeError(f'{cls.__name__} needs a line table = "its name in pco.toml"')
+
     @classmethod
     def of(cls, config: Config) -> Self:
         """Those of a run."""
