@@ -178,7 +178,7 @@ def read_record(run: Path, example_id: str) -> Record | None:
     return Record(example_id, tuple(trainings), next(iter(validated), None), judged)
 
 
-def _ranks(trace: Trace) -> dict[str, float | None]:
+def _ranks(trace: Trace, router: str) -> dict[str, float | None]:
     """Its rank in each kind (None = it is none); the lowest is shown."""
     reward, route = trace.rollout.reward, trace.rollout.route
     late = 1.0 if trace.failure is not None else None
@@ -186,7 +186,7 @@ def _ranks(trace: Trace) -> dict[str, float | None]:
         "failed": 0.0 if trace.rollout.failure is not None else late,
         "worst": reward,
         "explored route": 0.0 if route is not None and route.explored else None,
-        "encoder's route": 0.0 if route is not None and not route.explored else None,
+        f"{router}'s route": 0.0 if route is not None and not route.explored else None,
         "best": None if reward is None else -reward,
     }
 
@@ -207,10 +207,11 @@ class ExamplesSection(Section):
         if not isinstance(event, Stepped):
             return
         step = event.step
+        learned = self.context.setting("router.kind") == "outcomes"
         for trace in step.traces:
             draw = keyed_int(self.context.seed, "report", step.index, trace.rollout.example_id)
             offered = Training.of(step, trace, self._codebook)
-            for kind, rank in _ranks(trace).items():
+            for kind, rank in _ranks(trace, "router" if learned else "encoder").items():
                 best = self._best.setdefault(kind, [])
                 if rank is not None:
                     insort(best, (rank, draw, offered), key=lambda each: each[:2])
