@@ -258,6 +258,9 @@ async def test_where_only_a_teacher_is_weak_a_stronger_model_is_named_first() ->
     assert found["role encoder"].level == found["role updater"].level == "ok"
     step = "name a stronger model: --set roles.attribution.model="
     assert found["roles"].next_step.startswith(step)
+    assert found["roles"].next_step.endswith("; or pco train --preset small")
+    found = (await rehearsed(ScriptedLM().reply_with(echo), preset="small"))[TITLE]
+    assert found["roles"].next_step == f"{step}SPEC", "the preset is set already"
 
 
 async def test_roles_that_no_run_asks_are_not_weighed() -> None:

@@ -403,7 +403,8 @@ async def _weigh_roles(rehearsed: Rehearsed) -> tuple[Finding, ...]:
     models = " ".join(f"--set roles.{role}.model=SPEC" for role in teachers)
     step = "pco train --preset small (learned routes, instincts verbatim)"
     if len(teachers) == len(weak):
-        step = f"name a stronger model: {models}; or pco train --preset small"
+        small = "" if config.preset == "small" else "; or pco train --preset small"
+        step = f"name a stronger model: {models}{small}"
     elif teachers:
         step = f"pco train --preset small; with text updates if a stronger model teaches: {models}"
     if weak:
