@@ -69,7 +69,8 @@ $(VENV)-mlflow/.mlflow: requirements/mlflow.lock $(VENV)/.pip
 $(VENV)-agents/.agents: requirements/agents.lock $(VENV)/.pip
 	@echo "installing frameworks of agents in an environment of their own (once) ..." >&2
 	@test -x $(VENV)-agents/bin/python || $(PYTHON) -m venv --without-pip $(VENV)-agents
-	@$(BIN)/python -m pip --python $(VENV)-agents/bin/python $(INSTALL) --require-hashes -r requirements/agents.lock
+	@$(BIN)/python -m pip --python $(VENV)-agents/bin/python $(INSTALL) --require-hashes -r requirements/agents.lock \
+		|| echo "these frameworks cannot be installed here: their tests will be skipped" >&2
 	@touch $@
 
 # What vLLM needs to read a batch file lies over the models' environment. Its wheel has 336 MB and is

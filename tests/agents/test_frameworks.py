@@ -20,7 +20,10 @@ NODE = ROOT / "requirements" / "npm" / "node_modules"
 PRESENT = "You work for a shop. Answer in one word."
 pytestmark = [
     pytest.mark.local,
-    pytest.mark.skipif(not PYTHON.exists(), reason="make test-local installs the frameworks"),
+    pytest.mark.skipif(
+        not list(PYTHON.parents[1].glob("lib/*/site-packages/pydantic_ai")),
+        reason="make test-local installs the frameworks",
+    ),
 ]
 
 
