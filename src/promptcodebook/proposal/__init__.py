@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import resources
 from importlib.util import find_spec
-from itertools import permutations
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -135,8 +134,8 @@ def propose(
     target = "" if target == "none" and target not in columns else target
     of = columns.get(target) or Column(target, [])
     lm = os.environ.get("PCO_LM") or ("smollm2" if find_spec("openvino_genai") else "simulated")
-    guess, apart = _reward_for(of), not any(a in b for a, b in permutations(of.labels, 2))
-    if lm == "smollm2" and guess == "normalised" and apart:
+    guess = _reward_for(of)
+    if lm == "smollm2" and guess == "normalised":
         guess = "contains"  # a model this small answers in a sentence, whatever it was asked for
     reward = given["reward"] or ask("the reward", guess)
     if reward != "judge":
@@ -145,11 +144,13 @@ def propose(
     if labels and lm == "smollm2" and asked in columns and not {"{", "}"} & set("".join(labels)):
         # It must be asked, or it just continues the text.
         asked = f"{{{asked}}}\nIs this {', '.join(labels[:-1])} or {labels[-1]}?"
+    why = _WHY.get(reward, "the one that you chose")
+    why += ", and no other label" if labels and reward == "contains" else ""
     values: dict[str, Any] = {
         "seen": f"{plural(len(rows), 'row')} of {', '.join(columns)} in {source.name}",
         "path": os.path.relpath(source, folder), "input": asked, "messages": messages,
         "target": target, "id": found["id"], "split": found["split"], "reward": reward,
-        "why": _WHY.get(reward, "the one that you chose"), "labels": labels, "keys": of.keys,
+        "why": why, "labels": labels, "keys": of.keys,
         "lm": lm, "small": lm == "smollm2", "max_tokens": 12 if of.words <= _SHORT else 96,
         "fractions": [] if found["split"] or separate else _fractions(len(rows)),
     }  # fmt: skip
@@ -162,7 +163,7 @@ def propose(
         f"{source.name}: {plural(len(rows), 'row')}",
         f"input   {messages or asked}",
         f"target  {target}, {kinds}" if target else "target  none",
-        f"reward  {reward}: {values['why']}",
+        f"reward  {reward}: {why}",
         f"splits  {counts}, {'drawn' if values['fractions'] else 'as given'}",
         f"model   {lm}",
     ]
