@@ -35,8 +35,7 @@ _PER_SECOND = 4
 _LEVELS = "▁▂▃▄▅▆▇█"
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _NAME = 12
-_ROWS = 8
-"""Rows of instincts wished for; more columns are made of them as the width allows."""
+_ROWS = 8  # rows of instincts wished for; more columns are made of them as the width allows
 _CELL = 14
 _BROAD = 80
 

@@ -43,8 +43,7 @@ cache = command.command_group(
 )
 app.add_typer(cache, name="cache")
 
-_QUOTED = 5
-"""Failures quoted in full; the rest is counted."""
+_QUOTED = 5  # failures quoted in full; the rest is counted
 
 
 @runs.command("list")

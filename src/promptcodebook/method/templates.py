@@ -30,8 +30,7 @@ from promptcodebook.types import Codebook
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _SECTION = re.compile(r"^## (system|user)$", re.M)
 _MANIFEST = "set.toml"
-_RUN = "task prompt response"
-"""What no judgement of a run can do without."""
+_RUN = "task prompt response"  # what no judgement of a run can do without
 _TRACE = "route stages reward range codebook"
 PLACES: Mapping[str, tuple[str, str]] = {
     "encoder": ("theta select codebook task", "size last"),

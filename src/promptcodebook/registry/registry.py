@@ -51,8 +51,7 @@ from promptcodebook.text import printable
 
 AUDIT = "audit"
 """The topic under which reports are attested."""
-_MOST_WORDS = 4000
-"""Characters of a reason."""
+_MOST_WORDS = 4000  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,7 @@ _SLOTS = 1024
 _BODY = struct.Struct("<QQQd")
 _NUMBER = struct.Struct("<Q")
 _SIZE = _NUMBER.size + _BODY.size
-_MOST = 2**53
-"""No number that an attempt has is larger."""
+_MOST = 2**53  # no number that an attempt has is larger
 
 
 class AttemptFile:
