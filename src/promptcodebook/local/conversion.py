@@ -123,9 +123,8 @@ def _read(
                 raise ValueError("its alignment is no number")
             begin = -(-file.tell() // step) * step
     except (OSError, struct.error, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"{path} cannot be read as a GGUF file: {error}", hint="download it again"
-        ) from None
+        said = f"{path} cannot be read as a GGUF file: {error}"
+        raise ConfigError(said, hint="download it again") from None
     return fields, {name: each._replace(start=begin + each.start) for name, each in found.items()}
 
 
@@ -192,9 +191,8 @@ class _Model:
         if kind != "gpt2":
             raise self._refuse(f"its tokenizer is of kind {kind}, and only gpt2 is known here")
         if split not in (_AT_WORDS, _AT_WORDS_AND_DIGITS):
-            raise self._refuse(
-                f"its tokenizer splits text as {split} does, which is not known here"
-            )
+            said = f"its tokenizer splits text as {split} does, which is not known here"
+            raise self._refuse(said)
         self._text("tokenizer.chat_template")
         library = self._import("transformers")
         marks = self._marks()

@@ -252,10 +252,8 @@ def _read_folder(folder: Traversable) -> tuple[dict[str, str], dict[str, Any]]:
         if file.name.startswith(".") or file.name.endswith("~"):
             continue
         if file.name not in known:
-            raise ConfigError(
-                f"{file}: not the name of a template{did_you_mean(file.name, known)}",
-                hint=f"a folder of templates holds only: {', '.join(known)}",
-            )
+            said = f"{file}: not the name of a template{did_you_mean(file.name, known)}"
+            raise ConfigError(said, hint=f"a folder of templates holds only: {', '.join(known)}")
         text, name = _read_text(file), file.name.removesuffix(".md")
         if file.name == _MANIFEST:
             try:
