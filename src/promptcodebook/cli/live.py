@@ -20,15 +20,7 @@ from rich.text import Text
 
 from promptcodebook.method.state import entropy, selected_since, utilisation
 from promptcodebook.paths import run_reference
-from promptcodebook.progress import (
-    WINDOW,
-    Lines,
-    Note,
-    ProgressEvent,
-    RunView,
-    Watcher,
-    one_line,
-)
+from promptcodebook.progress import WINDOW, Lines, Note, ProgressEvent, RunView, Watcher, one_line
 from promptcodebook.units import cost_text, count_text, duration, lost_text, number, spent_parts
 
 _PER_SECOND = 4
