@@ -109,6 +109,20 @@ async def test_each_stage_gets_its_own_prompt_and_what_a_user_says_is_data() -> 
     assert agent.stages == ("plan", "solve")
 
 
+async def test_two_stages_in_one_request_are_both_recorded() -> None:
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    prompts = Prompt.of_stages({"plan": "Think of {{pco:solve}}.", "solve": "Do."})
+    output = await answer(in_process(act("{{pco:plan}} {{pco:solve}}")), lm, prompts)
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Think of {{pco:solve}}. Do."
+    both = in_process(
+        act("Plan it. Solve it. Plan it."), present={"plan": "Plan it.", "solve": "Solve it."}
+    )
+    output = await answer(both, lm, Prompt.of_stages({"plan": "Solve it.", "solve": "Do."}))
+    assert [stage.name for stage in output.trace] == ["plan + solve"]
+    assert said(lm)[0] == "Solve it. Do. Plan it."
+
+
 async def test_a_trajectory_keeps_tool_calls_and_their_results() -> None:
     async def with_tools(client: openai.AsyncOpenAI, example: pco.Example) -> str:
         messages = turns("{{pco}}", [{"type": "text", "text": "Look."},
@@ -223,6 +237,20 @@ async def test_a_flood_leaves_the_answer_and_a_child_is_not_left_behind(tmp_path
     while is_alive(int(pid.read_text())):
         assert time.monotonic() < until, "the child is alive"
         await asyncio.sleep(0.05)
+
+
+async def test_a_child_whose_parent_is_gone_has_time_to_end(tmp_path: Path) -> None:
+    begun, ended = tmp_path / "begun", tmp_path / "ended"
+    lm = ScriptedLM().reply_with(lambda request: "P")
+    assert (await answer(process("leaves", str(begun), str(ended)), lm)).text == "P"
+    assert ended.exists()
+
+
+def test_an_agent_forgets_the_loops_that_have_ended() -> None:
+    agent, lm = in_process(act("{{pco}}")), ScriptedLM().reply_with(lambda request: "P")
+    for _ in range(3):
+        asyncio.run(answer(agent, lm))
+    assert len(agent._free) == 1
 
 
 def is_alive(pid: int) -> bool:

@@ -21,12 +21,9 @@ from promptcodebook.errors import ConfigError, ExecutorError
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
-_LARGEST = 2**20
-"""Bytes of an agent's output that are kept: of a flood, the last ones."""
-_IDLE_S = 10.0
-"""A process that reads lines is ended after it has waited this long."""
-_GRACE_S = 1.0
-"""Between the request to end and the kill."""
+_LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
+_IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
+_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
@@ -77,6 +74,8 @@ class Agent:
     async def __call__(self, prompt: Prompt, example: Example, lm: Chat) -> Output:
         """One rollout. ExecutorError where the agent gives no answer, asks no model, or has no
         place for the prompt; what the run's models raise passes through."""
+        for ended in [loop for loop in self._free if loop.is_closed()]:
+            del self._free[ended]
         free = self._free.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.workers))
         async with free, self._endpoint(prompt, lm) as endpoint:
             output = await self._run(endpoint, example)
@@ -240,17 +239,20 @@ async def _end_of(stream: asyncio.StreamReader | None) -> str:
 async def _exit_of(process: asyncio.subprocess.Process) -> int:
     """Its exit status. `process.wait` would wait for its children, too: they have its pipes."""
     while process.returncode is None:  # noqa: ASYNC110 - no event tells it alone
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(_LOOK_S)
     return process.returncode
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
     """Ends the agent and all that it started: asked first, then killed."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, sign)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(_exit_of(process), _GRACE_S)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+        for _ in range(round(_GRACE_S / _LOOK_S)):
+            await asyncio.sleep(_LOOK_S)
+            os.killpg(process.pid, 0)  # nothing but a look: it raises when all have ended
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(_exit_of(process), _GRACE_S)
 
 
 def answer_of(said: str) -> Output:

@@ -50,33 +50,40 @@ class Places:
 
     present: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], str | None]:
-        """The messages with the prompt, and the stage that it was for; None = it has no place."""
-        turned, stage = list(messages), None
+    def put(self, messages: Sequence[Message], prompt: Prompt) -> tuple[list[Message], list[str]]:
+        """The messages with the prompt, and the stages that have a place in them."""
+        turned, stages = list(messages), list[str]()
         shown = [m.content for m in messages if m.role == "system"]
         names = [mark[1] or "" for text in shown for mark in MARKER.finditer(text)]
         if twice := [name for name in names if names.count(name) > 1]:
             mark = "{{pco:" + twice[0] + "}}" if twice[0] else "{{pco}}"
             raise Refusal(f"the marker {mark} is in one request twice: leave one of them")
         for at, message in enumerate(turned):
-            if message.role != "system":
-                continue
-            text, found = self._put(message.content, prompt)
-            if found is not None:
-                turned[at], stage = Message("system", text), found
-        return turned, stage
+            if message.role == "system":
+                text, found = self._put(message.content, prompt)
+                stages += [stage for stage in found if stage not in stages]
+                turned[at] = Message("system", text) if found else message
+        return turned, stages
 
-    def _put(self, text: str, prompt: Prompt) -> tuple[str, str | None]:
-        if marks := list(MARKER.finditer(text)):
-            names = [mark[1] or "" for mark in marks]
+    def _put(self, text: str, prompt: Prompt) -> tuple[str, list[str]]:
+        if names := [mark[1] or "" for mark in MARKER.finditer(text)]:
             if unknown := [n for n in names if n and prompt.stages and n not in prompt.stages]:
                 known = ", ".join(prompt.stages)
                 raise Refusal(f"no prompt is learned for the stage {unknown[0]!r}: {known} are")
-            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names[0]
-        for stage, own in self.present.items():
-            if own.strip() and own.strip() in text:
-                return text.replace(own.strip(), prompt.of(stage), 1), stage
-        return text, None
+            return MARKER.sub(lambda mark: prompt.of(mark[1] or ""), text), names
+        own = {text.strip(): stage for stage, text in self.present.items() if text.strip()}
+        found = list[str]()
+
+        def put(at: re.Match[str]) -> str:
+            stage = own[at[0]]
+            if stage in found:
+                return at[0]
+            found.append(stage)
+            return prompt.of(stage)
+
+        longest_first = sorted(own, key=len, reverse=True)
+        text = re.sub("|".join(map(re.escape, longest_first)), put, text) if own else text
+        return text, found
 
 
 @dataclass(eq=False)
@@ -159,10 +166,11 @@ class Endpoint:
             messages = [read_message(each) for each in body["messages"]]
         except ValueError as error:
             raise Refusal(str(error), param="messages") from None
-        messages, stage = self.places.put(messages, self.prompt)
-        self.placed += stage is not None
+        messages, stages = self.places.put(messages, self.prompt)
+        self.placed += bool(stages)
         extra = {k: v for k, v in body.items() if k not in _RUNS and v is not None}
-        asked = (self._ask(messages, extra, stage or "agent") for _ in range(choices))
+        stage = " + ".join(stages) or "agent"
+        asked = (self._ask(messages, extra, stage) for _ in range(choices))
         replies = await asyncio.gather(*asked)
         tree = completion(replies, f"{self.name}-{self.calls}", str(body.get("model") or MODEL))
         if body.get("stream"):

@@ -224,8 +224,7 @@ def _distilled_text(made: Distillation, target: Path) -> str:
     return "\n".join([*lines, "", wrap_text(verdict, ""), "", f"wrote {target}"])
 
 
-_PROMISES = 3
-"""Instincts that are shown with what they promise, beside the chosen ones."""
+_PROMISES = 3  # instincts that are shown with what they promise, beside the chosen ones
 _TURN = 600  # characters shown of a turn
 _EXPLAINED = f"{command.REF_HELP} Or a request's id, from `pco serve`."
 

@@ -42,70 +42,55 @@ Keys = Annotated[
 
 def serve(
     ref: command.Ref,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free one.")] = 8080,
+    host: str = typer.Option("127.0.0.1", help="Address to listen on."),
+    port: int = typer.Option(8080, min=0, max=65535, help="0 = any free one."),
     keys: Keys = None,
-    name: Annotated[
-        str | None, typer.Option(help="Callers ask for the model pco/NAME; else the REF's name.")
-    ] = None,
-    serve_as: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Another name of the model, for a client that insists on one. Repeatable."
-        ),
-    ] = None,
+    name: str | None = typer.Option(
+        None, help="Callers ask for the model pco/NAME; else the REF's name."
+    ),
+    serve_as: list[str] | None = typer.Option(
+        None, help="Another name of the model, for a client that insists on one. Repeatable."
+    ),
     lm: command.Model = None,
-    reads: Annotated[
-        Literal["last", "conversation"],
-        typer.Option("--input", help="What is routed: the last user turn, or the conversation."),
-    ] = "last",
-    sticky: Annotated[
-        str,
-        typer.Option(
-            metavar="off|conversation|user|header:NAME",
-            help="A conversation keeps its prompt: known by its first turn, the body's user, or a "
-            "header.",
-        ),
-    ] = "off",
-    one_system: Annotated[
-        bool,
-        typer.Option(help="Join the prompt with the caller's system message."),
-    ] = False,
-    prompt_first: Annotated[
-        bool, typer.Option(help="Put the prompt before the caller's system message, not after it.")
-    ] = False,
-    verbatim: Annotated[
-        bool, typer.Option(help="Put instincts in as they are: no generator, a call less.")
-    ] = False,
-    route_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the encoder; then a fallback is used.")
-    ] = 10.0,
-    compose_timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for the generator; then a fallback is used.")
-    ] = 10.0,
-    kept: Annotated[
-        int, typer.Option("--cache", min=0, help="Composed prompts that are kept in memory.")
-    ] = 10_000,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Requests at a time; more get a 429.")
-    ] = 256,
-    daily_budget: Annotated[
-        str,
-        typer.Option(
-            help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
-            "may name another behind its key."
-        ),
-    ] = "",
-    rate: Annotated[
-        float, typer.Option(min=0.0, help="Requests a second for each key; 0 = any number.")
-    ] = 0.0,
-    max_body: Annotated[float, typer.Option(min=0.001, help="MiB of a request's body.")] = 16.0,
-    records: Annotated[
-        int, typer.Option(min=0, help="Requests kept for `pco explain REQUEST_ID`.")
-    ] = 10_000,
-    log_inputs: Annotated[
-        bool, typer.Option(help="Keep what requests say in that record, too.")
-    ] = False,
+    reads: Literal["last", "conversation"] = typer.Option(
+        "last", "--input", help="What is routed: the last user turn, or the conversation."
+    ),
+    sticky: str = typer.Option(
+        "off",
+        metavar="off|conversation|user|header:NAME",
+        help="A conversation keeps its prompt: known by its first turn, the body's user, or a "
+        "header.",
+    ),
+    one_system: bool = typer.Option(
+        False, help="Join the prompt with the caller's system message."
+    ),
+    prompt_first: bool = typer.Option(
+        False, help="Put the prompt before the caller's system message, not after it."
+    ),
+    verbatim: bool = typer.Option(
+        False, help="Put instincts in as they are: no generator, a call less."
+    ),
+    route_timeout: float = typer.Option(
+        10.0, min=0.001, help="Seconds for the encoder; then a fallback is used."
+    ),
+    compose_timeout: float = typer.Option(
+        10.0, min=0.001, help="Seconds for the generator; then a fallback is used."
+    ),
+    kept: int = typer.Option(
+        10_000, "--cache", min=0, help="Composed prompts that are kept in memory."
+    ),
+    concurrency: int = typer.Option(256, min=1, help="Requests at a time; more get a 429."),
+    daily_budget: str = typer.Option(
+        "",
+        help="What each key may spend a day (UTC), e.g. 1000calls+2Mtok+5usd; a line of --keys "
+        "may name another behind its key.",
+    ),
+    rate: float = typer.Option(
+        0.0, min=0.0, help="Requests a second for each key; 0 = any number."
+    ),
+    max_body: float = typer.Option(16.0, min=0.001, help="MiB of a request's body."),
+    records: int = typer.Option(10_000, min=0, help="Requests kept for `pco explain REQUEST_ID`."),
+    log_inputs: bool = typer.Option(False, help="Keep what requests say in that record, too."),
     config: command.ConfigOption = None,
     sets: command.Sets = None,
     trust: command.Trust = False,
