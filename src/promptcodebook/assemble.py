@@ -96,9 +96,8 @@ class Plan:
             return ()
         if not self.task.program.stages:
             hint = "give the executor an attribute `stages`, e.g. run.stages = ('find',)"
-            raise ConfigError(
-                "compose_per_stage needs an executor that names its stages", hint=hint
-            )
+            said = "compose_per_stage needs an executor that names its stages"
+            raise ConfigError(said, hint=hint)
         program = self.task.program
         if isinstance(program, Agent) and not program.wants_prompt:
             what = "compose_per_stage has a prompt for each stage, and the executor takes one text"

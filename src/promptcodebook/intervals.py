@@ -80,10 +80,7 @@ def mean_interval(
 
 
 def paired_interval(
-    a: Sequence[float],
-    b: Sequence[float],
-    bounds: Bounds = (0.0, 1.0),
-    side: float = SIDE,
+    a: Sequence[float], b: Sequence[float], bounds: Bounds = (0.0, 1.0), side: float = SIDE
 ) -> Interval:
     """Of a - b over the same examples in the same order; `bounds` are those of a and b."""
     width = bounds[1] - bounds[0]

@@ -21,12 +21,9 @@ from promptcodebook.errors import ConfigError, ExecutorError
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
-_LARGEST = 2**20
-"""Bytes of an agent's output that are kept: of a flood, the last ones."""
-_IDLE_S = 10.0
-"""A process that reads lines is ended after it has waited this long."""
-_GRACE_S, _LOOK_S = 1.0, 0.01
-"""Between the request to end and the kill; and between two looks whether it did."""
+_LARGEST = 2**20  # bytes of an agent's output that are kept: of a flood, the last ones
+_IDLE_S = 10.0  # a process that reads lines is ended after it has waited this long
+_GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"

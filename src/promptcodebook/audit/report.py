@@ -111,8 +111,7 @@ async def judge_weakness(ask: Ask) -> str | None:
     return f"weak: {weak}" if weak else None
 
 
-_MISTAKES = 1
-"""The number of the six plain texts that a judge may take wrong."""
+_MISTAKES = 1  # the number of the six plain texts that a judge may take wrong
 
 
 class HazardJudge:

@@ -160,10 +160,8 @@ class _Tasks:
             answer = json.loads(self._ray.get(shard.reference))
         except self._ray.exceptions.RayError as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise PcoError(
-                f"a task on the cluster was lost: {why}",
-                hint=f"{self._batch.order.again} continues from here",
-            ) from None
+            said = f"a task on the cluster was lost: {why}"
+            raise PcoError(said, hint=f"{self._batch.order.again} continues from here") from None
         paid, lost = (
             {role: Usage(**sums) for role, sums in answer[book].items()}
             for book in ("paid", "lost")

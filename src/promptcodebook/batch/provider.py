@@ -39,18 +39,13 @@ from promptcodebook.units import duration, plural
 
 _M = TypeVar("_M", bound=BaseModel)
 _URL = "/v1/chat/completions"
-_MOST_ROWS, _MOST_BYTES = 50_000, 150_000_000
-"""Of a batch, as OpenAI has it (200 MB)."""
+_MOST_ROWS, _MOST_BYTES = 50_000, 150_000_000  # of a batch, as OpenAI has it (200 MB)
 _MOST_REPLY = 2_000_000_000
-_FILE_S = 600.0
-"""What a file may take on its way."""
-_FIRST_S, _LONGEST_S = 1.0, 60.0
-"""Between two looks at a batch: at first, and later."""
-_TRIES = 20
-"""Requests in a row that may fail for a while before the wait is given up."""
+_FILE_S = 600.0  # what a file may take on its way
+_FIRST_S, _LONGEST_S = 1.0, 60.0  # between two looks at a batch: at first, and later
+_TRIES = 20  # requests in a row that may fail for a while before the wait is given up
 _PAGES, _PAGE = 20, 100
-_FORGOTTEN_S = 31 * 86_400
-"""OpenAI keeps the files of a batch for 30 days."""
+_FORGOTTEN_S = 31 * 86_400  # OpenAI keeps the files of a batch for 30 days
 _NO_SUCH_PLACE = (404, 405, 501)
 _OVER = ("completed", "expired", "cancelled", "failed")
 _AGAIN = "the same command keeps what was answered, and asks the rest again"

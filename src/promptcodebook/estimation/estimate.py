@@ -164,10 +164,8 @@ def estimate(
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
     if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):
-        raise ConfigError(
-            f"{verb}: a call cannot take {seconds_per_call:g} seconds",
-            hint="seconds_per_call is 0 or more, or None where it is unknown",
-        )
+        said = f"{verb}: a call cannot take {seconds_per_call:g} seconds"
+        raise ConfigError(said, hint="seconds_per_call is 0 or more, or None where it is unknown")
     sources = sources_of(verb, data, reward, choices.get("executor"), lm)
     plan = plan_run(settings, sources).require_training()
     seconds = dict.fromkeys(specs_of(plan.config), seconds_per_call) if seconds_per_call else {}
@@ -181,10 +179,8 @@ def estimate_plan(
     `short` is a shorter plan, simulated in its place. Raises what a run raises before its first
     call, and ConfigError for an optimizer that is not ours."""
     if plan.config.optimizer != "pco":
-        raise ConfigError(
-            f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}",
-            hint="bound what it may spend, e.g. pco train --budget 500calls",
-        )
+        said = f"only our own optimizer is estimated, and optimizer = {plan.config.optimizer!r}"
+        raise ConfigError(said, hint="bound what it may spend, e.g. pco train --budget 500calls")
     stand_in = short or shorten_plan(plan)
     scale = Scale.between(plan, stand_in)
 

@@ -19,14 +19,7 @@ from promptcodebook.config import load_config, merge
 from promptcodebook.errors import Stop, TooManyFailures
 from promptcodebook.experiments.lab import Cell, Lab, Result, row_json
 from promptcodebook.experiments.page import Block, Page, read_table
-from promptcodebook.intervals import (
-    DIGITS,
-    SIDE,
-    Bounds,
-    Interval,
-    mean_interval,
-    student_quantile,
-)
+from promptcodebook.intervals import DIGITS, SIDE, Bounds, Interval, mean_interval, student_quantile
 from promptcodebook.lm.spec import is_local, parse_spec
 from promptcodebook.randomness import keyed_random
 from promptcodebook.store.run import RunStore

@@ -272,10 +272,8 @@ def experiment_named(name: str) -> Experiment:
     """ConfigError for an unknown one."""
     homes = read_table("pages")["home"]
     if name not in homes:
-        raise ConfigError(
-            f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}",
-            hint=f"pco reproduce {' | '.join(homes)}",
-        )
+        said = f"there is nothing to reproduce under the name {name!r}{did_you_mean(name, homes)}"
+        raise ConfigError(said, hint=f"pco reproduce {' | '.join(homes)}")
     module, _, variable = homes[name].partition(":")
     return getattr(import_module(f"promptcodebook.experiments.{module}"), variable)
 

@@ -158,9 +158,8 @@ def _read(results: Path, name: str) -> _Measured | None:
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False)[0]
             why = f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'its beginning'}"
-        raise StoreError(
-            f"{folder / 'results.json'} cannot be read: {why}", hint=f"pco reproduce {folder.name}"
-        ) from None
+        said = f"{folder / 'results.json'} cannot be read: {why}"
+        raise StoreError(said, hint=f"pco reproduce {folder.name}") from None
     # Whatever the file names: drawings are those that lie there.
     return measured.model_copy(update={"figures": tuple(figures)})
 

@@ -31,12 +31,7 @@ from promptcodebook.randomness import keyed_int, keyed_random
 from promptcodebook.simulated.model import SimulatedLM, simulated_model
 from promptcodebook.simulated.world import World
 from promptcodebook.tasks.constraints.checks import check
-from promptcodebook.tasks.constraints.task import (
-    constraints_of,
-    draw_constraints,
-    reward,
-    score_of,
-)
+from promptcodebook.tasks.constraints.task import constraints_of, draw_constraints, reward, score_of
 from promptcodebook.types import Example, Output, Score
 
 

@@ -94,9 +94,8 @@ class Manner:
         try:
             given = {n: float(v) if n in shares else v for n, v in params.items()}
         except ValueError as error:
-            raise ConfigError(
-                f"the scripted teacher: {error}", hint="write misroutes=0.2"
-            ) from None
+            said = f"the scripted teacher: {error}"
+            raise ConfigError(said, hint="write misroutes=0.2") from None
         return cls(**given)  # pyright: ignore[reportArgumentType]
 
 

@@ -41,8 +41,7 @@ from promptcodebook.types import Example, Rollout, Trace
 from promptcodebook.units import percent, plural
 
 KEPT = Path("headroom.json")
-_TWICE = 4
-"""One input in four is answered twice, where the executor is not greedy."""
+_TWICE = 4  # one input in four is answered twice, where the executor is not greedy
 _CAVEAT = (
     "It speaks of the prompts tried: training may write better ones, and no route of several "
     "instincts was tried."

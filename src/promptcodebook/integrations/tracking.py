@@ -35,10 +35,8 @@ from promptcodebook.store.run import RunStore
 _log = logging.getLogger(__name__)
 _HOME = "promptcodebook"
 """The experiment or project, unless a variable of the service names another."""
-_LONGEST = 500
-"""Characters of a param, which some servers of MLflow cut or refuse beyond."""
-_AT_ONCE = 100
-"""Params that MLflow takes at a time."""
+_LONGEST = 500  # characters of a param, which some servers of MLflow cut or refuse beyond
+_AT_ONCE = 100  # params that MLflow takes at a time
 Settings = Mapping[str, str]
 
 

@@ -23,13 +23,7 @@ from promptcodebook.config import Config
 from promptcodebook.data import sample
 from promptcodebook.errors import BudgetReached, ConfigError, DataError, Interrupted, StoreError
 from promptcodebook.intervals import Bounds, Interval
-from promptcodebook.judging.calibration import (
-    Calibration,
-    Judging,
-    Labels,
-    answer_key,
-    calibrate,
-)
+from promptcodebook.judging.calibration import Calibration, Judging, Labels, answer_key, calibrate
 from promptcodebook.judging.figures import ENOUGH, rectified
 from promptcodebook.method.templates import load_templates
 from promptcodebook.paths import run_reference, runs_dir, write_whole

@@ -51,8 +51,7 @@ AT_ONCE = 64
 
 _MOST_STATES = 2_000_000
 """Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so at most 480 MB."""
-_BLOCK = 32
-"""Tokens of a block of the prefix cache on a CPU."""
+_BLOCK = 32  # tokens of a block of the prefix cache on a CPU
 _MOMENT_S = 0.003
 """How long after a job another one is of the same moment. Once the pipeline steps, it holds the
 interpreter's lock, so jobs are prepared only between steps."""
@@ -357,11 +356,9 @@ class HiddenStates:
             return core.compile_model(graph, "CPU").create_infer_request()
 
 
-_LEAST_CACHE, _MOST_CACHE = 1, 8
-"""Gigabytes for keys and values."""
+_LEAST_CACHE, _MOST_CACHE = 1, 8  # gigabytes for keys and values
 _CACHED_JOBS = 4  # jobs of the context's full length that the cache should hold
-_COMPANY_TOKENS = 1000
-"""After which a lone job gets new company, so that this stays cheap."""
+_COMPANY_TOKENS = 1000  # after which a lone job gets new company, so that this stays cheap
 _EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 _SEEDS = 2**31
 _LONGEST = 10**7

@@ -41,12 +41,7 @@ from promptcodebook.method.failures import FailureWatch, gather_all
 from promptcodebook.method.policy import FixedPrompt
 from promptcodebook.optimizers.base import Problem, Result, spending
 from promptcodebook.optimizers.fixed import baselines
-from promptcodebook.optimizers.outside import (
-    RECENT,
-    LibraryThread,
-    begin_again,
-    failed_with,
-)
+from promptcodebook.optimizers.outside import RECENT, LibraryThread, begin_again, failed_with
 from promptcodebook.optimizers.selection import VerdictReserve, train_to_reserve
 from promptcodebook.progress import Note, Phase
 from promptcodebook.store.events import EndReason

@@ -269,10 +269,8 @@ class Policy:
         if isinstance(x, str):
             return Example(_id_of(x), x)
         if not isinstance(x, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise DataError(
-                f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}",
-                hint="policy.prompt('...') or policy.prompt({'column': '...'})",
-            )
+            said = f"an input is a text, a mapping of columns or an Example, not {type(x).__name__}"
+            raise DataError(said, hint="policy.prompt('...') or policy.prompt({'column': '...'})")
         cells = {k: str(p) if isinstance(p := plain(v), int | float) else p for k, v in x.items()}
         table = Table("the input", tuple(cells), (Record("the input", cells),))
         try:

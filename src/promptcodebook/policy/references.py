@@ -46,8 +46,7 @@ from promptcodebook.store.runs import find_run
 from promptcodebook.tasks.program import SINGLE_CALL
 from promptcodebook.types import Example, variable_name
 
-_ADDRESS = ("model", "headers")
-"""What of a role's settings says whom it asks."""
+_ADDRESS = ("model", "headers")  # what of a role's settings says whom it asks
 POLICY = "policy.json"
 """Name of the policy file in a run's folder."""
 

@@ -34,10 +34,8 @@ from promptcodebook.run.verdict import ENOUGH, verdict_remark
 from promptcodebook.tasks.rewards import reward_factory
 from promptcodebook.units import plural
 
-_LABELS = 20
-"""Different references at most that count as labels."""
-_SHORT = 4
-"""Words of a short reference at most."""
+_LABELS = 20  # different references at most that count as labels
+_SHORT = 4  # words of a short reference at most
 _WHY = {
     "normalised": "the answer must be the reference, whatever its case and punctuation",
     "numeric": "the last number of the answer must be the reference",

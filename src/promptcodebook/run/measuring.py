@@ -327,15 +327,11 @@ class Distiller:
 
     def __init__(self, subject: Subject, logged: Sequence[Imitated], needs: Needs) -> None:
         if subject.file.router is not None:
-            raise ConfigError(
-                "this policy asks no encoder: its routes are ranked already",
-                hint="distil a run with router.kind = 'encoder'",
-            )
+            said = "this policy asks no encoder: its routes are ranked already"
+            raise ConfigError(said, hint="distil a run with router.kind = 'encoder'")
         if not subject.file.encoder:
-            raise ConfigError(
-                "this policy has no encoder: it takes the same instincts for every input",
-                hint="distil a run with encoder.mode = 'learned' or 'static'",
-            )
+            said = "this policy has no encoder: it takes the same instincts for every input"
+            raise ConfigError(said, hint="distil a run with encoder.mode = 'learned' or 'static'")
         self.subject = subject
         self._logged, self._needs = logged, needs
         dataset = subject.assembled.dataset

@@ -171,10 +171,8 @@ def _reopen(where: Where, path: Path, plan: Plan, listener: Listener) -> RunStor
             booked = lost_text(store.recovered)
             listener(Note(f"the last session was killed with calls in flight; {booked}"))
         if where.name not in ("", header.name):
-            raise ConfigError(
-                f"the run {header.id} was not begun under the name {where.name!r}",
-                hint="a run keeps its name: leave the name out when you resume",
-            )
+            said = f"the run {header.id} was not begun under the name {where.name!r}"
+            raise ConfigError(said, hint="a run keeps its name: leave the name out when you resume")
         ref = header.id if header.command == IN_PYTHON else run_reference(path)
         resumption = resume_with(header, store.outline(), plan, ref, edited=where.edited)
         if changes := resumption.changes:

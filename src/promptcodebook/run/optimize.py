@@ -302,9 +302,8 @@ def sources_of(
     function = None if isinstance(reward, str | Mapping) else reward
     if getattr(function, "__module__", "") == ready_made.__name__:
         called = f"{getattr(function, '__name__', '')}()"
-        raise ConfigError(
-            f"{verb}: the reward is what makes a ready-made one", hint=f"call it: {called}"
-        )
+        said = f"{verb}: the reward is what makes a ready-made one"
+        raise ConfigError(said, hint=f"call it: {called}")
     if function is not None:
         check_function(function, ("example", "output"), f"{verb}: the reward")
     if callable(executor):
@@ -317,9 +316,8 @@ def require_type(
 ) -> None:
     """Raises ConfigError for what is not of these kinds, nor None where it is `optional`."""
     if not isinstance(given, kinds) and not (optional and given is None):
-        raise ConfigError(
-            f"{verb}: {name} is of type {type(given).__name__}", hint=f"{name} must be {what}"
-        )
+        said = f"{verb}: {name} is of type {type(given).__name__}"
+        raise ConfigError(said, hint=f"{name} must be {what}")
 
 
 def _where(runs_dir: str | Path, resume: str, name: str) -> Where:

@@ -161,10 +161,8 @@ class Given:
         """
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
-            raise ConfigError(
-                f"--set {decided[0]}: the policy decides that",
-                hint="leave it out, or train a new run",
-            )
+            said = f"--set {decided[0]}: the policy decides that"
+            raise ConfigError(said, hint="leave it out, or train a new run")
         own, shell, above = reference.models, self.environment, self.above
         keeps = self.keeps_own(reference)
         below: Mapping[str, Any] = {}
@@ -194,10 +192,8 @@ class Given:
             below, above, self.where, name=reference.name, trusted=reference.trusted
         )
         if config.lm == OWN_LM and self.sources.lm is None:
-            raise ConfigError(
-                f"the run {reference.name} was made with an LM object, which is not here",
-                hint="pass --lm (lm= in Python) with a model's spec",
-            )
+            said = f"the run {reference.name} was made with an LM object, which is not here"
+            raise ConfigError(said, hint="pass --lm (lm= in Python) with a model's spec")
         return config, base
 
     def recorded(self, ref: str) -> Recorded | None:

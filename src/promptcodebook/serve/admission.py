@@ -62,9 +62,8 @@ def require_keys(keys: Iterable[str], host: str, command: str) -> None:
     keys = [_checked(key, "what is in PCO_SERVE_KEY or --key") for key in keys if key]
     if not keys and not is_loopback(host):
         hint = f"PCO_SERVE_KEY=$(openssl rand -hex 24) {command} --host {host}"
-        raise ConfigError(
-            f"{host} can be reached from other machines, and no key is set", hint=hint
-        )
+        said = f"{host} can be reached from other machines, and no key is set"
+        raise ConfigError(said, hint=hint)
 
 
 def read_keys(given: str, path: Path | None) -> dict[str, Budget | None]:

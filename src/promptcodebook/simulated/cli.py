@@ -244,10 +244,8 @@ def _beside(worlds: Sequence[int]) -> Generator[Callable[[], list[dict[str, Any]
         processes.append(process)
         out, _ = process.communicate()
         if process.returncode != 0:
-            raise PcoError(
-                f"the simulated world {world} ended with {process.returncode}",
-                hint=f"pco demo --simulated --world {world} shows why",
-            )
+            said = f"the simulated world {world} ended with {process.returncode}"
+            raise PcoError(said, hint=f"pco demo --simulated --world {world} shows why")
         return json.loads(out)
 
     pool = ThreadPoolExecutor(os.cpu_count() or 1)

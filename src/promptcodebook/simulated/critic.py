@@ -17,8 +17,7 @@ from promptcodebook.simulated.orders import Order, content_stems, patterns, says
 
 _CLAIM = re.compile(r"(?<=[.!?])\s+(?=[\"'A-Z\[])|\n+")
 _LONG = 150  # words from which on the critic calls a prompt crowded when it sees no other fault
-_RUBRIC = "look whether"
-"""In a sentence of the rubric that says what to look for."""
+_RUBRIC = "look whether"  # in a sentence of the rubric that says what to look for
 _OPENINGS = {
     "rendering": "Keep this in the prompt",
     "instinct": "Its text must say",

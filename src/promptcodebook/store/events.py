@@ -256,10 +256,8 @@ def _read(blob: bytes, build: Callable[[Any], Any]) -> Any:
         what = f"at {'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # before it is validated
         what = f"in its shape ({type(error).__name__})"
-    raise StoreError(
-        f"a stored event is damaged {what}",
-        hint="put a copy of the run's folder in its place, or start a new run",
-    )
+    said = f"a stored event is damaged {what}"
+    raise StoreError(said, hint="put a copy of the run's folder in its place, or start a new run")
 
 
 @dataclass(frozen=True, slots=True)

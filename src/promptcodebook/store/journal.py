@@ -86,9 +86,8 @@ def read_book(reader: Reader, table: str) -> dict[Role, Usage]:
     rows = reader.rows(f"SELECT role, {', '.join(_SUMS)} FROM {table} ORDER BY rowid")
     for each in (each for _, *sums in rows for each in sums if each is not None):
         if not (isinstance(each, int | float) and math.isfinite(each)):
-            raise StoreError(
-                f"a sum in the table {table} is no number", hint="put a copy in the file's place"
-            )
+            said = f"a sum in the table {table} is no number"
+            raise StoreError(said, hint="put a copy in the file's place")
     return {cast(Role, role): Usage(*sums) for role, *sums in rows}
 
 
@@ -133,8 +132,7 @@ _SLOTS = 1024
 _BODY = struct.Struct("<QQQd")
 _NUMBER = struct.Struct("<Q")
 _SIZE = _NUMBER.size + _BODY.size
-_MOST = 2**53
-"""No number that an attempt has is larger."""
+_MOST = 2**53  # no number that an attempt has is larger
 
 
 class AttemptFile:

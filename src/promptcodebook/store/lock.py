@@ -56,10 +56,8 @@ def refuse_links(folder: Path) -> None:
         return
     for entry in (entry for entry, mode in modes.items() if mode not in plain):
         what = "a link" if entry.is_symlink() else "no plain file"
-        raise StoreError(
-            f"{entry.path} is {what}, which no run holds",
-            hint=f"look where it came from; to delete the run: rm -r {folder}",
-        )
+        said = f"{entry.path} is {what}, which no run holds"
+        raise StoreError(said, hint=f"look where it came from; to delete the run: rm -r {folder}")
 
 
 class RunLock:

@@ -71,8 +71,7 @@ class RunSummary:
         return not self.running and self.ended not in ("finished", "early_stop", "target")
 
 
-_FORM = 4
-"""Counts what a kept summary holds: those of an earlier form are made again."""
+_FORM = 4  # counts what a kept summary holds: those of an earlier form are made again
 _FIGURES = ("gain", "score")
 _LIST = "pco runs list"
 _WATCHED = (FILE, f"{FILE}-wal", ATTEMPTS, *LOCK_FILES)
