@@ -120,8 +120,7 @@ def report(
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
-    network."""
+    """The verdict, what is still wrong, curves, codebook and examples, in one offline file."""
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust, theory=theory)
@@ -137,8 +136,7 @@ def write_run_report(
     theory: bool = False,
 ) -> str:
     """The run at `path` as one HTML file; returns its id. None of its examples `known` reads them
-    from its data, if this user made it or trusts it: the files that it names may be anybody's, and
-    a report is handed on."""
+    from its data, if this user made it or trusts it: the files that it names may be anybody's."""
     from promptcodebook.report.page import write_report  # a list of runs does without templates
 
     with closing(RunStore.open(path)) as store:
