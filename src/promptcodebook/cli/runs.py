@@ -120,7 +120,8 @@ def report(
     trust: command.Trust = False,
     as_json: Json = False,
 ) -> None:
-    """The verdict, what is still wrong, curves, codebook and examples, in one offline file."""
+    """The verdict, what is still wrong, curves, codebook and examples, in one file that needs no
+    network."""
     path = run_behind(runs_dir(), ref)
     target = output or path / "report.html"
     run_id = write_run_report(path, target, trust=trust, theory=theory)

@@ -228,7 +228,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Rows and columns to show. `titles` replace names of rows, `head` stands above them."""
+    """Rows and columns to show. `titles` replace names of rows, `head` is above them."""
 
     rows: Sequence[Row]
     figures: tuple[Figure, ...] = FIGURES
