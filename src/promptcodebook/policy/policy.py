@@ -109,8 +109,12 @@ class Policy:
 
     async def aroute(self, x: X) -> Route:
         """z for x: the first half of `acompose`."""
+        return (await self.aexpected(x))[0]
+
+    async def aexpected(self, x: X) -> tuple[Route, Expected | None]:
+        """z for x, and what a learned router promises of each instinct, in [0, 1]."""
         example = self.example_of(x)
-        return (await self._deployed.route(example, self._draws(example.id)))[0]
+        return (await self._deployed.route(example, self._draws(example.id)))[:2]
 
     async def acompose_route(self, x: X, route: Route) -> Prompt:
         """The prompt for x on a route: the second half."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
@@ -35,6 +35,11 @@ _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
 
 Features = Mapping[int, float]
 """A sparse unit vector: bucket -> value."""
+
+
+def buckets_of(text: str) -> tuple[int, ...]:
+    """All buckets of a text, sorted."""
+    return tuple(sorted(chain(*_buckets(text))))
 
 
 def _buckets(text: str) -> tuple[set[int], set[int]]:
@@ -108,7 +113,14 @@ class Vocabulary:
 
     def spelled(self, text: str) -> Features:
         """What words and letters say of a text, at length 1; {} for one without words."""
-        kinds = [sorted(kind) for kind in _buckets(text) if kind]
+        return self.weighed(chain(*_buckets(text)))
+
+    def weighed(self, buckets: Iterable[int]) -> Features:
+        """The same of a text whose buckets are known."""
+        found = sorted(buckets)
+        kinds = [
+            k for k in ([b for b in found if b < _HALF], [b for b in found if b >= _HALF]) if k
+        ]
         features: dict[int, float] = {}
         for kind in kinds:
             values = [self.rarity[b] for b in kind]

@@ -151,7 +151,7 @@ class OutcomeRouter(Router):
         if not self.repeats:
             tried = frozenset(o.indices for o in _current(state) if o.example_id == example.id)
             floor = floor if any(o.example_id == example.id for o in state.outcomes) else 1.0
-        sizes = _Sizes(settings.least, self._select, len(book), tried)
+        sizes = Sizes(settings.least, self._select, len(book), tried)
         routes = [sizes.best(own, more) for own, more in parts]
         draw = draws.generator("route")
         uniform = draw.random() < floor
@@ -199,7 +199,7 @@ def _current(state: State) -> Iterator[Outcome]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class Sizes:
     """The sets that may be routes: `least` to `select` of `size`; some were `tried` already."""
 
     least: int

@@ -29,8 +29,8 @@ from aiohttp import web
 from promptcodebook.config import Budget
 from promptcodebook.config.loading import parse_budget
 from promptcodebook.errors import ConfigError, import_extra
+from promptcodebook.online.log import new_request_id
 from promptcodebook.serve.completions import Refusal, error_body, parse_body
-from promptcodebook.serve.spending import new_request_id
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -236,12 +236,15 @@ class Shares:
 
 @dataclass(slots=True)
 class Visit:
-    """A request on its way: what is known of it so far. `size` is its body's length in bytes."""
+    """A request on its way: what is known of it so far. `size` is its body's length in bytes,
+    `tokens` what the model's server says that it took."""
 
     id: str = field(default_factory=new_request_id)
     headers: dict[str, str] = field(default_factory=lambda: {})
     caller: str = ""
     size: int = 0
+    tokens: int | None = None
+    begun: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         self.headers["x-request-id"] = self.id
@@ -370,7 +373,7 @@ class Admission:
             if path not in paths:
                 named = (p for p in paths if "{" in p and path.startswith(p.partition("{")[0]))
                 path = next(named, "other")
-            visit, begun, status = Visit(), time.perf_counter(), HUNG_UP
+            visit, status = Visit(), HUNG_UP
             try:
                 with connections.busy(request.protocol):
                     response = await self._answered(request, visit, path, paths.get(path))
@@ -378,7 +381,7 @@ class Admission:
                     return response
             finally:
                 if metrics is not None:
-                    metrics.answered(path, status, time.perf_counter() - begun)
+                    metrics.answered(path, status, time.perf_counter() - visit.begun)
 
         quiet = logging.getLogger(f"{__name__}.http")
         quiet.disabled = True  # what it says of a malformed request quotes it
