@@ -35,8 +35,7 @@ from promptcodebook.units import percent, plural
 
 COUNTS = (1, 2, 4, 8, 14)  # rules in one prompt
 SELECTS = (1, 2, 4)
-Scale = Mapping[str, Any]
-"""How much is measured, as settings.toml has it."""
+Scale = Mapping[str, Any]  # how much is measured, as settings.toml has it
 
 
 def scale_of(preset: str) -> Scale:
