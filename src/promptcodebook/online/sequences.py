@@ -41,6 +41,7 @@ staked, so that an arm that is wrong about its bets costs the other one no more 
 Ends = tuple[float, float]
 
 
+@cache
 def _numpy() -> Any:
     return import_extra("numpy", "the statistics of canaries and drift", "router")
 
