@@ -342,8 +342,7 @@ class _MadeUpProgram:
 def _made_up_reward(
     factory: RewardFactory, reward_range: tuple[float, float], lm: CountingLM
 ) -> RewardFactory:
-    """Full for a keyed share of the answers. A judge is asked what it would be; the user's own
-    reward is not called."""
+    """Full for a keyed share of answers. A judge's calls are made, the user's reward is not."""
     (low, high), manner = reward_range, lm.manner
     untrained: set[tuple[str, str]] = set()
 

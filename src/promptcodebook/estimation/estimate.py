@@ -244,8 +244,7 @@ class _Sums:
         )
 
     def _amounts(self, roles: Sequence[Role]) -> tuple[Range, Range, Range]:
-        """Calls, prompt and completion tokens. Tokens of a call are the usual ones where little has
-        none."""
+        """Calls, prompt and completion tokens; of a call the usual ones where little has none."""
 
         def total(what: str) -> Range:
             return Range.of(

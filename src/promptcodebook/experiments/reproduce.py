@@ -67,8 +67,7 @@ class Progress:
 
 
 Workers = Callable[[Sequence[Cell], Progress], None]
-"""Measures cells, and hands each to `progress` as it ends. Raises the Stop that ended it early,
-when nothing is at work any more."""
+"""Measures cells, each handed to `progress`. Raises the Stop that ended it when all is at rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,7 @@ from promptcodebook.types import Example, Output, Score
 
 @dataclass(frozen=True)
 class Setup:
-    """A kind of world; which arms should matter in it, which should not, by which argument `why`,
-    and which are only `measured`."""
+    """A kind of world; which arms matter in it, which do not, `why`, and which are `measured`."""
 
     name: str
     part: str
@@ -62,8 +61,7 @@ def setups() -> list[Setup]:
 
 @dataclass(frozen=True)
 class Flipping:
-    """The reward in training, with each demand judged the wrong way round in a `share` of cases,
-    its feedback alike."""
+    """The training reward, each demand judged wrong in a `share` of cases, with its feedback."""
 
     share: float
     world: int

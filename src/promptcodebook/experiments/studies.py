@@ -316,8 +316,7 @@ def active_after(
 
 
 def collapse(size: int, select: int, steps: Sequence[float], world: int) -> int:
-    """Entries ever selected where routes go to the S of highest r̄ and rewards are coins
-    (Proposition 4)."""
+    """Entries selected where routes take the S highest r̄ and rewards are coins (Proposition 4)."""
     explore, draw = Explore(), keyed_random("collapse", world)
     ema, active = [0.0] * size, set[int]()
     for epsilon in steps:

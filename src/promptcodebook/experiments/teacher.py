@@ -66,18 +66,15 @@ class Manner:
     """overlap: takes what shares most words with the input, then what succeeded; `untried` takes
     what was never tried before that."""
     reads: str = "letters"
-    """letters: a condition holds for an input that shares a word with it; `words`: or a word of its
-    list in teacher.toml."""
+    """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
     """joins: every instinct as it is; `orders`: their orders alone, without conditions. Both leave
     out what does not hold for the input once φ says so."""
     critic: str = "plain"
-    """plain: says every broken rule; `silent`: says nothing; `rubric`: says nothing of languages
-    unless ψ asks for them."""
+    """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"
-    """sound: takes advice that fits what the text says already; `obedient`: takes any, and any
-    order that a complaint names; `identity`: changes nothing; `blind`: takes the condition and
-    guesses the order."""
+    """sound: takes advice that fits what the text says already; `obedient`: any, and any order that
+    a complaint names; `identity`: none; `blind`: takes the condition and guesses the order."""
     misroutes: float = 0.0
     """Share of routes in which the encoder takes an instinct at random for the best."""
     loses: float = 0.0

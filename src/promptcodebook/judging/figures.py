@@ -37,8 +37,7 @@ def cohen_kappa(
     rated: Sequence[tuple[Sequence[int], int]], levels: int, side: float = SIDE
 ) -> Interval | None:
     """κ between people and judge over answers, each with the levels (from 0) that people gave it
-    and the judge's. More than two levels have quadratic weights. None where chance alone gives
-    full agreement: all say the same."""
+    and the judge's; quadratic weights beyond two levels. None where chance alone agrees in full."""
 
     def apart(a: int, b: int) -> float:
         return ((a - b) / max(1, levels - 1)) ** 2

@@ -202,8 +202,7 @@ def find_credentials(
     headers: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Credentials:
-    """The key from `names`, or from the headers that say '$VARIABLE'. Raises ConfigError when such
-    a variable is not set."""
+    """The key from `names`, or from headers that say '$VARIABLE'. ConfigError: it is not set."""
     given = headers or {}
     named = {header: value[1:] for header, value in given.items() if value.startswith("$")}
     if not named:
@@ -228,8 +227,7 @@ def providers() -> Mapping[str, Any]:
 def require_keys(
     specs: Mapping[str, Mapping[str, str]], environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raises ConfigError for the first of the specs, each with its headers, whose provider wants a
-    key that is nowhere set."""
+    """ConfigError for the first spec, each with its headers, whose provider wants a key not set."""
     for text, headers in specs.items():
         if names := missing_key(text, headers.values(), environment):
             said = f"{text} needs a key, and {' or '.join(names)} is not set"

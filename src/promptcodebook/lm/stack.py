@@ -210,8 +210,7 @@ class Supplies:
 
 @dataclass(frozen=True)
 class Models:
-    """The stack, and what is needed to watch, stop and close it. `keeps` = work that is stopped
-    finds its replies again."""
+    """The stack, to watch, stop and close it. `keeps` = stopped work finds its replies again."""
 
     lm: Roles
     ask: Ask
@@ -226,8 +225,7 @@ class Models:
 
     @classmethod
     def build(cls, config: Config, supplies: Supplies = Supplies()) -> Models:
-        """Raises ConfigError for a bad spec, a key that a provider wants and that is not set, or a
-        money budget over an unknown price."""
+        """ConfigError: a bad spec, a wanted key that is not set, a money budget without a price."""
         tally, ledger = supplies.tally or Counts(), supplies.ledger or Ledger()
         own, local, stop, specs = supplies.own, supplies.local, StopSignal(), specs_of(config)
         if own is None:

@@ -49,8 +49,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A finished text. `cached_tokens` = those of the prompt that were not computed again, None
-    where the engine does not tell."""
+    """A finished text. `cached_tokens` of the prompt were not computed again, None = unknown."""
 
     text: str
     finish: Literal["stop", "length"]
@@ -136,8 +135,7 @@ class Embedding:
 
 @runtime_checkable
 class Embedder(Protocol):
-    """What an engine is besides, where its model can make embeddings. RequestRefused for a text
-    that is longer than the context."""
+    """An engine whose model makes embeddings. RequestRefused: a text beyond the context."""
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 

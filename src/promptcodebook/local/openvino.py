@@ -288,8 +288,7 @@ _WHAT = "an embedding"
 
 
 class HiddenStates:
-    """The states of one model file, loaded at the first text; read one text at a time, so that its
-    vector does not depend on others."""
+    """The states of one model file, loaded at the first text; one text at a time, alone."""
 
     def __init__(self, source: str, model: str, context_length: int) -> None:
         self._source = source

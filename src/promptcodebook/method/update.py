@@ -375,8 +375,7 @@ Pair = tuple[Rollout, Rollout]
 class Rerun:
     """Runs the examples that judge a step's rewrites again, with the draws they had: the batch's
     own or, with `accept_on: others`, as many of the `pool` outside of it. Of several `samples` the
-    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄, and nothing is rewritten
-    from it."""
+    mean counts. A trace by `judge` has ρ and no gradients: it joins r̄ alone."""
 
     config: Config
     composer: Composer

@@ -299,9 +299,8 @@ def kept_state(store: RunStore) -> tuple[State, Best]:
 def harm_in(
     store: RunStore, step: int, *, added: bool = False, known: RunState | None = None
 ) -> str:
-    """Why the state after `step` is harmful: a verdict has called one of its texts so by now, or
-    the rule scan refuses one; `added` = of those only that the first state did not have. '' = it is
-    not, or the run's `critic.safety` is off."""
+    """Why the state after `step` is harmful: by a verdict on one of its texts, or the rule scan;
+    `added` = of texts that the first state lacked. '' = it is not, or `critic.safety` is off."""
     if not store.header.settings.get("critic", {}).get("safety", True):
         return ""
     called = (known or store.outline()).harmful

@@ -151,8 +151,7 @@ class Verification:
 
 
 class Registry:
-    """Stores versions and moves refs; safe for threads and processes. The log names `who` did it;
-    `clock` says when."""
+    """Stores versions, moves refs; safe for threads and processes. The log has `who` and when."""
 
     def __init__(
         self, storage: Storage, who: str = "", clock: Callable[[], datetime] | None = None

@@ -185,8 +185,7 @@ class Side:
         return self.rewards.keys()
 
     def sample(self, asked: Sample) -> Sample:
-        """What the other side is evaluated on: these examples, unless a number or another split was
-        `asked` for."""
+        """What the other side is evaluated on: these examples, or those `asked` for."""
         split = self.split if asked.split == Sample().split else asked.split
         own = asked.count is None and split == self.split
         return replace(asked, split=split, ids=frozenset(self.rewards) if own else None)

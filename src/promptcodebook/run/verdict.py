@@ -228,8 +228,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class VerdictTable:
-    """Rows and columns for all who show them. `titles` are what rows are called instead of their
-    names, `head` the heading above them."""
+    """Rows and columns to show. `titles` replace names of rows, `head` is above them."""
 
     rows: Sequence[Row]
     figures: tuple[Figure, ...] = FIGURES

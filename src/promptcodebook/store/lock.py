@@ -61,8 +61,7 @@ def refuse_links(folder: Path) -> None:
 
 
 class RunLock:
-    """Held until `release`. Raises RunBusy naming who holds it, and what is done under it:
-    `doing`."""
+    """Held until `release`. RunBusy names who holds it, and what is done under it: `doing`."""
 
     def __init__(self, folder: Path, doing: str = "") -> None:
         refuse_links(folder)
@@ -95,8 +94,7 @@ def lock_effects(run: Path) -> RunLock:
 
 
 def holder(folder: Path) -> int | None:
-    """Process id of the run's writer, 0 if it is unknown or of another machine, None if no process
-    writes."""
+    """Process id of the run's writer, 0 if unknown or of another machine, None if none writes."""
     try:
         pid, place = (None, "") if _is_free(folder) else _read_owner(folder)
         return pid if pid is None or place == _place() else 0
