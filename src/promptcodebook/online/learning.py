@@ -189,7 +189,6 @@ def learn(
 ) -> Learned:
     """The policy with a router fitted to training and to the requests of these versions.
     `half_life` is in seconds. DataError where no request can be learned from."""
-    today = require_router(file)
     left, kept = Counter[str](), list[Logged]()
     for each in sorted(logged, key=lambda each: each.served.time):
         if each.reward is None:
@@ -205,31 +204,9 @@ def learn(
         said = f"no logged request can be learned from ({reasons or 'none is logged'})"
         raise DataError(said, hint="pco serve REF --feedback, and POST /v1/feedback")
 
-    def fit(rows: Sequence[Logged]) -> tuple[Ranking, int, int]:
-        known = list(trained.outcomes)[-MOST // 2 :]
-        recent = rows[len(known) - MOST :]
-        buckets = {f"served {each.served.id}": each.served.features for each in recent}
-        model = OutcomeModel(trained.inputs, priors=trained.priors, further=buckets)
-        texts = spelled(model, file.parameters.codebook)
-        for name, each in zip(buckets, recent, strict=True):
-            route, like = each.served.route, likeness(model.features(name), texts)
-            age = recent[-1].served.time - each.served.time
-            known.append(
-                Outcome(
-                    name,
-                    route,
-                    tuple(trained.versions[k] for k in route),
-                    tuple(like[k] for k in route),
-                    each.reward or 0.0,
-                    0.5 ** (age / half_life),
-                )
-            )
-        ranking = model.fit(known, trained.versions).ranking(today.least)
-        return ranking, len(known) - len(recent), len(recent)
-
     split = len(kept) - max(1, int(len(kept) * HELD_OUT))
-    worth = estimate(file, fit(kept[:split])[0], kept[split:])
-    ranking, training, new = fit(kept)
+    worth = estimate(file, refit(file, trained, kept[:split], half_life)[0], kept[split:])
+    ranking, training, new = refit(file, trained, kept, half_life)
     uses = Counter(k for each in kept for k in each.served.route)
     codebook = tuple(
         entry.model_copy(update={"selected": trained.selected[k] + uses[k]})
@@ -237,6 +214,27 @@ def learn(
     )
     made = file.with_router(ranking).model_copy(update={"codebook": codebook})
     return Learned(made, new, training, dict(left), worth)
+
+
+def refit(
+    file: PolicyFile, trained: Trained, rows: Sequence[Logged], half_life: float
+) -> tuple[Ranking, int, int]:
+    """The router by training and by requests with feedback, the oldest first; and how many outcomes
+    of either it took."""
+    known = list(trained.outcomes)[-MOST // 2 :]
+    recent = rows[len(known) - MOST :]
+    buckets = {f"served {each.served.id}": each.served.features for each in recent}
+    model = OutcomeModel(trained.inputs, priors=trained.priors, further=buckets)
+    texts = spelled(model, file.parameters.codebook)
+    for name, each in zip(buckets, recent, strict=True):
+        route, like = each.served.route, likeness(model.features(name), texts)
+        age = recent[-1].served.time - each.served.time
+        versions = tuple(trained.versions[k] for k in route)
+        own = tuple(like[k] for k in route)
+        weight = 0.5 ** (age / half_life)
+        known.append(Outcome(name, route, versions, own, each.reward or 0.0, weight))
+    ranking = model.fit(known, trained.versions).ranking(require_router(file).least)
+    return ranking, len(known) - len(recent), len(recent)
 
 
 def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Worth:
