@@ -1,13 +1,13 @@
 """Learning after deployment, measured on SmolLM2: two topics drift in behind `pco serve`.
 
-The messages and house rules are those of `houserules`: six topics in training (48 messages), eight
-behind the server (60 messages). All replies are SmolLM2's own, greedy, at most 40 new tokens, the
-rule last in the customer's turn. Each message is answered under each of the eight rules and under
-none, once; the replies are kept in a file, and whatever asks the model is answered from it. The
-user who gives feedback is the task's own checker.
+The messages are those of `houserules`: three topics in training (24 messages), five behind the
+server (42 messages). The codebook has the rules of eight topics. All replies are SmolLM2's own,
+greedy, at most 40 new tokens, the rule last in the customer's turn. Each message is answered under
+each of the eight rules and under none, once; the replies are kept in a file, and whatever asks the
+model is answered from it. The user who gives feedback is the task's own checker.
 
 1. Traffic: for five seeds a router is trained (preset small), and served by `pco serve --feedback
-   --explore 0.1` over HTTP: 250 requests on the six topics, then four times 250 of which half are
+   --explore 0.1` over HTTP: 250 requests on the three topics, then four times 250 of which half are
    on the two new ones. One server's policy file is replaced by `pco learn` after each 250, and the
    other's is not.
 2. Splits: 200 times a log of 500 requests is drawn with half of it explored, and a router fitted to
@@ -63,7 +63,7 @@ from promptcodebook.tasks.houserules.task import SIX, present_prompt, reward, to
 from promptcodebook.tasks.task import load_task
 from promptcodebook.types import Example, Ranking, Route, Score
 
-NEW = ("refund", "visit")
+OLD, NEW = ("invoice", "cancel", "address"), ("refund", "visit")
 RULES = present_prompt((*SIX, *NEW)).partition("\n\n")[2].splitlines()
 OUT = Path(os.environ.get("PCO_BENCH_REPLIES", "served-replies.json"))
 SEEDS = int(os.environ.get("PCO_BENCH_SEEDS", "5"))
@@ -81,8 +81,8 @@ def messages(split: str, counts: Mapping[str, int]) -> list[Example]:
     return [e for topic, count in counts.items() for e in found[topic][:count]]
 
 
-TRAIN = messages("train", dict.fromkeys(SIX, 8))
-OLD_ASKED = messages("test", dict.fromkeys(SIX, 6))
+TRAIN = messages("train", dict.fromkeys(OLD, 8))
+OLD_ASKED = messages("test", dict.fromkeys(OLD, 6))
 NEW_ASKED = messages("test", dict.fromkeys(NEW, 12))
 
 
