@@ -68,7 +68,8 @@ RULES = present_prompt((*SIX, *NEW)).partition("\n\n")[2].splitlines()
 OUT = Path(os.environ.get("PCO_BENCH_REPLIES", "served-replies.json"))
 SEEDS = int(os.environ.get("PCO_BENCH_SEEDS", "5"))
 SPLITS = int(os.environ.get("PCO_BENCH_SPLITS", "200"))
-PHASE, PHASES, EXPLORE = 250, 5, 0.1
+PHASE = int(os.environ.get("PCO_BENCH_PHASE", "250"))
+PHASES, EXPLORE = 5, 0.1
 FITTED, HELD = 500, 2000
 
 
@@ -161,16 +162,24 @@ class World:
         ]
         return fmean(halves)
 
-    def log(self, count: int, explore: float, draw: random.Random, first: int = 0) -> list[Logged]:
+    def log(self, count: int, explore: float, draw: random.Random) -> list[Logged]:
         """Requests of both kinds as a server routes and logs them."""
         assert self.file.router is not None
         explorer = Explorer(self.file, explore, draw.randrange(2**31))
         ranker, logs = Ranker(self.file.router.ranking, self.texts), list[Logged]()
-        for n in range(first, first + count):
+        known = {
+            e.id: (
+                Route(ranker.choose(e.input, self.file.select)),
+                ranker.expected(e.input),
+                buckets_of(e.input),
+            )
+            for e in (*OLD_ASKED, *NEW_ASKED)
+        }
+        for n in range(count):
             example = draw.choice(OLD_ASKED if draw.random() < 0.5 else NEW_ASKED)
-            best = Route(ranker.choose(example.input, self.file.select))
-            tried = explorer.choose(best, ranker.expected(example.input), str(n))
-            route, said = tried.route.indices, buckets_of(example.input)
+            best, expected, said = known[example.id]
+            tried = explorer.choose(best, expected, str(n))
+            route = tried.route.indices
             rest = "", "", 200, 0.0, None, route, tried.propensity, said
             served = Served(str(n), float(n), "", "", *rest)
             logs.append(Logged(served, self.replies.reward(example, route, self.texts)))
@@ -240,7 +249,7 @@ def prepare(world: World, folder: Path) -> tuple[Path, dict[str, str]]:
     }
     rows = [{"id": e.id, "message": e.input} for e in TRAIN]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    split = 'path = "rows.jsonl", input = "message", id = "id", val = 0.0, test = 0.0'
+    split = 'train = "rows.jsonl", input = "message", target = "message", id = "id"'
     (folder / "pco.toml").write_text(f"data = {{{split}}}\n", "utf-8")
     return path, environment
 
@@ -316,38 +325,40 @@ def split(world: World, number: int, *, shuffled: bool) -> tuple[bool, bool, boo
     return worth.known, inside, worth.known and worth.gain.low > 0, gain
 
 
-def measure() -> list[Figure]:
-    replies = Replies(read_replies(OUT))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        worlds = [train(replies, folder, seed) for seed in range(SEEDS)]
+def traffic_figures(worlds: Sequence[World], folder: Path) -> list[Figure]:
+    async def one(world: World, spec: str, seed: int, learns: bool) -> list[float]:
+        phases = await traffic(world, folder / f"{seed} {learns}", spec, seed, learns=learns)
+        said = " ".join(f"{value:.3f}" for value in phases)
+        print(f"  seed {seed} {'learns' if learns else 'stays '}: {said}", flush=True)
+        return phases
 
-        async def all_traffic() -> list[list[list[float]]]:
-            async with upstream(replies) as spec:
-                return [
-                    [
-                        await traffic(w, folder / f"{seed} {learns}", spec, seed, learns=learns)
-                        for learns in (True, False)
-                    ]
-                    for seed, w in enumerate(worlds)
-                ]
+    async def all_traffic() -> list[list[list[float]]]:
+        async with upstream(worlds[0].replies) as spec:
+            return [
+                [await one(world, spec, seed, learns) for learns in (True, False)]
+                for seed, world in enumerate(worlds)
+            ]
 
-        earned = asyncio.run(all_traffic())
-    for seed, pair in enumerate(earned):
-        for label, phases in zip(("learns", "stays"), pair, strict=True):
-            print(f"  seed {seed} {label}: " + " ".join(f"{value:.3f}" for value in phases))
-    gains = [learns[-1] - stays[-1] for learns, stays in earned]
-    gain = mean_interval(gains, (-1.0, 1.0))
-    done = [split(worlds[n % SEEDS], n, shuffled=False) for n in range(SPLITS)]
-    null = [split(worlds[n % SEEDS], n, shuffled=True) for n in range(SPLITS)]
-    known = [each for each in done if each[0]]
-    covered = fmean(each[1] for each in known) if known else 0.0
-    of = f"{len(known)} of {SPLITS}"
+    earned = asyncio.run(all_traffic())
+    gain = mean_interval([learns[-1] - stays[-1] for learns, stays in earned], (-1.0, 1.0))
     return [
         Figure("reward of the last phase, learning", fmean(a[-1] for a, _ in earned)),
         Figure("reward of the last phase, as it was", fmean(b[-1] for _, b in earned)),
         Figure("gain", gain.mean, "", 0.1, True, gain.text(signed=True)),
         Figure("gain, lower end over seeds", gain.low, "", 0.0, True),
+    ]
+
+
+def split_figures(worlds: Sequence[World]) -> list[Figure]:
+    done, null = list[tuple[bool, bool, bool, float]](), list[tuple[bool, bool, bool, float]]()
+    for n in range(SPLITS):
+        done.append(split(worlds[n % len(worlds)], n, shuffled=False))
+        null.append(split(worlds[n % len(worlds)], n, shuffled=True))
+        print(f"  split {n}: {done[-1]}, shuffled {null[-1]}", flush=True)
+    known = [each for each in done if each[0]]
+    covered = fmean(each[1] for each in known) if known else 0.0
+    of = f"{len(known)} of {SPLITS}"
+    return [
         Figure("splits with enough logged", len(known) / SPLITS, "", 0.5, True, of),
         Figure("of these, the interval holds the truth", covered, "", 0.9, True),
         Figure("promoted", fmean(each[2] for each in done)),
@@ -355,6 +366,16 @@ def measure() -> list[Figure]:
         Figure("shuffled: promoted", fmean(each[2] for each in null), "", 0.05),
         Figure("shuffled: true gain", fmean(each[3] for each in null), "", 0.02),
     ]
+
+
+def measure() -> list[Figure]:
+    replies = Replies(read_replies(OUT))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        worlds = [train(replies, folder, seed) for seed in range(SEEDS)]
+        print(f"  {len(worlds)} routers trained", flush=True)
+        served = traffic_figures(worlds, folder) if PHASE else []
+        return [*served, *(split_figures(worlds) if SPLITS else [])]
 
 
 if __name__ == "__main__":

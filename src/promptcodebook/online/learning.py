@@ -242,12 +242,13 @@ def estimate(file: PolicyFile, ranking: Ranking, held: Sequence[Logged]) -> Wort
     ranking was not fitted to."""
     today, texts = require_router(file), file.parameters.codebook.texts
     rankers, vocabulary = (Ranker(ranking, texts), Ranker(today, texts)), Vocabulary(today.rarity)
-    rows = list[_Row]()
-    for each in held:
-        features = vocabulary.weighed(each.served.features)
+    routed: dict[tuple[int, ...], tuple[tuple[tuple[int, ...], ...], Expected]] = {}
+    for buckets in {each.served.features for each in held}:
+        features = vocabulary.weighed(buckets)
         new, old = (ranker.of(features) for ranker in rankers)
-        routes = tuple(chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
-        rows.append((routes, new, each))
+        routes = (chosen(e.marginal, e.more, file.select, today.least) for e in (new, old))
+        routed[buckets] = tuple(routes), new
+    rows: list[_Row] = [(*routed[each.served.features], each) for each in held]
     apart = [row for row in rows if row[0][0] != row[0][1]]
     alike = [row for row in rows if row[0][0] == row[0][1]]
     both, _ = _terms(alike, 0)
