@@ -108,9 +108,8 @@ def _samples(run: Run, examples: Mapping[str, Example]) -> list[_Sample]:
     from promptcodebook.store.run import RunStore
 
     with closing(RunStore.open(run.path)) as store:
-        rows = {
-            row.name: {r.example_id: r for r in row.rollouts} for row in store.test_evaluations()
-        }
+        judged = store.test_evaluations()
+        rows = {row.name: {r.example_id: r for r in row.rollouts} for row in judged}
     if not {"present", "learned"} <= rows.keys():
         return []
     before, after = rows["present"], rows["learned"]

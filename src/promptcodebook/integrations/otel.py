@@ -233,11 +233,8 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
         kind, _, model = spec.model.partition("/")
     provider = _PROVIDERS.get(parts.hostname or "") or _PROVIDERS.get(kind, kind)
     model = model or spec.text.partition("?")[0]
-    facts: dict[str, Any] = {
-        "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": provider,
-        "gen_ai.request.model": model,
-    }
+    facts: dict[str, Any] = {"gen_ai.operation.name": operation, "gen_ai.provider.name": provider}
+    facts["gen_ai.request.model"] = model
     if parts.hostname:
         facts["server.address"] = parts.hostname
         facts["server.port"] = parts.port or {"http": 80}.get(parts.scheme, 443)
@@ -247,14 +244,9 @@ def _named(operation: str, spec: Spec) -> tuple[str, dict[str, Any]]:
 def _messages(said: Iterable[tuple[str, object]], finish: str = "") -> str:
     """Messages as the conventions write them, in JSON."""
     ending = {"finish_reason": finish} if finish else {}
-    return json.dumps(
-        [
-            {"role": role, "parts": [{"type": "text", "content": text}], **ending}
-            for role, text in said
-        ],
-        ensure_ascii=True,
-        default=str,
-    )
+    parts = ((role, [{"type": "text", "content": text}]) for role, text in said)
+    messages = [{"role": role, "parts": text, **ending} for role, text in parts]
+    return json.dumps(messages, ensure_ascii=True, default=str)
 
 
 @cache

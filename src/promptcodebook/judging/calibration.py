@@ -198,11 +198,9 @@ class Judging:
         if item.example.target is not None:
             material["reference"] = item.example.target
         template = (resources.files(__package__ or "") / "compare.md").read_text("utf-8")
-        turns = (
-            Message("system", template.replace("{rubric}", self.rubric)),
-            Message("user", json.dumps(material, ensure_ascii=False)),
-        )
-        request = Request(role="judge", messages=turns, greedy=True)
+        system = Message("system", template.replace("{rubric}", self.rubric))
+        asked = Message("user", json.dumps(material, ensure_ascii=False))
+        request = Request(role="judge", messages=(system, asked), greedy=True)
         choice = (await ask.typed(request, _Choice)).value.better
         return {"first": 1.0, "second": 0.0}.get(choice, 0.5)
 

@@ -139,16 +139,14 @@ class Row:
         self.done = True
 
 
+@dataclass(frozen=True, slots=True)
 class Rows:
     """A batch's rows as `generate` calls them at each step: with scores, for the next tokens."""
 
-    def __init__(
-        self, torch: Any, rows: Sequence[Row], ends: frozenset[int], tokenizer: Any
-    ) -> None:
-        self._torch = torch
-        self._rows = rows
-        self._ends = ends
-        self._tokenizer = tokenizer
+    _torch: Any
+    _rows: Sequence[Row]
+    _ends: frozenset[int]
+    _tokenizer: Any
 
     def finished(self, ids: Any, _scores: Any, **_more: Any) -> Any:
         """Which rows have ended (bool, one each)."""

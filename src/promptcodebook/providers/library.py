@@ -252,6 +252,16 @@ def head_of(own_id: str, model: str) -> Tree:
     return {"id": f"chatcmpl-{own_id}", "created": int(time.time()), "model": model}
 
 
+def said_of(text: str, thoughts: str, calls: Sequence[Tree]) -> Tree:
+    """A reply's content, tool calls and reasoning."""
+    said: Tree = {"content": text or None}
+    if calls:
+        said["tool_calls"] = list(calls)
+    if thoughts:
+        said["reasoning_content"] = thoughts
+    return said
+
+
 def completion_of(own: Tree, message: Tree, finish: str, reason: str, usage: Tree | None) -> Tree:
     """A whole reply. `reason` is the provider's own word for why it ended."""
     said = {"role": "assistant", **message}

@@ -123,9 +123,6 @@ class Retriever:
         """At most k passages that share a word with the query, best first, then in corpus order."""
         return self.passages(self.rank([query], k)[0])
 
-    def search_many(self, queries: Sequence[str], k: int) -> list[list[str]]:
-        return [self.passages(ranked) for ranked in self.rank(queries, k)]
-
     def rank(self, queries: Sequence[str], k: int) -> list[tuple[int, ...]]:
         """The numbers (0-based, corpus order) of the pages that `search` gives, per query."""
         with self._lock:
@@ -307,9 +304,7 @@ class Search:
         self._retriever = retriever
         self.asked = 0
         self._memo: dict[tuple[str, int], tuple[int, ...]] = {}
-        self._running: dict[
-            tuple[asyncio.AbstractEventLoop, str, int], asyncio.Task[tuple[int, ...]]
-        ] = {}
+        self._running: dict[tuple[object, str, int], asyncio.Task[tuple[int, ...]]] = {}
 
     async def __call__(self, query: str, k: int) -> list[str]:
         ranked = self._memo.get((query, k))
@@ -321,7 +316,7 @@ class Search:
             ranked = await asyncio.shield(self._running[key])
         return self._retriever.passages(ranked)
 
-    async def _find(self, loop: asyncio.AbstractEventLoop, query: str, k: int) -> tuple[int, ...]:
+    async def _find(self, loop: object, query: str, k: int) -> tuple[int, ...]:
         try:
             [ranked] = await asyncio.to_thread(self._retriever.rank, [query], k)
         finally:

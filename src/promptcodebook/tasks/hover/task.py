@@ -100,10 +100,8 @@ class ClaimRow(BenchmarkRow):
 
     def example(self) -> Example:
         """The claim with all of the row's columns, and its distinct gold titles."""
-        columns = {
-            **self.model_dump(mode="json", exclude_unset=True),
-            "gold_titles": self._titles(),
-        }
+        columns = self.model_dump(mode="json", exclude_unset=True)
+        columns["gold_titles"] = self._titles()
         return Example(self.uid, self.claim, parse_label(self.label), fields=columns)
 
 

@@ -221,9 +221,8 @@ class JudgeReward:
 def stand_in(example: Example, output: Output) -> Score:
     """The reward without a model, for tests and dry runs; it measures nothing about quality."""
     units = units_of(example)
-    wanted, given = (
-        set(_WORD.findall(text.casefold())) for text in (example.target or "", output.text)
-    )
+    texts = example.target or "", output.text
+    wanted, given = (set(_WORD.findall(text.casefold())) for text in texts)
     good = len(wanted & given) >= ENOUGH * len(wanted) if wanted else bool(given)
     count = len(leaked_units(request_of(output), units))
     parts = combine(good, True, count, len(units), WEIGHT)

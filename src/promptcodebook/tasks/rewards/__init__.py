@@ -278,11 +278,8 @@ class Judge:
         # One pass: a rubric with braces is text like any other.
         template = Path(__file__).with_name("judge.txt").read_text("utf-8")
         system = template.replace("{rubric}", self.rubric)
-        turns = (
-            Message("system", system),
-            Message("user", json.dumps(material, ensure_ascii=False)),
-        )
-        request = Request(role="judge", messages=turns, greedy=True)
+        asked = Message("user", json.dumps(material, ensure_ascii=False))
+        request = Request(role="judge", messages=(Message("system", system), asked), greedy=True)
         answer = await self.ask.typed(request, Judgement)
         return Score(answer.value.score, answer.value.feedback)
 
