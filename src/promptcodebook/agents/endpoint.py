@@ -1,9 +1,7 @@
 """The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
-
-It finds the agent's own prompt in each request and puts the composed one in its place. Every
-request is a call of the executor: budget, journal, cache and retries are the run's. What the agent
-said, and what it was answered, is kept as stages, in order.
-"""
+It puts the composed prompt in the place of the agent's own. Every request is a call of the
+executor: budget, journal, cache and retries are the run's. What was said is kept as stages, in
+order."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """The rows of a batch: IN, what becomes of a row, and OUT: each row with answer, route and error.
-
-`survey` reads all of IN once before anything is paid for. A result is kept as a line of JSON while
-the batch runs. At the end IN is read once more beside the results, so that each column keeps its
-type and only results were ever stored.
-"""
+`survey` reads all of IN before anything is paid for. At the end IN is read once more beside the
+results, so that each column keeps its type and only results were ever stored."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """One `pco batch`: it opens or continues a checkpoint, answers rows, many at once, and writes OUT.
-
-Results are recorded in the order of the rows, with a bounded number in memory. A row that fails is
-recorded, and the others continue. Where no answer ever came, or no model can be asked any more, the
-last failures are not recorded: the job stops, and the same command asks again.
-"""
+A row that fails is recorded, and the others continue. Where no answer ever came, or no model can be
+asked any more, the last failures are not recorded: the job stops, and the same command asks
+again."""
 
 from __future__ import annotations
 

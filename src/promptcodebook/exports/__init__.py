@@ -1,8 +1,5 @@
 """A policy in the forms that other tools take: one file, or a folder of code with the policy in it.
-
-What is code composes a prompt for each input, as the policy does (tests/policy/test_exports.py
-holds that it is the very same). What is a text cannot, and says so.
-"""
+Code composes a prompt for each input, as the policy does; a text cannot, and says so."""
 
 from __future__ import annotations
 

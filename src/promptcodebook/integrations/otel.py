@@ -1,11 +1,8 @@
 """OpenTelemetry spans of model calls in the GenAI conventions, from training and from serving:
-`telemetry = ["otel"]` (extra [otel]).
-
-A span covers a call with its retries; a reply from the journal or the cache makes none. Spans go to
-the tracer provider that the program has set, else by OTLP to where OTEL_EXPORTER_OTLP_ENDPOINT
-says. Prompts and replies are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
-asks for them, and never those of private data.
-"""
+`telemetry = ["otel"]` (extra [otel]). A span covers a call with its retries. Spans go to the tracer
+provider that the program has set, else by OTLP to OTEL_EXPORTER_OTLP_ENDPOINT. Prompts and replies
+are in them only where OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT asks for them, and never
+private ones."""
 
 from __future__ import annotations
 

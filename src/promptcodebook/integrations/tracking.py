@@ -1,10 +1,7 @@
-"""A training run on MLflow (`telemetry = ["mlflow"]`, extra [mlflow]) or Weights & Biases
-(`telemetry = ["wandb"]`, extra [wandb]): its settings as params, figures of each step, the table of
-the verdict, and the report as an artifact.
-
-Where it goes is said by the services' own variables, such as MLFLOW_TRACKING_URI, WANDB_MODE and
-WANDB_PROJECT. One thread does the sending; what fails there costs the run a line in the log.
-"""
+"""A training run on MLflow or Weights & Biases (`telemetry = ["mlflow"]` or `["wandb"]`, extras of
+these names): settings as params, figures of each step, the verdict's table, the report as an
+artifact. The services' own variables say where it goes. One thread sends; what fails there costs
+the run a line in the log."""
 
 from __future__ import annotations
 

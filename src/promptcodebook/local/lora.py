@@ -1,8 +1,6 @@
-"""A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`.
-
-trl's own trainer reports before each step, and hands over what it wrote. A checkpoint follows every
-step: a killed training loses one step, and continues as if nothing had happened.
-"""
+"""A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`. A
+checkpoint follows every step: a killed training loses one step, and continues as if nothing had
+happened."""
 
 from __future__ import annotations
 

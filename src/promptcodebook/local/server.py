@@ -1,9 +1,7 @@
-"""A model with learned weights behind /v1/chat/completions and /v1/embeddings.
-
-`serve.admission` lets callers in, counts requests and sends errors. This file makes a call the jobs
-of an engine, bounds how many completions there are at a time, and cancels those whose caller has
-gone. A field that is unknown, or would change the text and cannot be obeyed, is refused.
-"""
+"""A model with learned weights behind /v1/chat/completions and /v1/embeddings. `serve.admission`
+lets callers in; this file makes a call the jobs of an engine, bounds how many there are, and
+cancels those whose caller has gone. A field that would change the text and cannot be obeyed is
+refused."""
 
 from __future__ import annotations
 

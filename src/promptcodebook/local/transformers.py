@@ -1,10 +1,7 @@
-"""A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`.
-
-bf16, or on a GPU NF4 with double quantisation (`four_bit`). Every row of a batch has its own
-temperature, seed, stops, cap and grammar, and ends by itself. Draws are by inversion, one uniform
+"""A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`, in
+bf16, or on a GPU NF4 with double quantisation (`four_bit`). Draws are by inversion, one uniform
 number a token, keyed by the row's own seed: they do not depend on the other rows (logits may, in
-the last bits of bf16).
-"""
+the last bits)."""
 
 from __future__ import annotations
 

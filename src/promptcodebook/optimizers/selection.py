@@ -1,10 +1,7 @@
-"""Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29).
-
-Each batch of training is an unbiased look at the state it began with, and costs nothing more. So
-states are ranked by what their examples earned with the router's own routes, and a validation goes
-to the best state that has had none. Training stops when only a reserve is left for finalists and
-verdict.
-"""
+"""Which state of a run is kept: validation, early stop, and the finalists (decisions 8, 29). Each
+batch is an unbiased look at the state it began with. So states are ranked by what their examples
+earned with the router's own routes, and a validation goes to the best state that has had none.
+Training stops when only a reserve is left for finalists and verdict."""
 
 from __future__ import annotations
 

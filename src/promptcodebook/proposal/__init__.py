@@ -1,8 +1,5 @@
-"""`pco init --from FILE`: a pco.toml for a data file of the user's own.
-
-It guesses which columns are input and reference, which reward suits the references and how to
-split the rows, and says what it saw. The file stays where it is.
-"""
+"""`pco init --from FILE`: a pco.toml for a data file of the user's own. It guesses which columns
+are input and reference, the reward and the split, and says what it saw."""
 
 from __future__ import annotations
 

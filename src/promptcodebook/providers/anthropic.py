@@ -1,8 +1,5 @@
-"""Claude: chat completions as Anthropic's Messages, and back.
-
-The end of the caller's constant system text and the end of a conversation are marked for the
-prompt cache, so that the next turn pays a tenth for what it repeats.
-"""
+"""Claude: chat completions as Anthropic's Messages, and back. The ends of the constant system text
+and of a conversation are marked for the prompt cache: the next turn pays a tenth for repetition."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""A policy and what it is used under: one way for the command line and for Python.
-
-A policy is a Run, a Policy, or a REF (a run's id, name or folder, 'last', a policy file, NAME@REF).
-Objects that a Run or a Policy of this process was made with (data, reward, lm, executor) are used
-again; what is read from a disk needs its objects again.
-"""
+"""A policy and what it is used under: one way for the command line and for Python. A policy is a
+Run, a Policy, or a REF. Objects that a Run or a Policy of this process was made with are used
+again; what is read from a disk needs its objects (data, reward, lm, executor) again."""
 
 from __future__ import annotations
 

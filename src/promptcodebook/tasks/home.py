@@ -1,8 +1,5 @@
-"""Where a benchmark's rows and texts come from, and how they are read and checked.
-
-Rows come from the given folder, the public copy, or our own examples, all in train.jsonl, val.jsonl
-and test.jsonl.
-"""
+"""Where a benchmark's rows and texts come from, and how they are read and checked: the given
+folder, the public copy, or our own examples, all in train.jsonl, val.jsonl and test.jsonl."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""The modules that compound executors are made of: one model call each, with named fields.
-
-A chain-of-thought module (`think`) asks for its reasoning and then for its outputs under labels; a
-plain one (`ask`) takes the whole reply as its output; `outside` asks the untrusted model. Texts are
-data: they are joined, never formatted.
-"""
+"""The modules that compound executors are made of: one model call each, with named fields. `think`
+asks for its reasoning and then for its outputs under labels; `ask` takes the whole reply as its
+output; `outside` asks the untrusted model. Texts are data: they are joined, never formatted."""
 
 from __future__ import annotations
 

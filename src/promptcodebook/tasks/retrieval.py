@@ -1,9 +1,7 @@
-"""Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up.
-
-A corpus may hold millions of pages, one a line, so it is read line by line and, once indexed, one
-page at a time. bm25s builds the index (k1 0.9 and b 0.4, its Lucene variant, English stop words
-removed, Snowball's English stemmer); it is saved as plain arrays and memory-mapped.
-"""
+"""Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up (bm25s with k1 0.9
+and b 0.4, its Lucene variant, English stop words removed, Snowball's English stemmer). A corpus may
+hold millions of pages, one a line: it is read line by line, and its index is saved and
+memory-mapped."""
 
 from __future__ import annotations
 

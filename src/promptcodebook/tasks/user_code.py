@@ -1,11 +1,8 @@
-"""The user's own functions: named 'file.py:function', inspected, and run within a time limit.
-
-A synchronous function runs in a thread beside the loop. An exit, an interrupt or a cancellation of
-theirs is a failure like any other. A call that hangs is given up; its daemon thread keeps no
-process from ending (the threads of anyio and concurrent.futures would). Code that never releases
-the interpreter (one regular expression that backtracks for hours) can be neither limited nor
-interrupted. What user code prints goes to stderr, so that stdout carries only results.
-"""
+"""The user's own functions: named 'file.py:function', inspected, and run within a time limit. A
+synchronous function runs in a thread. An exit, an interrupt or a cancellation of theirs is a
+failure like any other. A call that hangs is given up; its daemon thread keeps no process from
+ending. Code that never releases the interpreter can be neither limited nor interrupted. What user
+code prints goes to stderr, so that stdout carries only results."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The verifiable constraints: one small pure check per kind, in one table.
-
-A constraint is a mapping `{"kind": ..., parameters...}`; a blank answer satisfies none. Matching of
-words ignores case and respects word boundaries; fixed texts are compared unchanged.
-"""
+"""The verifiable constraints `{"kind": ..., parameters...}`: one small pure check per kind. A blank
+answer satisfies none. Words match without case at their boundaries; fixed texts are compared as
+they are."""
 
 from __future__ import annotations
 

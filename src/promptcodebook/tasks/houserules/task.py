@@ -2,11 +2,9 @@
 
 648 messages on 14 topics to a shop that sells home goods. The prompt has to supply the house rule
 of the topic. A message under two topics has two rules; one under none wants a plain answer. The
-reward is the share of the message's rules that the reply keeps, by one small pure check per kind.
-
-Each check says what it found, in a clause that follows "the reply". A blank or endlessly repeating
-reply keeps no rule. List marks and white space around a line do not count, nor do capitals where
-texts are compared.
+reward is the share of its rules that the reply keeps, by one small pure check per kind, which says
+what it found in a clause that follows "the reply". A blank or endlessly repeating reply keeps no
+rule.
 """
 
 from __future__ import annotations

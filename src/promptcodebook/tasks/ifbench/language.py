@@ -1,9 +1,6 @@
-"""What a check is handed: its arguments, the analysed response, and what is known of languages.
-
-The parts of a `Language` are loaded when first used, so a check that only counts characters needs
-no data and no optional package. NLTK refuses folders outside a list that it makes at its first
-import; so its files, few and plain, are read here and handed to its classes.
-"""
+"""What a check is handed: its arguments, the analysed response, and what is known of languages,
+each part loaded when first used. NLTK refuses folders outside a list that it makes at its first
+import; so its files, few and plain, are read here and handed to its classes."""
 
 from __future__ import annotations
 

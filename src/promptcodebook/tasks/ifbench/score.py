@@ -1,8 +1,6 @@
-"""Scoring of IFBench's 58 and IFEval's 25 constraints, at the level of one example.
-
-Where the public scorer is odd we agree with it. Where it raises an error, or a check takes too
-long, the answer is "not met". A keyword that is no regular expression is plain text.
-"""
+"""Scoring of IFBench's 58 and IFEval's 25 constraints, as odd as the public scorer is. Where that
+raises an error, or a check takes too long, it is "not met". A keyword that is no regular expression
+is text."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""`ifbench`: requests with verifiable constraints; trained on IFEval's, tested on IFBench's.
-
-The program writes a response, then rewrites it so that every constraint is kept; stages and field
-names are those of the GEPA artifact. docs/tasks/ifbench.md names the fields of the data.
-"""
+"""`ifbench`: requests with verifiable constraints; trained on IFEval's, tested on IFBench's. The
+program writes a response, then rewrites it so that every constraint is kept; stages and fields are
+the GEPA artifact's. docs/tasks/ifbench.md names the fields of the data."""
 
 from __future__ import annotations
 

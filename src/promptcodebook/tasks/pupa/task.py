@@ -1,9 +1,7 @@
-"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON).
-
-A trusted model rewrites the query, an untrusted one helps, and the trusted one answers. The rows
-hold what real people wrote to a chatbot: no error quotes any of it. docs/tasks/pupa.md has the
-reward and the departures from the GEPA artifact.
-"""
+"""`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON). A
+trusted model rewrites the query, an untrusted one helps, and the trusted one answers. Real people
+wrote the rows: no error quotes them. docs/tasks/pupa.md has the reward and the departures from
+GEPA's."""
 
 from __future__ import annotations
 
