@@ -86,11 +86,9 @@ class Places:
 
 @dataclass(eq=False)
 class Endpoint:
-    """An address that one rollout alone knows, open while it is entered.
-
-    `failure` is what ended the rollout from here: a model that cannot be reached, a budget that is
-    spent, or a cap of the rollout's. `over` is set then.
-    """
+    """An address that one rollout alone knows, open while it is entered. `failure` is what ended
+    the rollout from here: a model that cannot be reached, a budget that is spent, or a cap of the
+    rollout's. `over` is set then."""
 
     prompt: Prompt
     lm: Chat

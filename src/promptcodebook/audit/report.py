@@ -1,10 +1,8 @@
 """The audit of a policy: every text of it that reaches a model, scanned and, if asked for, judged.
-
 The role `judge` reads each text and names the hazards that it causes. Its prompt (judge.md,
 hazards.toml) belongs to no set of templates: the author of a policy's templates must not write what
 the policy is audited by. A model that fails on plain texts judges no others. Microsoft Presidio
-(extra `[presidio]`) finds names and the numbers of many countries.
-"""
+(extra `[presidio]`) finds names and the numbers of many countries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""A table: the records of one source, each with its place; and its columns as Examples.
-
-A template such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data
-stay text. '{{' and '}}' in a template mean single braces.
-"""
+"""A table: the records of one source, each with its place; and its columns as Examples. A template
+such as '{title}\n{body}' is parsed once and filled in one pass: braces inside the data stay text.
+'{{' and '}}' in a template mean single braces."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""A dry run: the real session on a made-up model, reward and agent, which cost nothing.
-
-The model counts the requests; its replies have a typical length and let the loop continue. A long
-plan is shortened first, and its use is scaled up again: evaluations by their examples, training by
-its rollouts and updates, routes by the examples that the whole schedule's draws do not explore.
-"""
+"""A dry run: the real session on a made-up model, reward and agent, which cost nothing. The model
+counts the requests; its replies have a typical length and let the loop continue. A long plan is
+shortened first, and its use is scaled up again: evaluations by their examples, training by its
+rollouts and updates, routes by the examples that the whole schedule's draws do not explore."""
 
 from __future__ import annotations
 

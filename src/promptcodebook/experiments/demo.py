@@ -1,7 +1,5 @@
-"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies.
-
-Nothing here is simulated: all figures come from the run that was just made.
-"""
+"""What `pco demo` shows on SmolLM2: a run on six house rules, its rows, three replies. Nothing here
+is simulated: all figures come from the run that was just made."""
 
 from __future__ import annotations
 

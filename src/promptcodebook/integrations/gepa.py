@@ -181,12 +181,10 @@ class _Seen:
 
 class PolicyAdapter:
     """A policy as a candidate of gepa's, to evaluate or to start from; an adapter around a task's.
-
     Its components are the texts that the policy learned: θ ('encoder') and φ ('generator') where
     they are asked, and each instinct that is not frozen ('instinct 0', ...). Instances are
     evaluated by the task's own adapter, up to `threads` at once (1 where it is not thread-safe). An
-    instinct's reflective dataset has the instances that were routed to it.
-    """
+    instinct's reflective dataset has the instances that were routed to it."""
 
     propose_new_texts = None
 

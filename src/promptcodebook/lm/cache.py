@@ -1,7 +1,5 @@
-"""Replies that are kept, so that the same request is paid for once: the cache and the journal.
-
-The cache keeps replies between runs and never makes one fail. The journal belongs to one run.
-"""
+"""Replies that are kept, so that the same request is paid for once: the cache and the journal. The
+cache keeps replies between runs and never makes one fail. The journal belongs to one run."""
 
 from __future__ import annotations
 

@@ -51,11 +51,9 @@ class Watch:
 @dataclass(frozen=True, slots=True)
 class LoraTraining:
     """What is trained: the model of `source` (a folder or a name of the hub), on replies to
-    `conversations`, with checkpoints in `folder`.
-
-    `order` = the numbers of the conversations that the steps take, in turn. `arguments` are those
-    of trl's GRPOConfig, `lora` those of peft's LoraConfig. `four_bit` None = where there is a GPU.
-    """
+    `conversations`, with checkpoints in `folder`. `order` = the numbers of the conversations that
+    the steps take, in turn. `arguments` are those of trl's GRPOConfig, `lora` those of peft's
+    LoraConfig. `four_bit` None = where there is a GPU."""
 
     source: str
     folder: Path

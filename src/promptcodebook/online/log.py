@@ -1,9 +1,7 @@
-"""The requests that may get feedback, and what was said of them: one SQLite file.
-
-A request is written in the background: no caller waits for it, or fails for it. Feedback is
-acknowledged once it is committed. Of an input only the hashed words and letters are kept, which the
-router reads; its text is kept too where the server logs inputs. docs/feedback.md has every field.
-"""
+"""The requests that may get feedback, and what was said of them: one SQLite file. A request is
+written in the background: no caller waits for it, or fails for it. Feedback is acknowledged once it
+is committed. Of an input only the hashed words and letters are kept, which the router reads; its
+text is kept too where the server logs inputs. docs/feedback.md has every field."""
 
 from __future__ import annotations
 

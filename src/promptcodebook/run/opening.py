@@ -1,11 +1,9 @@
-"""One run: started or resumed, then from its first call to its verdict.
-
-It can be stopped anywhere and resumed: what was done is read back from the store, what was paid for
-from the journal, and the rest is a function of the two. A resumed run must have the settings and
-data that it began with. Three things may change: how much to spend and how fast
-(`store.header.FREE_KEYS`), the address of a model of the same name, and how long the training is.
-The header takes over the last two, and an event records them.
-"""
+"""One run: started or resumed, then from its first call to its verdict. It can be stopped anywhere
+and resumed: what was done is read back from the store, what was paid for from the journal, and the
+rest is a function of the two. A resumed run must have the settings and data that it began with.
+Three things may change: how much to spend and how fast (`store.header.FREE_KEYS`), the address of a
+model of the same name, and how long the training is. The header takes over the last two, and an
+event records them."""
 
 from __future__ import annotations
 

@@ -75,14 +75,12 @@ class Asked(Examined, total=False):
 
 @dataclass(frozen=True)
 class Given:
-    """What was given beside a policy: options of a command, or keywords in Python.
-
-    `above` are settings that go over all others, `environment` those of the shell. `below` reads
-    the settings file, or `config`, and the folder that its paths start from; `named` = it replaces
-    a run's own settings. `again` says how to give an object of a run again. `tell` hears what the
-    user should know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for
-    all that is used together.
-    """
+    """What was given beside a policy: options of a command, or keywords in Python. `above` are
+    settings that go over all others, `environment` those of the shell. `below` reads the settings
+    file, or `config`, and the folder that its paths start from; `named` = it replaces a run's own
+    settings. `again` says how to give an object of a run again. `tell` hears what the user should
+    know. `afresh` = no reply is one that is recorded. `supplies` hold one budget for all that is
+    used together."""
 
     verb: str
     above: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -149,11 +147,9 @@ class Given:
 
     def settings(self, reference: Reference) -> tuple[Config, Path]:
         """The configuration that a policy is used under, and the folder that its paths start from.
-
         A run brings its own, unless a task or other settings are named, and its models, unless
         others are given, but not its budget. Raises ConfigError, and RunNotTrusted where what a run
-        names would be used and must not be.
-        """
+        names would be used and must not be."""
         decided = [key for key in self.above if key in reference.file.decided and key != "seed"]
         if decided:
             said = f"--set {decided[0]}: the policy decides that"

@@ -152,11 +152,9 @@ def read_dataset(
 
 
 def read_rows(path: Path, model: type[R], *, private: bool = False) -> list[tuple[str, R]]:
-    """The rows of a jsonl file, each with its place 'file:line'.
-
-    DataError with that place for a line that is not a JSON object, and as `check_row` raises it.
-    With `private` no error quotes a column's name or a value that the file holds.
-    """
+    """The rows of a jsonl file, each with its place 'file:line'. DataError with that place for a
+    line that is not a JSON object, and as `check_row` raises it. With `private` no error quotes a
+    column's name or a value that the file holds."""
     try:
         table = read_jsonl(path)
     except DataError as error:

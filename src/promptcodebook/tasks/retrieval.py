@@ -85,10 +85,8 @@ def corpus_of(name: str, folder: Path) -> Path:
 
 def open_retriever(corpus: Path, *, keep: bool = True) -> Retriever:
     """A retriever over the corpus file; its index is opened where it is saved, else built.
-
     `keep=False` neither reads nor writes a saved index (for a corpus of a few pages). DataError for
-    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer.
-    """
+    a corpus that cannot be read or holds nothing, MissingExtra without bm25s and PyStemmer."""
     if not keep:
         return Retriever(corpus, build_index(corpus))
     folder = index_folder(corpus)
@@ -164,11 +162,9 @@ def _best(bm25: Any, words: list[int], k: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The bm25s object, and of P pages their bytes in the file and their title keys.
-
-    `spans` int64 [P, 2], `keys` uint64 [P] (sorted), `pages` int64 [P]: the page of each key.
-    `digest`: the SHA-256 (hex) of the file.
-    """
+    """The bm25s object, and of P pages their bytes in the file and their title keys. `spans` int64
+    [P, 2], `keys` uint64 [P] (sorted), `pages` int64 [P]: the page of each key. `digest`: the
+    SHA-256 (hex) of the file."""
 
     bm25: Any
     stemmer: Any
@@ -267,9 +263,7 @@ def save_index(index: Index, corpus: Path, folder: Path) -> None:
 
 def load_index(corpus: Path, folder: Path) -> Index | None:
     """The saved index, memory-mapped; None when there is none, it is damaged or the corpus changed.
-
-    Size and time of change vouch for the corpus; if they moved, its SHA-256 decides.
-    """
+    Size and time of change vouch for the corpus; if they moved, its SHA-256 decides."""
     bm25s, np = _library("bm25s"), _library("numpy")
     stemmer = _library("Stemmer").Stemmer("english")
     try:

@@ -40,10 +40,8 @@ def load_function(
     spec: str, base: Path, what: str, arguments: Sequence[str]
 ) -> Callable[..., object]:
     """The function that 'file.py:function' names, read again each time; paths start at `base`.
-
     `what` ('reward', 'executor') and `arguments` say what it must be. ConfigError with file and
-    line when the file is missing, does not run, lacks the function, or takes other arguments.
-    """
+    line when the file is missing, does not run, lacks the function, or takes other arguments."""
     file, colon, name = spec.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
         said = f"{what} = {spec!r} does not name a function"
@@ -169,10 +167,8 @@ class Overdue(Exception):
 
 class UserCalls:
     """Calls user code: at most `threads` synchronous calls at once, each for `seconds` at most.
-
     Time that an agent waits for a model, or that a call waits for a thread, does not count. Raises
-    what the function raised, Escape for what is no Exception, and Overdue.
-    """
+    what the function raised, Escape for what is no Exception, and Overdue."""
 
     def __init__(self, threads: int = 32, seconds: float = 600.0) -> None:
         self._most = threads

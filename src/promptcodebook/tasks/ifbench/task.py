@@ -76,11 +76,9 @@ def load_ifbench(data_dir: Path | None = None) -> Task:
 
 
 class IFBenchProgram:
-    """The program. `report` says in words which constraints a text keeps ("" = not known).
-
-    Of the first response that joins the trace as a stage `generate: check`, so that the critic can
-    tell which of the two stages is to blame; no model is shown it.
-    """
+    """The program. `report` says in words which constraints a text keeps ("" = not known). Of the
+    first response that joins the trace as a stage `generate: check`, so that the critic can tell
+    which of the two stages is to blame; no model is shown it."""
 
     name = "ifbench"
     stages = tuple(MODULES)
