@@ -227,8 +227,7 @@ class Reader:
 
 
 Write = Callable[[sqlite3.Connection], object]
-"""One unit of work on the writing connection. Rerun from scratch when a neighbour in its
-transaction fails, so it must only touch the connection."""
+"""Work on the writing connection alone: it is rerun when its transaction's neighbour fails."""
 _Waiter: TypeAlias = "Future[None] | asyncio.Future[None]"
 _Unit = tuple[Write, _Waiter]
 _SET_ASIDE = 8 << 20

@@ -1,6 +1,5 @@
-"""Texts as they are compared, cut, shown and set beside each other: one home for each way. In what
-a notebook shows of a text, none becomes an element, a style or a script, and none floods the
-page."""
+"""Texts as they are compared, cut, shown and set beside each other: one home for each way. In a
+notebook none becomes markup, and none floods the page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The endpoint of one rollout: OpenAI's wire on the loopback, in front of the rollout's own Chat.
 It puts the composed prompt in the place of the agent's own. Every request is a call of the
-executor: budget, journal, cache and retries are the run's. What was said is kept as stages, in
-order."""
+executor: budget, journal, cache and retries are the run's. What was said is kept as stages."""
 
 from __future__ import annotations
 
@@ -87,8 +86,7 @@ class Places:
 @dataclass(eq=False)
 class Endpoint:
     """An address that one rollout alone knows, open while it is entered. `failure` is what ended
-    the rollout from here: a model that cannot be reached, a budget that is spent, or a cap of the
-    rollout's. `over` is set then."""
+    the rollout from here: an unreachable model, a spent budget, or a cap. `over` is set then."""
 
     prompt: Prompt
     lm: Chat

@@ -330,8 +330,7 @@ _FIRST = ("encoder", "generator", "codebook")
 
 
 def texts_of(policy: PolicyFile) -> dict[str, str]:
-    """Every text of a policy that may reach a model, by its place: of every field but those above.
-    Templates that come with the package are left out."""
+    """Every text of a policy that may reach a model, by its place, without our own templates."""
     fields = {name: getattr(policy, name) for name in type(policy).model_fields}
     order = sorted(fields.keys() - {*_UNREAD, *_FIRST}, key=list(fields).index)
     read: dict[str, object] = {name: fields[name] for name in (*_FIRST, *order)}

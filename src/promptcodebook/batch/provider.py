@@ -446,8 +446,7 @@ class Provider:
         transport: Transport | None = None,
         tries: int = _TRIES,
     ) -> bytes:
-        """The body of a good answer. What passes is tried again, after the wait that the server
-        asks for. Refused: there is no such place here."""
+        """The body of a good answer. What passes is tried again later. Refused: no such place."""
         url, pause, base = f"{self._spec.base_url}/{path}", _FIRST_S, self._spec.base_url
         for left in reversed(range(tries)):
             try:

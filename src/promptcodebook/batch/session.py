@@ -1,7 +1,6 @@
 """One `pco batch`: it opens or continues a checkpoint, answers rows, many at once, and writes OUT.
 A row that fails is recorded, and the others continue. Where no answer ever came, or no model can be
-asked any more, the last failures are not recorded: the job stops, and the same command asks
-again."""
+asked any more, the job stops, and the same command asks for the last failures again."""
 
 from __future__ import annotations
 

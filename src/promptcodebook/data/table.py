@@ -82,8 +82,7 @@ def plain(value: object) -> object:
 
 
 def read_lines(path: Path, *, exact: bool = False) -> Iterator[tuple[int, str]]:
-    """Each line with its number, without BOM, its line break kept: as LF, or as it is (`exact`).
-    DataError names the line of a bad byte."""
+    """Numbered lines without BOM; their breaks are LF, or as they are (`exact`). DataError."""
     try:
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):

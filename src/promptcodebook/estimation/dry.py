@@ -64,8 +64,7 @@ class Manner:
     """How a made-up run goes. Of its rollouts the share `solved` gets the full reward; the others
     blame a share `blamed` of the parts that could be to blame; the share `reasked` of typed replies
     is of no use at first. The user's own agent makes `agent_calls` an answer, and a round of
-    maintenance `tidied` calls. In a `steady` run an input keeps its route, and no policy gains in
-    validation."""
+    maintenance `tidied` calls. In a `steady` run routes stay, and no policy gains."""
 
     solved: float
     blamed: float

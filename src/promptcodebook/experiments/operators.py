@@ -99,8 +99,7 @@ class Mishearing(Around):
 
 
 class Swapping(Around):
-    """Our attribution, whose gradients are those of the example before: their texts are laid, one
-    after the other, at the instincts of this one."""
+    """Our attribution with the gradients of the example before, given to the instincts of this one."""
 
     _before: Gradients | None = None
 

@@ -65,8 +65,7 @@ class Manner:
     reads: str = "letters"
     """letters: a condition holds for an input with a word of it; `words`: or of its list."""
     generator: str = "joins"
-    """joins: every instinct as it is; `orders`: their orders alone, without conditions. Both leave
-    out what does not hold for the input once φ says so."""
+    """joins: instincts as they are; `orders`: without conditions. Both drop what φ says to drop."""
     critic: str = "plain"
     """plain: says every broken rule; `silent`: nothing; `rubric`: languages only where ψ asks."""
     updater: str = "sound"

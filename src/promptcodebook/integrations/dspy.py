@@ -105,8 +105,7 @@ class ComposedProgram(_dspy.Module):
         return {**state, _STATE: {"policy": json.loads(self.policy.file.text())}}
 
     def load_state(self, state: Mapping[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Raises PolicyError for a state without a policy of ours, RunNotTrusted for one that needs
-        trust; then nothing has changed."""
+        """PolicyError: no policy of ours in it; RunNotTrusted. Then nothing has changed."""
         try:
             file = PolicyFile.model_validate_json(json.dumps(state[_STATE]["policy"]))
         except (KeyError, TypeError):

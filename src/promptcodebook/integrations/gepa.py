@@ -72,8 +72,7 @@ def read_instance(instance: Any) -> tuple[str, str | None]:
 @dataclass(frozen=True)
 class AdapterTask:
     """A GEPAAdapter and its instances, as data, reward and executor of `pco.optimize`. `read` gives
-    the input and the reference (None = there is none) of an instance. The adapter's reflective
-    dataset is what the reward says to our critic."""
+    an instance's input and reference (or None). Its reflective dataset is our critic's feedback."""
 
     adapter: Any
     seed_candidate: Mapping[str, str]

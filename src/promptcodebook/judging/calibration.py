@@ -1,8 +1,7 @@
 """A judge beside people: the labels, the judge's scores of the same answers, and what comes of it.
 The rule was fixed before any figure was seen (`figures.py` has its numbers). "Do not trust it": too
 few rows were judged, too many could not be, or κ is low or not clear of chance. "Use it": κ is
-high, also at its lower end, and neither repeats, length nor order sway it. Else: use it with its
-error."""
+high, also at its lower end, and neither repeats, length nor order sway it. Else: with its error."""
 
 from __future__ import annotations
 

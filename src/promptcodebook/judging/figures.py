@@ -3,8 +3,7 @@ Agreement is Cohen's κ (1960), with quadratic weights where labels are ordered 
 interval is that of the disagreement, with the agreement by chance taken as known. `rectified` is
 prediction-powered inference (Angelopoulos and others 2023) with the power tuning of PPI++ (2024):
 the judge's mean over the answers without labels, plus people's mean less the judge's over those
-with labels. Labels on a random choice of answers are all it assumes: a judge's error may differ by
-policy."""
+with labels. It assumes labels on a random choice of answers."""
 
 from __future__ import annotations
 

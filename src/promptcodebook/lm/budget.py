@@ -49,8 +49,7 @@ class Attempt:
 
 
 class Ledger:
-    """Sums over all sessions of a run: attempts that were answered or refused, those lost to
-    failures, at their highest possible cost, and both."""
+    """Sums over a run's sessions: answered or refused attempts, lost ones at most, and both."""
 
     def __init__(
         self,

@@ -191,8 +191,7 @@ def unpack_reply(blob: bytes) -> Reply:
 
 
 class ReplyLog(Protocol):
-    """Replies by `request_key`. `put` returns once the reply would survive kill -9; a key that is
-    there already keeps its reply, and is paid for once."""
+    """Replies by `request_key`. `put` returns once one would survive kill -9; keys keep theirs."""
 
     def get(self, key: bytes) -> Reply | None: ...
 

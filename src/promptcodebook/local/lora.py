@@ -1,6 +1,5 @@
 """A LoRA adapter trained by GRPO (Shao et al. 2024, DeepSeekMath) through `trl` and `peft`. A
-checkpoint follows every step: a killed training loses one step, and continues as if nothing had
-happened."""
+checkpoint follows every step: a killed training loses one step."""
 
 from __future__ import annotations
 

@@ -294,8 +294,7 @@ class HiddenStates:
     def embed(
         self, texts: Sequence[str], encode: Callable[[str], list[int]]
     ) -> Sequence[Embedding]:
-        """RequestRefused for a text that is empty or too long to be read twice, and for a model of
-        an unusual build; MissingExtra."""
+        """RequestRefused: an empty or too long text, or an unusual model; MissingExtra."""
         with self._turn:
             return [self._embedding(encode(text)) for text in texts]
 

@@ -1,8 +1,7 @@
 """A JSON schema as the grammar of its texts, which xgrammar and llguidance read. Engines' own
 grammars allow endless white space, which a weak model fills up to its cap. Here at most one space
 follows a comma or a colon, every string and list is bounded, and properties come in the schema's
-order. What cannot be enforced is refused by name and place; so is a schema that refers to itself or
-is too large."""
+order. What cannot be enforced is refused by name and place; so is what is too large."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A model with learned weights behind /v1/chat/completions and /v1/embeddings. `serve.admission`
 lets callers in; this file makes a call the jobs of an engine, bounds how many there are, and
-cancels those whose caller has gone. A field that would change the text and cannot be obeyed is
-refused."""
+cancels those whose caller has gone. A field that cannot be obeyed is refused."""
 
 from __future__ import annotations
 

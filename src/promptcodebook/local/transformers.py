@@ -1,7 +1,6 @@
 """A Hugging Face model as an Engine: jobs that wait together are one batch of one `generate`, in
 bf16, or on a GPU NF4 with double quantisation (`four_bit`). Draws are by inversion, one uniform
-number a token, keyed by the row's own seed: they do not depend on the other rows (logits may, in
-the last bits)."""
+number a token, keyed by the row's own seed, not on other rows (logits may)."""
 
 from __future__ import annotations
 

@@ -73,8 +73,7 @@ class VerdictReserve:
         self._keep({})
 
     def measure(self, rollouts: Sequence[Rollout], seconds: float | None = None) -> None:
-        """Takes these rollouts as the measure; a validation's, with the `seconds` all of them took
-        together, are of several samples each."""
+        """Takes these rollouts as the measure; a validation's (`seconds` in all) have samples."""
         if rollouts:
             used = sum((r.usage for r in rollouts), Usage())
             found = {"calls": used.calls, "tokens": used.tokens, "usd": used.cost}

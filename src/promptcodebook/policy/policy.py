@@ -1,7 +1,6 @@
 """A learned policy at work: x -> route, prompt, answer, and why that prompt. What is in the prompt
 word for word is found as it is; every other clause goes to the instinct that shares most of its
-words, or is the generator's own. That is a likeness, not a record: `Span.exact` tells the two
-apart."""
+words, or is the generator's own. `Span.exact` tells this likeness apart."""
 
 from __future__ import annotations
 

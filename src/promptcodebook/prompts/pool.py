@@ -3,8 +3,7 @@
 is what an instinct adds, by the learned router, to the inputs whose best route has it: a mean over
 all inputs. Every few batches instincts that were tried often enough give way where their use is
 clearly below that of the codebook's best quarter. No model writes or judges. How many places have
-changed says which candidates are next, so a resumed run ends alike. Each passes the checks of every
-rewrite."""
+changed says which candidates are next, so a resumed run ends alike. Each passes all checks."""
 
 from __future__ import annotations
 

@@ -108,8 +108,7 @@ def propose(
     source: Path, folder: Path, given: Mapping[str, str | None], *, yes: bool
 ) -> tuple[dict[str, str], str]:
     """Looks at `source` for a pco.toml in `folder`: its text by name, and what was seen, in words.
-    `given` holds input, target and reward, None = our guess, which a person confirms unless `yes`.
-    DataError, ConfigError."""
+    `given` holds input, target and reward, None = our guess, confirmed unless `yes`. DataError."""
     tables = read_source(source)
     separate = isinstance(tables, Mapping)
     rows = [row for table in (tables.values() if separate else [tables]) for row in table.rows]

@@ -1,6 +1,5 @@
 """What a report shows of a run on private data: figures, routes, the codebook and the directives,
-since every rewrite was checked. Lengths replace inputs, prompts, outputs and what was said of
-them."""
+since every rewrite was checked. Lengths replace inputs, prompts and outputs."""
 
 from __future__ import annotations
 

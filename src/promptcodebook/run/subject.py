@@ -135,8 +135,7 @@ class Given:
 
     @contextmanager
     def until_done(self, *question: object) -> Generator[Given]:
-        """Itself, with a journal while the block runs: after a kill, the same question finds what
-        it paid for. The replies of an LM object are not kept."""
+        """Itself, with a journal: what was paid for survives a kill. LM objects' replies do not."""
         named = [each.path if isinstance(each, Run) else each for each in question]
         asked = [each.file.digest if isinstance(each, Policy) else each for each in named]
         with until_done(self.verb, *asked, self.above, self.sources.lm) as supplies:
@@ -211,8 +210,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Subject:
-    """A policy with what it is used under. `run` is its run's folder, None where it comes from
-    none; `own` = under its run's own settings."""
+    """A policy in use. `run` = its run's folder, or None; `own` = under its run's settings."""
 
     reference: Reference
     assembled: Assembled
@@ -287,8 +285,7 @@ class Subject:
 
     @asynccontextmanager
     async def at_work(self, hint: str, kept: str = "") -> AsyncGenerator[None]:
-        """Closes the connections after the block. A reached budget gets the `hint`, or `kept` where
-        replies are kept."""
+        """Closes the connections. A reached budget's hint: `hint`, or `kept` if replies are."""
         try:
             yield
         except BudgetReached as error:

@@ -406,8 +406,7 @@ def verdict_remark(test_examples: int) -> str:
 
 
 def decide(rows: Sequence[Row], look: int = 1) -> tuple[str, bool | None, str]:
-    """The sentence, whether the result is worth deploying, and the row to deploy, by intervals made
-    for this look: first the base, last the result."""
+    """The sentence, whether the last row is worth deploying, and what to deploy, for this look."""
     base, *rivals, learned = rows
     gain = _gain(learned)
 

@@ -113,8 +113,7 @@ def signed(interval: Interval) -> str:
 
 
 class EffectStore:
-    """The effects of one run, open for writing; `again` is what to type after a full disk. RunBusy,
-    StoreError."""
+    """One run's effects, to write; `again` = what to type after a full disk. RunBusy."""
 
     def __init__(self, run: Path, again: str) -> None:
         folder = run / EFFECTS

@@ -122,8 +122,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class Amended:
-    """The run resumes otherwise than it began: each change in words, the time in ISO 8601.
-    `extended` = its end was put off."""
+    """The run resumes otherwise: changes in words, ISO time. `extended` = its end was put off."""
 
     changes: tuple[str, ...]
     at: str

@@ -1,7 +1,6 @@
 """Retrieval over a corpus of short pages: BM25 as the GEPA artifact sets it up (bm25s with k1 0.9
 and b 0.4, its Lucene variant, English stop words removed, Snowball's English stemmer). A corpus may
-hold millions of pages, one a line: it is read line by line, and its index is saved and
-memory-mapped."""
+hold millions of pages, one a line: its index is saved and mapped."""
 
 from __future__ import annotations
 

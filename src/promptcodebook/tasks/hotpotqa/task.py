@@ -1,7 +1,6 @@
 """`hotpotqa`: questions whose answer takes two pages of an encyclopedia, found by search. Two hops
 of retrieval, 7 passages each: search(question) -> summarize1 -> query2, search -> summarize2 ->
-answer. Hops and field names are the GEPA artifact's. docs/tasks/hotpotqa.md has the data's
-fields."""
+answer. Hops and field names are the GEPA artifact's. docs/tasks/hotpotqa.md."""
 
 from __future__ import annotations
 

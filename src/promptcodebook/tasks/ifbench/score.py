@@ -1,6 +1,5 @@
 """Scoring of IFBench's 58 and IFEval's 25 constraints, as odd as the public scorer is. Where that
-raises an error, or a check takes too long, it is "not met". A keyword that is no regular expression
-is text."""
+raises an error, or a check takes too long, it is "not met". Broken patterns are text."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 @dataclass(frozen=True, slots=True)
 class MathScore:
     """A score in [0, 1], and how it came about. `path` is the reading or comparison that decided,
-    "" when nothing could be read; `read` the answer as it was read; `ids` those of a
-    rearrangement."""
+    "" when nothing could be read; `read` the answer as it was read; `ids` of rearrangements."""
 
     score: float
     kind: str

@@ -1,7 +1,6 @@
 """`pupa`: private user queries answered with an outside model's help (PUPA-New, PAPILLON). A
 trusted model rewrites the query, an untrusted one helps, and the trusted one answers. Real people
-wrote the rows: no error quotes them. docs/tasks/pupa.md has the reward and the departures from
-GEPA's."""
+wrote the rows: no error quotes them. docs/tasks/pupa.md has the reward."""
 
 from __future__ import annotations
 
