@@ -99,7 +99,7 @@ class Mishearing(Around):
 
 
 class Swapping(Around):
-    """Our attribution with the gradients of the example before, given to the instincts of this one."""
+    """Our attribution with the gradients of the example before, at this one's instincts."""
 
     _before: Gradients | None = None
 
