@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-SIDE = 0.025
-"""How often each end may err, unless a call names another `side`."""
+SIDE = 0.025  # how often each end may err, unless a call names another `side`
 _SPARED = 20
 _FEW = (12.7062, 4.3027, 3.1824, 2.7764)
 """Student's 97.5 % quantiles for 1 to 4 degrees of freedom."""

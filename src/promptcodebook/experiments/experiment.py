@@ -66,8 +66,7 @@ class Measured:
     stop: Stop | None = None
 
 
-Rewards = Sequence[Sequence[float]]
-"""By run, then by example."""
+Rewards = Sequence[Sequence[float]]  # by run, then by example
 
 
 def crossed_interval(groups: Sequence[Sequence[float]], bounds: Bounds = (0.0, 1.0)) -> Interval:
@@ -120,8 +119,7 @@ def _reach_of_seeds(means: Sequence[float]) -> float:
     return student_quantile(n - 1, SIDE) * stdev(means) / math.sqrt(n) if n > 1 else 0.0
 
 
-score = crossed_interval
-"""The mean reward."""
+score = crossed_interval  # the mean reward
 
 
 def difference(a: Rewards, b: Rewards) -> Interval:

@@ -34,8 +34,7 @@ from promptcodebook.paths import cache_folder
 from promptcodebook.signals import stop_signals
 from promptcodebook.units import duration
 
-Outcome = Result | PcoError
-"""Of a cell: its result, or why it failed."""
+Outcome = Result | PcoError  # of a cell: its result, or why it failed
 _LOOK_UP_S = 0.2
 
 

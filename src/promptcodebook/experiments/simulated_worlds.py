@@ -199,13 +199,8 @@ def _row(setup: Setup, arm: str, worlds: Sequence[Result]) -> list[str]:
     lost = over_seeds([world[SOUND]["rewards"] - world[arm]["rewards"] for world in worlds])
     expected = "matters" if arm in setup.matters else "idle" if arm in setup.idle else ""
     words = read_table("what_learns")["expected"].get(expected, "")
-    return [
-        *row,
-        shown(lost, signed=True),
-        *figures,
-        words,
-        judged(expected, lost) if words else "",
-    ]
+    so = judged(expected, lost) if words else ""
+    return [*row, shown(lost, signed=True), *figures, words, so]
 
 
 def _page(measured: Measured) -> Page:

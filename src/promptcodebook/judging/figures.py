@@ -28,8 +28,7 @@ ALMOST_PERFECT, CLEARLY_GOOD, FAIR = 0.8, 0.6, 0.4
 """κ that "use it" needs, what its lower end must reach, and below what it is not trusted."""
 FEW = 0.05
 """The share of rows without a judgement, or whose decision a repeat turns, that "use it" allows."""
-MANY = 0.2
-"""The share of rows without a judgement above which a judge is not trusted."""
+MANY = 0.2  # the share of rows without a judgement above which a judge is not trusted
 _FOLDS = 10
 
 

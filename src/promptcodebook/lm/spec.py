@@ -29,8 +29,7 @@ MODELS = "promptcodebook.models"
 """The entry points that bring models to this process: `local` (a `LocalModels` when called),
 `simulated` and `rules` (an LM, given the name of a task, its data and a spec), and providers by the
 first word of a spec (a `Transport`, given the spec, credentials and a timeout)."""
-SMOLLM2 = "smollm2"
-"""The small model that a package of the ordinary index carries."""
+SMOLLM2 = "smollm2"  # the small model that a package of the ordinary index carries
 
 
 @dataclass(frozen=True, slots=True)

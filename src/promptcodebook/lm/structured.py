@@ -146,8 +146,7 @@ class Ask:
 
 _OPEN = "<think>"
 _CLOSE = "</think>"
-THOUGHT = "think>"
-"""What every text with thoughts in it contains."""
+THOUGHT = "think>"  # what every text with thoughts in it contains
 # An object may start at any brace; past this many the text is not an answer but noise.
 _MAX_STARTS = 500
 # The most characters in which a value with words around it is searched: no answer is longer.

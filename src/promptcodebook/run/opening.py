@@ -62,8 +62,7 @@ from promptcodebook.store.run import RunStore
 from promptcodebook.store.runs import remove_run
 from promptcodebook.units import lost_text, plural
 
-IN_PYTHON = "optimize()"
-"""Replaces what was typed when a run is begun from Python."""
+IN_PYTHON = "optimize()"  # replaces what was typed when a run is begun from Python
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ EFFECTS = "effects"
 """In a run's folder: its tables, the attempts that are on their way, and measured effects."""
 LOCK = "lock"
 _SOFT = "lock.soft"
-LOCK_FILES = (LOCK, _SOFT)
-"""What stays in the folder while a lock may be held."""
+LOCK_FILES = (LOCK, _SOFT)  # what stays in the folder while a lock may be held
 _CANNOT_LOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 _WIDTH = 128
 # On Windows no process can read or write the locked first byte.
