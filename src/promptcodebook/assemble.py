@@ -39,10 +39,8 @@ from promptcodebook.tasks.user_code import UserCalls, annotated_as, is_ours
 from promptcodebook.text import quote
 from promptcodebook.types import Example, Executor, Output, Program, Prompt, Reward, Score
 
-OWN_LM = "own"
-"""In the configuration, the name of an LM object handed over by the user."""
-NO_DATA = Dataset((), (), ())
-"""For a policy that answers without any data of its own."""
+OWN_LM = "own"  # in the configuration, the name of an LM object handed over by the user
+NO_DATA = Dataset((), (), ())  # for a policy that answers without any data of its own
 
 
 @dataclass(frozen=True)
@@ -359,10 +357,10 @@ class RewardTrial:
 
 async def try_agent(plan: Plan) -> bool:
     """Whether there is an agent that can be tried on made-up replies, as `pco.Agent` can. It is
-    tried then; ConfigError where its prompt has no place."""
+    tried then; ConfigError where its prompt has no place, or it reads no row."""
     check = getattr(getattr(plan.task.program, "function", None), "check", None)
     if check is not None:
-        await check(plan.dataset.train[0])
+        await check(*plan.dataset.train[:2])
     return check is not None
 
 
