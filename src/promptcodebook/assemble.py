@@ -2,8 +2,7 @@
 
 plan = plan_run(config, sources)        what needs no model: data, task, first instincts
 assembled = plan.connect(supplies)      the models, and the reward that may ask one of them
-assembled = assemble(config, sources)   both at once
-"""
+assembled = assemble(config, sources)   both at once"""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ each end allows for two standard errors of the skewness, √(6/n), more than was
 of it may lie at the end of the range.
 
 `bench/interval_misses.py` measures how often an end errs, `bench/verdict_null.py` how a verdict
-does.
-"""
+does."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ lock             who waits for it
 
 After a kill the rows are found there again, and so is the batch: by its id, or where the kill came
 before that was noted, by the mark in the provider's list. So nothing is submitted twice. The folder
-goes when every reply is kept.
-"""
+goes when every reply is kept."""
 
 from __future__ import annotations
 

@@ -51,8 +51,7 @@ def train(
 ) -> int:
     """Learn a codebook; ends with a verdict on the test split.
 
-    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there.
-    """
+    Ctrl-C (or SIGTERM) stops in order and keeps everything; --resume continues from there."""
     path, file = find_run(runs_dir(), resume) if resume else None, None
     if path is None or wanted.config is not None:
         settings, base = wanted.gather()
@@ -213,8 +212,7 @@ def bench(
 
     Without --lm (or PCO_LM) the simulated model takes its place, which proves that everything
     runs, not that anything is good. A finished cell is skipped and a stopped one resumed: run the
-    same command again. --budget is for each cell.
-    """
+    same command again. --budget is for each cell."""
     known = [("suite", suite, tuple(_SUITES)), *(("task", name, BENCHMARKS) for name in only or ())]
     for what, name, names in known:
         if name not in names:

@@ -154,8 +154,7 @@ def estimate(
 
     The keywords are those of `optimize`. The plan is simulated with dummy replies, and no model is
     asked. An unknown price is None, not 0. The time is known where `seconds_per_call` is.
-    Raises ConfigError and DataError as `optimize` would.
-    """
+    Raises ConfigError and DataError as `optimize` would."""
     verb = "estimate()"
     settings = settings_of(verb, reward, lm, choices)
     if not (seconds_per_call is None or 0 <= seconds_per_call < math.inf):

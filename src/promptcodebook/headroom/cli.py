@@ -124,8 +124,7 @@ def headroom(
     The rewards' variance is split into input, prompt, input x prompt and noise. Two gains are
     measured on inputs held out: of one better prompt, and of a router. --budget limits all calls;
     without it the rollouts limit them, where an answer takes a known number. After a kill the same
-    command finds what it paid for.
-    """
+    command finds what it paid for."""
     settings, base = wanted.gather()
     plan = plan_run(settings, Sources(base))
     plan.task.require()

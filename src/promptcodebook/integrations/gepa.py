@@ -9,8 +9,7 @@
 
 A composed prompt precedes a component's own text, which stays what the seed candidate says ("" =
 the prompt is the whole text), so the row `present` of a verdict is the seed candidate. What an
-adapter asks of a model is past our budget, unless it was given a `TaskModel`.
-"""
+adapter asks of a model is past our budget, unless it was given a `TaskModel`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The client's side of the chat-completions wire: a Request as a body, a body as a Reply, a refusal
-as an LMError; token estimates, and schemas of typed replies.
-"""
+as an LMError; token estimates, and schemas of typed replies."""
 
 from __future__ import annotations
 

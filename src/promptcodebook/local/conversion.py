@@ -5,8 +5,7 @@ is refused: biases, experts, stretched positions, and tokenizers other than byte
 that is split as for GPT-2 or SmolLM.
 
 Sources: the GGUF specification, version 3 (ggml, docs/gguf.md); llama.cpp (convert_hf_to_gguf.py)
-for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`.
-"""
+for the order of the rows of queries and keys, and for `tokenizer.ggml.pre`."""
 
 from __future__ import annotations
 

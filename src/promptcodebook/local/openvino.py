@@ -8,8 +8,7 @@ leaves one token in one case and many in another.
 
 An embedding is the mean of a text's last hidden states, at its second reading (Springer et al.
 2024, arXiv:2402.15449): on training messages of `houserules` 0.76 against 0.68 of one reading
-(ridge, four folds). The graph is loaded a second time for it, without its last product.
-"""
+(ridge, four folds). The graph is loaded a second time for it, without its last product."""
 
 from __future__ import annotations
 

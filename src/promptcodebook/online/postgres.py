@@ -1,9 +1,7 @@
-"""The log of requests in Postgres, for any number of servers: `PCO_FEEDBACK=postgresql://...`.
-
-One thread writes what came in a moment in one transaction. A broken connection is opened again and
-its batch written again: a row that is there already is not added twice. Feedback gets its number
-under a lock of all servers: a reader who has seen a number misses none that is committed later.
-"""
+"""The log of requests in Postgres, for any number of servers: `PCO_FEEDBACK=postgresql://...`. One
+thread writes what came in a moment in one transaction. A broken connection is opened again and its
+batch written again: a row that is there already is not added twice. Feedback gets its number under
+a lock of all servers: a reader who has seen a number misses none that is committed later."""
 
 from __future__ import annotations
 

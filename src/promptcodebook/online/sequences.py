@@ -17,8 +17,7 @@ Three things differ from the paper's hedged capital:
   on average. A union bound of two intervals needs 1.4 to 1.7 times as many values.
 
 The mean of an arm must not move while it is watched; `bench/canary.py` measures what is lost if
-both arms move together.
-"""
+both arms move together."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ from typing import Any
 from promptcodebook.errors import DataError, import_extra
 
 KNOTS = 60
-MEANS = 500
-"""Intervals end at multiples of 1 / MEANS, rounded outwards."""
+MEANS = 500  # intervals end at multiples of 1 / MEANS, rounded outwards
 _FRACTIONS = tuple(0.9 / 1.7**k for k in range(10))
 _CENTRE, _SPREAD, _KEPT = 0.2, 1.0, 0.1
 """Most is staked on fractions near `_CENTRE`, which serve 50 to 5,000 values. `_KEPT` is never
@@ -59,9 +57,8 @@ class Tally:
         given = np.asarray(list(values), dtype=float)
         wrong = given[~((given >= 0) & (given <= 1))]
         if wrong.size:
-            raise DataError(
-                f"{wrong[0]} is no value from 0 to 1", hint="scale the values, and leave out NaN"
-            )
+            said = f"{wrong[0]} is no value from 0 to 1"
+            raise DataError(said, hint="scale the values, and leave out NaN")
         below = np.minimum((given * KNOTS).astype(int), KNOTS - 1)
         part = given * KNOTS - below
         counts = np.bincount(below, 1 - part, KNOTS + 1) + np.bincount(below + 1, part, KNOTS + 1)

@@ -73,8 +73,7 @@ def demo(
     SmolLM2-135M runs in this process, offline; seven ways of prompting it are judged on messages
     that nothing was learned from. A stopped demo resumes where it was. Where the model is not
     installed, and with --simulated, --worlds or --world, it is a tour on the simulated model, which
-    shows that the machinery works, not that the method beats another.
-    """
+    shows that the machinery works, not that the method beats another."""
     if world is None and not simulated and worlds is None:
         from promptcodebook.cli.app import COMMAND_GROUP  # which looks for this file
 

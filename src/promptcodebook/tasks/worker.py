@@ -6,8 +6,7 @@ not depend on the machine's other work.
 
 A process runs this module. Both sides write one JSON object a line. Request: {"function":
 "module:function", "args": [...], "limit": seconds of processor time, "wait": seconds in all}.
-Answers: {"value": true} once the function is imported, then {"value": ...} or {"error": "..."}.
-"""
+Answers: {"value": true} once the function is imported, then {"value": ...} or {"error": "..."}."""
 
 from __future__ import annotations
 
