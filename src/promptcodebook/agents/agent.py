@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from promptcodebook.agents.endpoint import Endpoint, Places, dry
 from promptcodebook.calls import Chat
-from promptcodebook.errors import ConfigError, ExecutorError
+from promptcodebook.errors import ConfigError, ExecutorError, PcoError
 from promptcodebook.types import Example, Output, Prompt
 
 AgentFunction = Callable[[str, str, Example], Awaitable[str | Output]]
@@ -26,6 +26,7 @@ _IDLE_S = 10.0  # a process that reads lines is ended after it has waited this l
 _GRACE_S, _LOOK_S = 1.0, 0.01  # from the request to end to the kill; between two looks at it
 _DRY = "a dry run"
 _VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]+)"')
+_UNHEARD = "its model must be one of OpenAI's: OPENAI_BASE_URL and OPENAI_API_KEY lead here"
 _HINT = "put {{pco}} into the agent's system prompt, or give the prompt that it has: --present FILE"
 
 
@@ -82,7 +83,7 @@ class Agent:
         async with free, self._endpoint(prompt, lm, example) as endpoint:
             output = await self._run(endpoint, example)
         if not endpoint.placed:
-            raise ExecutorError(_nowhere(endpoint), hint=_HINT)
+            raise _nowhere(endpoint, ExecutorError)
         trace = tuple(endpoint.stages)
         return Output(output.text, trace, endpoint.truncated, output.fields)
 
@@ -111,9 +112,9 @@ class Agent:
                 if not endpoint.calls:
                     what = endpoint.refused or "the agent fails before it asks its model"
                     what = f"{what} ({error})"
-                    raise ConfigError(what, hint=error.hint) from None
+                    raise ConfigError(what, hint=f"{error.hint}; {_UNHEARD}") from None
         if not endpoint.placed:
-            raise ConfigError(_nowhere(endpoint), hint=_HINT)
+            raise _nowhere(endpoint, ConfigError)
         return "\n".join(heard) if useful else ""
 
     def _endpoint(self, prompt: Prompt, lm: Chat, example: Example) -> Endpoint:
@@ -231,9 +232,10 @@ async def _called(returned: Awaitable[str | Output]) -> Output:
     return made if isinstance(made, Output) else Output(made)
 
 
-def _nowhere(endpoint: Endpoint) -> str:
+def _nowhere(endpoint: Endpoint, kind: type[PcoError]) -> PcoError:
     asked = f"in none of its {endpoint.calls} calls" if endpoint.calls else "it made no call"
-    return f"the prompt finds no place in what the agent asks its model: {asked}"
+    what = f"the prompt finds no place in what the agent asks its model: {asked}"
+    return kind(what, hint=_HINT if endpoint.calls else _UNHEARD)
 
 
 def shown(example: Example) -> dict[str, Any]:
